@@ -13,7 +13,7 @@ from jaxpp.ir.counted import affine, constant_integer
 from jaxpp.ir.functions import body_of, callee, kind_and_stage
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, only_use
 
 ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
 
@@ -114,7 +114,7 @@ def _follow(
 ) -> bool:
     """Follow the accumulator from task to task; returns whether each only updates it, and the loop carries it."""
     while True:
-        use = _only_use(accumulator.values[-1])
+        use = only_use(accumulator.values[-1])
         if use is None:
             return False
         op = use.owner.operation
@@ -135,7 +135,7 @@ def _through(
 ) -> int | None:
     """Return which result of a task is its updated argument `number`; None if the task does more than update it."""
     value: ir.Value = body.arguments[number]
-    while (use := _only_use(value)) is not None:
+    while (use := only_use(value)) is not None:
         op = use.owner.operation
         if op.name == "func.return":
             return use.operand_number
@@ -171,8 +171,3 @@ def _rows(loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, op: ir.Opera
     rows = MicrobatchRows(moving[0], *line)
     ends = (rows.start, rows.start + rows.step * (loop.length - 1))
     return rows if rows.step and min(ends) >= 0 and max(ends) < whole[rows.dimension] else None
-
-
-def _only_use(value: ir.Value) -> ir.OpOperand | None:
-    uses = list(value.uses)
-    return uses[0] if len(uses) == 1 else None

@@ -1,18 +1,22 @@
 """Small arrays of integers and truth values that are known before anything runs: indices, masks."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.counted import COMPARISONS, direction_of, handed_on
+from jaxpp.ir.counted import direction_of, handed_on
 from jaxpp.ir.functions import reducer
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.tensors import DTYPES
+from jaxpp.ir.values import defining_op, origin
 
 _LARGEST = 1 << 16
+_COPIES = ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint")
 
 
 def _within(low: np.ndarray, value: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -32,25 +36,25 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def constant_array(value: ir.Value) -> np.ndarray | None:
-    """The elements of `value`, if they are integers or truth values, not many, and made of constants.
+class Constants:
+    """Finds the elements of values that are integers or truth values, not many, and made of constants.
 
     What JAX makes of an index like `w[[2, 0, -1]]` is; a loop that hands it on, a barrier of `jax.checkpoint` or a
     constraint on its sharding may stand in between.
+
+    given: the numbers that some integers are.
     """
-    return Constants().array(value)
 
+    def __init__(self, given: Mapping[ir.Value, int] | None = None) -> None:
+        self._known: dict[ir.Value, np.ndarray | None] = {
+            value: np.asarray(number).astype(_dtype_of(value)) for value, number in (given or {}).items()
+        }
 
-class Constants:
-    """Finds `constant_array` of many values, and remembers it."""
-
-    def __init__(self) -> None:
-        self._known: dict[ir.Value, np.ndarray | None] = {}
-
-    def scalar(self, value: ir.Value) -> np.ndarray | None:
-        """The one element of a scalar."""
+    def scalar(self, value: ir.Value) -> int | None:
+        """The one element of a scalar; 0 or 1 for a truth value."""
         type_ = value.type
-        return self.array(value) if isinstance(type_, ir.RankedTensorType) and not type_.rank else None
+        array = self.array(value) if isinstance(type_, ir.RankedTensorType) and not type_.rank else None
+        return None if array is None else int(array)
 
     def array(self, value: ir.Value) -> np.ndarray | None:
         """The elements of `value`."""
@@ -88,11 +92,7 @@ class Constants:
 
 def is_all_true(value: ir.Value) -> bool:
     """Whether `value` is a mask that is true everywhere."""
-    op = defining_op(value)
-    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint"):
-        value = op.operands[0]
-        op = defining_op(value)
-    array = constant_array(value)
+    array = Constants().array(origin(value, lambda op: op.name in _COPIES))
     return array is not None and array.dtype == np.bool_ and bool(array.all())
 
 
@@ -113,15 +113,28 @@ def _slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
     return operands[0][tuple(slice(*each) for each in zip(*bounds, strict=True))]
 
 
-def _convert(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
-    element = ir.IntegerType(ir.RankedTensorType(op.results[0].type).element_type)
-    if element.width not in (8, 16, 32, 64):
-        return None
-    return operands[0].astype(f"{'u' if element.is_unsigned else ''}int{element.width}")
+def _dynamic_slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    (whole, *starts), sizes = operands, at.integers(op, "slice_sizes")
+    bounds = zip(starts, sizes, whole.shape, strict=True)
+    places = [min(max(int(start), 0), most - size) for start, size, most in bounds]  # as it clamps
+    return whole[tuple(slice(place, place + size) for place, size in zip(places, sizes, strict=True))]
+
+
+def _iota(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    dimension = ir.IntegerAttr(op.attributes["iota_dimension"]).value
+    return np.indices(shape_of(op.results[0]))[dimension].astype(_dtype_of(op.results[0]))
+
+
+def _convert(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    return operands[0].astype(_dtype_of(op.results[0]))
+
+
+def _dtype_of(value: ir.Value) -> np.dtype[Any]:
+    return DTYPES[str(ir.RankedTensorType(value.type).element_type)]
 
 
 def _compare(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
-    return COMPARISONS[direction_of(op)](*operands)
+    return _COMPARISONS[direction_of(op)](*operands)
 
 
 def _reduce(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
@@ -130,11 +143,21 @@ def _reduce(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
     return operands[0].all(axis=tuple(at.integers(op, "dimensions"))) & operands[1]
 
 
+_COMPARISONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
 _FOLDS: dict[str, Callable[[ir.Operation, list[np.ndarray]], np.ndarray | None]] = {
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.reshape": _reshape,
     "stablehlo.convert": _convert,
     "stablehlo.compare": _compare,
+    "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.iota": _iota,
     "stablehlo.reduce": _reduce,
     "stablehlo.slice": _slice,
 }

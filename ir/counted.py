@@ -1,16 +1,13 @@
 """Counted loops: which carried values of a `stablehlo.while` count, and how often it runs."""
 
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operations, terminator
-from jaxpp.ir.ops import shape_of
 from jaxpp.ir.values import defining_op
 
 
@@ -28,76 +25,9 @@ def constant_integer(value: ir.Value) -> int | None:
     return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
 
 
-def known_integer(value: ir.Value, known: Mapping[ir.Value, int]) -> int | None:
-    """The number that one integer is, made of constants and of `known` ones; None where that is not known.
-
-    It wraps around as the type of `value` does.
-    """
-    if value in known:
-        return known[value]
-    op = defining_op(value)
-    if op is None or op.name == "stablehlo.constant":
-        return constant_integer(value)
-    number = _computed(op, known)
-    element = ir.RankedTensorType(value.type).element_type
-    if number is None or not isinstance(element, ir.IntegerType):
-        return None
-    if element.width == 1:  # a boolean, of which sums are disjunctions
-        return int(number != 0)
-    return number % (1 << element.width) if element.is_unsigned else wrapped(number, element.width)
-
-
-def _computed(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
-    """The number that `op` makes, before it wraps around; None where that is not known."""
-    if op.name in ("stablehlo.convert", "stablehlo.reshape"):
-        return known_integer(op.operands[0], known)
-    if op.name == "stablehlo.dynamic_slice" and len(op.operands) == 2:
-        return _element(op, known)
-    if op.name == "stablehlo.select":
-        test = known_integer(op.operands[0], known)
-        return None if test is None else known_integer(op.operands[1 if test else 2], known)
-    if op.name == "stablehlo.compare":
-        make = COMPARISONS[direction_of(op)]
-    else:
-        make = _COMPUTED.get(op.name)
-    if make is None:
-        return None
-    left, right = (known_integer(each, known) for each in op.operands)
-    return None if left is None or right is None else int(make(left, right))
-
-
 def direction_of(compare: ir.Operation) -> str:
-    """The direction of a comparison: a key of `COMPARISONS`."""
+    """The direction of a comparison: `LT`, `LE`, `GT`, `GE`, `EQ` or `NE`."""
     return stablehlo.ComparisonDirectionAttr(compare.attributes["comparison_direction"]).value
-
-
-def _element(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
-    """The one element that `op` takes of a list of integers: `arange`, or a constant."""
-    source, index = defining_op(op.operands[0]), known_integer(op.operands[1], known)
-    if source is None or index is None or shape_of(op.results[0]) != [1]:
-        return None
-    index = min(max(index, 0), shape_of(op.operands[0])[0] - 1)
-    if source.name == "stablehlo.iota":
-        return index
-    is_list = source.name == "stablehlo.constant" and isinstance(source.attributes["value"], ir.DenseIntElementsAttr)
-    return int(ir.DenseIntElementsAttr(source.attributes["value"])[index]) if is_list else None
-
-
-COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "LT": operator.lt,
-    "LE": operator.le,
-    "GT": operator.gt,
-    "GE": operator.ge,
-    "EQ": operator.eq,
-    "NE": operator.ne,
-}
-_COMPUTED: Mapping[str, Callable[[int, int], int]] = {
-    "stablehlo.add": operator.add,
-    "stablehlo.subtract": operator.sub,
-    "stablehlo.multiply": operator.mul,
-    "stablehlo.minimum": min,
-    "stablehlo.maximum": max,
-}
 
 
 def handed_on(argument: ir.Value) -> ir.Value | None:
@@ -254,14 +184,19 @@ def never_ends(loop: ir.Operation) -> bool:
             return test.step == 0 and (start == limit) == (direction == "EQ")
 
 
+def is_counted(op: ir.Operation) -> bool:
+    """Whether `op` is a loop of tensors that runs a known number of times, at least once."""
+    return (
+        op.name == "stablehlo.while"
+        and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
+        and bool(trips(op))
+    )
+
+
 def counted_loops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """The loops of tensors among `ops` that run a known number of times, and those inside of them."""
-    found: list[ir.Operation] = []
-    for op in ops:
-        tensors = op.name == "stablehlo.while" and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
-        if tensors and trips(op):
-            found += [op, *counted_loops(operations(loop_body(op)))]
-    return found
+    """The loops among `ops` that are counted, and those inside of them."""
+    loops = filter(is_counted, ops)
+    return [each for loop in loops for each in (loop, *counted_loops(operations(loop_body(loop))))]
 
 
 def trip_count(loop: ir.Operation) -> int:

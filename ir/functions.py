@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
 from jaxlib.mlir import ir
@@ -10,6 +11,7 @@ from jaxlib.mlir.dialects import func
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.ops import traits, traits_of
+from jaxpp.ir.values import closure
 
 
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
@@ -99,14 +101,11 @@ def nested_by_name(op: ir.Operation) -> defaultdict[str, list[ir.Operation]]:
 
 def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
     """The functions that function `name` refers to, directly or not, by a call or otherwise; itself first."""
-    found = {name: None}
-    work = [name]
-    while work:
-        for symbol in (symbol for op in nested(by_name[work.pop()]) for symbol in symbols_in(op)):
-            if symbol in by_name and symbol not in found:
-                found[symbol] = None
-                work.append(symbol)
-    return list(found)
+
+    def referred(each: str) -> list[str]:
+        return [symbol for op in nested(by_name[each]) for symbol in symbols_in(op) if symbol in by_name]
+
+    return list(closure([name], referred))
 
 
 def symbols_in(op: ir.Operation) -> list[str]:
@@ -129,24 +128,12 @@ def calls_in(function: ir.Operation) -> list[ir.Operation]:
 def recursive(calls: Mapping[str, Iterable[str]]) -> str | None:
     """The name of a function that calls itself, directly or not; None where there is none.
 
-    calls: by function what it calls; what is not among these calls nothing.
+    calls: by function what it calls.
     """
-    calls = {name: calls.keys() & called for name, called in calls.items()}
-    done: set[str] = set()
-    for start in calls:
-        # Each function on the way from `start`, with those of its callees that are still to be visited.
-        path: dict[str, list[str]] = {start: list(calls[start])}
-        while path:
-            name, ahead = next(reversed(path.items()))
-            if not ahead:
-                done.add(name)
-                del path[name]
-                continue
-            target = ahead.pop()
-            if target in path:
-                return target
-            if target not in done:
-                path[target] = list(calls[target])
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        return error.args[1][0]
     return None
 
 
@@ -241,19 +228,18 @@ def set_results(function: ir.Operation, values: Sequence[ir.Value]) -> None:
 
 
 def call(
-    function: str,
-    results: Sequence[ir.Type],
+    function: ir.Operation,
     operands: Sequence[ir.Value],
     attributes: Mapping[str, ir.Attribute],
     ip: ir.InsertionPoint,
     location: ir.Location,
 ) -> ir.Operation:
-    """A func.call at `ip`."""
+    """A func.call of `function` at `ip`."""
     return ir.Operation.create(
         "func.call",
-        results=list(results),
+        results=ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results,
         operands=list(operands),
-        attributes={"callee": ir.FlatSymbolRefAttr.get(function), **attributes},
+        attributes={"callee": ir.FlatSymbolRefAttr.get(name_of(function)), **attributes},
         ip=ip,
         loc=location,
     )

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir.attributes import set_tables
 from jaxpp.ir.build import NONE, clone, rewire
-from jaxpp.ir.functions import body_of, call, create, name_of, operands_with_captures, operations, set_results
+from jaxpp.ir.functions import body_of, call, create, operands_with_captures, operations, set_results
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 
 
@@ -24,9 +24,8 @@ class Outlined:
         self, values: Mapping[ir.Value, ir.Value], attributes: Mapping[str, ir.Attribute], before: ir.Operation
     ) -> ir.Operation:
         """Call it in front of an operation, with what `values` maps its inputs to; an input without one is itself."""
-        operands, results = [values.get(value, value) for value in self.inputs], [each.type for each in self.outputs]
-        ip = ir.InsertionPoint(before)
-        return call(name_of(self.function), results, operands, attributes, ip, before.location)
+        operands = [values.get(value, value) for value in self.inputs]
+        return call(self.function, operands, attributes, ir.InsertionPoint(before), before.location)
 
 
 class Member(NamedTuple):

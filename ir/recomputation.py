@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxpp.ir.values import closure
+
 # The search may end this close to the optimum (a share of it): the last per mille of many equal layers takes longest.
 _GAP = 1e-3
 # The search ends after so many branches, with the best that it has found: by their number, not by the clock, so that
@@ -144,10 +146,8 @@ class Recomputation:
 
     def _needed(self, again: set[int]) -> set[int]:
         """Those of the steps `again` whose results are wanted, or used by others of them."""
-        pending, needed = list(self.wanted), set[int]()
-        while pending:
-            step = self.values[pending.pop()].step
-            if step in again and step not in needed:
-                needed.add(step)
-                pending += self.steps[step].operands
-        return needed
+
+        def makers(values: Sequence[int]) -> list[int]:
+            return [step for value in values if (step := self.values[value].step) is not None and step in again]
+
+        return set(closure(makers(self.wanted), lambda step: makers(self.steps[step].operands)))

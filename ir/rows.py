@@ -8,7 +8,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.ir import attributes as at
 from jaxpp.ir.counted import constant_integer
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, splat_of
 
 
 def with_size(type_: ir.Type, dimension: int, size: int) -> ir.RankedTensorType:
@@ -100,12 +100,7 @@ def is_uniform(value: ir.Value, dimension: int) -> bool:
         return True
     if op is not None and op.name == "stablehlo.broadcast_in_dim":
         return dimension not in at.integers(op, "broadcast_dimensions")
-    if op is None or op.name != "stablehlo.constant":
-        return False
-    if isinstance(ir.RankedTensorType(value.type).element_type, ir.ComplexType):
-        return False  # jaxlib can't read its attribute
-    attribute = op.attributes["value"]
-    return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
+    return splat_of(op) is not None
 
 
 def is_splat(value: ir.Value) -> bool:
@@ -118,9 +113,9 @@ def resized(value: ir.Value, type_: ir.RankedTensorType, ip: ir.InsertionPoint) 
     if value.type == type_:
         return value
     op = defining_op(value)
-    if shape_of(value) and op is not None and op.name == "stablehlo.constant":
-        splat = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
-        return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, splat), ip=ip, loc=op.location)
+    splat = splat_of(op) if shape_of(value) else None
+    if splat is not None:
+        return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, splat), ip=ip, loc=value.location)
     dimensions: list[int] = []
     if shape_of(value):
         assert op is not None

@@ -1,8 +1,13 @@
 """Values: what defines one, how big it is, whether anyone uses it."""
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from jaxlib.mlir import ir
 
 from jaxpp.ir.ops import traits
+
+_Each = TypeVar("_Each")
 
 
 def defining_op(value: ir.Value) -> ir.Operation | None:
@@ -30,23 +35,50 @@ def is_used(value: ir.Value) -> bool:
 
 def is_zero(value: ir.Value) -> bool:
     """Whether `value` is a real constant zero, perhaps broadcast or cast."""
-    op = defining_op(viewed(value))
+    splat = splat_of(defining_op(viewed(value)))
+    return isinstance(splat, ir.IntegerAttr | ir.FloatAttr) and splat.value == 0
+
+
+def splat_of(op: ir.Operation | None) -> ir.Attribute | None:
+    """The element that `op` repeats, if it is a constant of equal elements; None for complex ones."""
     if op is None or op.name != "stablehlo.constant":
-        return False
+        return None
     if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
-        return False  # jaxlib can't read its attribute
+        return None  # jaxlib can't read its attribute
     attribute = op.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
-        return False
-    splat = attribute.get_splat_value()
-    return isinstance(splat, ir.IntegerAttr | ir.FloatAttr) and splat.value == 0
+        return None
+    return attribute.get_splat_value()
+
+
+def only_use(value: ir.Value) -> ir.OpOperand | None:
+    """The use of `value`, if it has one alone."""
+    uses = list(value.uses)
+    return uses[0] if len(uses) == 1 else None
 
 
 def viewed(value: ir.Value) -> ir.Value:
     """What `value` is a view of, through all views: itself if it is none."""
-    while (op := defining_op(value)) is not None and traits(op).view:
+    return origin(value, lambda op: traits(op).view)
+
+
+def origin(value: ir.Value, passes: Callable[[ir.Operation], bool]) -> ir.Value:
+    """Go from `value` to the first operand of what makes it, for as long as that `passes`."""
+    while (op := defining_op(value)) is not None and passes(op):
         value = op.operands[0]
     return value
+
+
+def closure(roots: Iterable[_Each], following: Callable[[_Each], Iterable[_Each]]) -> dict[_Each, None]:
+    """`roots`, and all to which `following` leads from them, each once; without recursion, as chains may be long."""
+    found = dict.fromkeys(roots)
+    work = list(found)
+    while work:
+        for each in following(work.pop()):
+            if each not in found:
+                found[each] = None
+                work.append(each)
+    return found
 
 
 def byte_size(type_: ir.Type) -> int:

@@ -18,7 +18,7 @@ from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers, MergeStages, find_layers
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
-from jaxpp.hlo_passes.loop.stage_reads import Reads, stage_reads
+from jaxpp.hlo_passes.loop.stage_graph import Reads, stage_reads
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.ir.loop import MicrobatchLoop

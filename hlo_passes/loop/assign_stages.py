@@ -7,7 +7,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.loop.batch_values import copy_to_readers, made_of_batch
+from jaxpp.hlo_passes.loop.stage_graph import copy_to_readers, made_of_batch
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import erase_dead, split_barrier

@@ -16,7 +16,7 @@ from jaxpp.ir.build import constant, remake, sharded, shardings
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
-from jaxpp.ir.values import is_used, is_zero
+from jaxpp.ir.values import is_used, is_zero, only_use
 
 CHOICES = {
     "gather_weights": ("microbatch", "chunk", "ahead", "step"),
@@ -131,10 +131,10 @@ def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _DelayedSum |
         return None
     total = _DelayedSum(position, [], [])
     while True:
-        uses = list(value.uses)
-        if len(uses) != 1:
+        use = only_use(value)
+        if use is None:
             return None
-        op, number = uses[0].owner.operation, uses[0].operand_number
+        op, number = use.owner.operation, use.operand_number
         if op == terminator(loop.body):
             return total if number == position and total.terms else None
         if op.block != loop.body or op.name not in (ADD, CONSTRAINT):

@@ -17,7 +17,7 @@ from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.functions import body_of, loop_body, main_of, operations
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import slice_bounds, slice_of
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, origin
 
 _UPDATE = "stablehlo.dynamic_update_slice"
 
@@ -94,7 +94,7 @@ class _Forward:
             self._written.append(op.results[0])
         known = self._constants.scalar(op.results[0])
         if known is not None:
-            made = constant(op.results[0].type, int(known), ip=ir.InsertionPoint(op), loc=op.location)
+            made = constant(op.results[0].type, known, ip=ir.InsertionPoint(op), loc=op.location)
             op.results[0].replace_all_uses_with(made)
 
     def _read(self, op: ir.Operation) -> None:
@@ -125,7 +125,7 @@ class _Forward:
             assert op is not None
             if all(use.owner.operation.name == _UPDATE for use in value.uses):
                 continue
-            base, sizes = _base(value), zip(shape_of(value), shape_of(op.operands[1]), strict=True)
+            base, sizes = origin(value, _writes), zip(shape_of(value), shape_of(op.operands[1]), strict=True)
             along = [dimension for dimension, (whole, size) in enumerate(sizes) if size < whole]
             if len(along) != 1:
                 continue
@@ -135,13 +135,8 @@ class _Forward:
                 value.replace_all_uses_with(made)
 
 
-def _base(value: ir.Value) -> ir.Value:
-    """Return the value over which rows were written to make `value`."""
-    op = defining_op(value)
-    while op is not None and op.name in (_UPDATE, "sdy.sharding_constraint"):
-        value = op.operands[0]
-        op = defining_op(value)
-    return value
+def _writes(op: ir.Operation) -> bool:
+    return op.name in (_UPDATE, "sdy.sharding_constraint")
 
 
 def _undo_broadcast(op: ir.Operation) -> None:

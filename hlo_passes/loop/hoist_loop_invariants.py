@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.invariants import Invariants
-from jaxpp.ir.functions import nested
+from jaxpp.ir.build import rewire
 from jaxpp.ir.loop import MicrobatchLoop
 
 
@@ -52,7 +52,7 @@ class _Hoist:
     def __init__(self, loop: ir.Operation, invariants: Invariants) -> None:
         self._loop = loop
         self._invariants = invariants
-        self._values = dict(invariants.behind_barriers)
+        self._values: dict[ir.Value, ir.Value] = {}
         self._made: dict[object, Sequence[ir.Value]] = {}
         self._dead: list[ir.Operation] = []
 
@@ -65,17 +65,10 @@ class _Hoist:
                 op = op.clone(ir.InsertionPoint(self._loop)).operation
             else:
                 op.move_before(self._loop)
-            self._rewire(op)
+            rewire(op, self._values, self._invariants.behind_barriers)
             self._settle(op, results)
         for op in self._dead:
             op.erase()
-
-    def _rewire(self, op: ir.Operation) -> None:
-        for part in (op, *nested(op)):
-            for number, operand in enumerate(part.operands):
-                new = self._values.get(operand)
-                if new is not None:
-                    part.operands[number] = self._values.get(new, new)
 
     def _settle(self, op: ir.Operation, originals: Sequence[ir.Value]) -> None:
         """Let the equal operation that was moved before, if there is one, stand for `op`."""

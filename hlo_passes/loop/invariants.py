@@ -3,12 +3,13 @@
 from jaxlib.mlir import ir
 
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import has_side_effect, operations, terminator
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, float_width, is_cheap, traits
-from jaxpp.ir.values import ByteSizes, defining_op, viewed
+from jaxpp.ir.values import ByteSizes, closure, defining_op, viewed
 
 
-class Invariants:
+class Invariants(Numbered):
     """The loop-invariant operations of `body`, by their number in it.
 
     `behind_barriers` maps results of barriers that are no marks to the invariants they stand for: `jax.checkpoint` puts
@@ -16,16 +17,13 @@ class Invariants:
     """
 
     def __init__(self, body: ir.Block) -> None:
-        self.ops = operations(body)[:-1]
+        super().__init__(operations(body)[:-1])
         self.behind_barriers: dict[ir.Value, ir.Value] = {}
-        self._number: dict[ir.Value, int] = {}
-        self._operands: list[list[ir.Value]] = []
-        self._producers: list[list[int]] = []
         self._invariant: list[bool] = []
         self._carried = set[ir.Value](body.arguments)
         self._sent = {value for op in self.ops if boundary.is_mark(op) for value in op.operands}
-        for op in self.ops:
-            self._read(op)
+        for number in range(len(self.ops)):
+            self._read(number)
         self._sizes = ByteSizes()
         self._users = self._find_users(body)
         self._for_8_bits = self._find_for_8_bits()
@@ -40,33 +38,24 @@ class Invariants:
 
         Such an operation is cheap (a broadcast) and used both by the loop and by operations that move in front of it.
         """
-        work = [n for n, worth in enumerate(self._worth) if worth] + self._long_chains()
-        roots, found = set(work), set(work)
-        while work:
-            for producer in self._producers[work.pop()]:
-                if producer not in found:
-                    found.add(producer)
-                    work.append(producer)
-        return {n: n not in roots and not found.issuperset(self._users[n]) for n in sorted(found)}
+        roots = {*(n for n, worth in enumerate(self._worth) if worth), *self._long_chains()}
+        found = closure(roots, self.makers.__getitem__).keys()
+        return {n: n not in roots and not found >= {*self._users[n]} for n in sorted(found)}
 
-    def _read(self, op: ir.Operation) -> None:
-        number, results, name = len(self._operands), list(op.results), op.name
-        values = operands_with_captures(op)
+    def _read(self, number: int) -> None:
+        op, results = self.ops[number], self.results[number]
         if self.behind_barriers:
-            values = [self.behind_barriers.get(value, value) for value in values]
-        if name == boundary.BARRIER and boundary.is_barrier(op):
+            self.operands[number] = [self.behind_barriers.get(value, value) for value in self.operands[number]]
+            self.makers[number] = [self.producers[value] for value in self.operands[number] if value in self.producers]
+        values, makers = self.operands[number], self.makers[number]
+        if boundary.is_barrier(op):
             for result, value, is_fixed in zip(results, op.operands, map(self._is_fixed, op.operands), strict=True):
                 if is_fixed:
                     self.behind_barriers[result] = self.behind_barriers.get(value, value)
-        find = self._number.get
-        producers = [maker for value in values if (maker := find(value)) is not None]
-        self._operands.append(values)
-        self._producers.append(producers)
-        self._number.update(dict.fromkeys(results, number))
         self._invariant.append(
-            all([self._invariant[producer] for producer in producers])
-            and (len(producers) == len(values) or all(map(self._is_fixed, values)))
-            and name != boundary.BARRIER
+            all([self._invariant[maker] for maker in makers])
+            and (len(makers) == len(values) or all(map(self._is_fixed, values)))
+            and op.name != boundary.BARRIER
             and self._sent.isdisjoint(results)
             and all(isinstance(result.type, ir.RankedTensorType) for result in results)
             and not _casts_to_8_bits(op)
@@ -75,18 +64,18 @@ class Invariants:
 
     def _is_fixed(self, value: ir.Value) -> bool:
         value = self.behind_barriers.get(value, value)
-        number = self._number.get(value)
+        number = self.producers.get(value)
         return value not in self._carried if number is None else self._invariant[number]
 
     def _find_users(self, body: ir.Block) -> list[list[int]]:
         """The numbers of the users of each operation; the number after the last is that of the loop itself."""
         users: list[list[int]] = [[] for _ in self.ops]
         for number in range(len(self.ops)):
-            for producer in self._producers[number]:
+            for producer in self.makers[number]:
                 users[producer].append(number)
         for value in terminator(body).operands:
-            if value in self._number:
-                users[self._number[value]].append(len(self.ops))
+            if value in self.producers:
+                users[self.producers[value]].append(len(self.ops))
         return users
 
     def _find_for_8_bits(self) -> list[bool]:
@@ -99,11 +88,11 @@ class Invariants:
 
     def _is_worth(self, number: int) -> bool:
         """Whether to keep the result of an invariant operation through the step, instead of rematerialising it."""
-        op, producers = self.ops[number], self._producers[number]
+        op, producers = self.ops[number], self.makers[number]
         if op.name == "stablehlo.constant":
             self._constant[number], self._length[number] = True, 1
             return False
-        outside = [value for value in self._operands[number] if value not in self._number]
+        outside = [value for value in self.operands[number] if value not in self.producers]
         size = sum([self._sizes[result.type] for result in op.results])
         self._constant[number] = all(self._constant[n] for n in producers) and all(map(_is_constant, outside))
         sources = [self._sizes[value.type] for value in outside if not _is_constant(value)]
@@ -140,7 +129,7 @@ class Invariants:
             op = self.ops[number]
             inward = max((self._sizes[value.type] for value in op.operands), default=0)
             if is_cheap(op) and sum(self._sizes[result.type] for result in op.results) > inward:
-                fresh = [n for n in self._producers[number] if self._length[n] > MOST_RECOMPUTED and n not in seen]
+                fresh = [n for n in self.makers[number] if self._length[n] > MOST_RECOMPUTED and n not in seen]
                 seen.update(fresh)
                 work.extend(fresh)
             else:

@@ -1,6 +1,6 @@
 """Stage marks inside of `jax.checkpoint`: the backward rematerialises the marked values, which are there already."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -10,7 +10,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import replace, split_barrier
 from jaxpp.ir.functions import loop_body, operands_with_captures
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import closure, defining_op
 
 
 def reuse_recomputed_marks(loop: ir.Operation, marks: Marks) -> Marks:
@@ -110,24 +110,19 @@ class _Same:
 
 def _before(mark: ir.Operation, body: ir.Block, marks: Mapping[ir.Value, int]) -> tuple[frozenset[int], list[ir.Value]]:
     """Return the numbers of the marks on which a mark depends, and one result of each larger barrier before it."""
-    numbers: set[int] = set()
     barriers: list[ir.Value] = []
-    work, seen = list(mark.operands), set[ir.Value]()
-    while work:
-        value = work.pop()
+
+    def operands(value: ir.Value) -> Sequence[ir.Value]:
         op = defining_op(value)
-        if value in seen or op is None or op.block != body:
-            continue
-        seen.add(value)
-        if value in marks:
-            numbers.add(marks[value])
-        elif boundary.is_barrier(op):
-            work.append(op.operands[_number(value)])
-            if len(op.operands) > 1:
-                barriers.append(op.results[0])
-        else:
-            work.extend(operands_with_captures(op))
-    return frozenset(numbers), barriers
+        if op is None or op.block != body or value in marks:
+            return ()
+        if not boundary.is_barrier(op):
+            return operands_with_captures(op)
+        barriers.extend(op.results[:1] if len(op.operands) > 1 else ())
+        return [op.operands[_number(value)]]
+
+    found = closure(mark.operands, operands)
+    return frozenset(marks[value] for value in found if value in marks), barriers
 
 
 def _number(value: ir.Value) -> int:

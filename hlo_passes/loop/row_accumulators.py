@@ -10,7 +10,7 @@ from jaxpp.ir.build import remake, replace
 from jaxpp.ir.functions import loop_body, terminator
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, with_size
-from jaxpp.ir.values import defining_op, is_zero
+from jaxpp.ir.values import defining_op, is_zero, origin
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,8 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
 
 def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _Sum | None:
     body = loop_body(loop)
-    argument, add = body.arguments[position], defining_op(terminator(body).operands[position])
-    while add is not None and add.name == "sdy.sharding_constraint":
-        add = defining_op(add.operands[0])
+    argument, total = body.arguments[position], terminator(body).operands[position]
+    add = defining_op(origin(total, lambda op: op.name == "sdy.sharding_constraint"))
     if add is None or add.block != body or add.name != "stablehlo.add":
         return None
     if len(list(argument.uses)) != 1 or argument not in add.operands:

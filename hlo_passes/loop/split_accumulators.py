@@ -12,7 +12,7 @@ from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import linear_in, traits
 from jaxpp.ir.tasks import StageTask, set_task, task_of_value
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, origin
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,8 @@ def _distributes(op: ir.Operation, operator: str, body: ir.Block) -> int | None:
 
 def _is_invariant(value: ir.Value, body: ir.Block) -> bool:
     """Return whether a factor is a constant, or comes from outside of the loop."""
+    value = origin(value, lambda op: op.block == body and traits(op).view)
     op = defining_op(value)
-    while op is not None and op.block == body and traits(op).view:
-        value = op.operands[0]
-        op = defining_op(value)
     if op is None:
         return value.owner != body
     return op.block != body or op.name == "stablehlo.constant"

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, erase_dead, remake, replace, split_barrier
-from jaxpp.ir.counted import known_integer
+from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
@@ -118,13 +118,13 @@ class _Cache:
 
 def _find(loop: MicrobatchLoop) -> dict[ir.Value, _Cache]:
     """The arrays that start from zeros, and of which each slice writes other rows."""
-    numbers = {argument: start for argument, (start, step) in loop.counts.items() if step == 0}
+    constants = Constants({argument: start for argument, (start, step) in loop.counts.items() if step == 0})
     found: dict[ir.Value, _Cache] = {}
     broken: set[_Family] = set()
     for op in operations(loop.body)[:-1]:
         old = found.get(op.operands[0]) if op.operands else None
         if op.name == "stablehlo.dynamic_update_slice":
-            cache = _written(loop, op, found, numbers)
+            cache = _written(loop, op, found, constants)
             if cache is not None:
                 found[op.results[0]] = cache
             elif old is not None:
@@ -147,13 +147,13 @@ def _is_split(value: ir.Value, cache: _Cache) -> bool:
 
 
 def _written(
-    loop: MicrobatchLoop, op: ir.Operation, found: dict[ir.Value, _Cache], numbers: Mapping[ir.Value, int]
+    loop: MicrobatchLoop, op: ir.Operation, found: dict[ir.Value, _Cache], constants: Constants
 ) -> _Cache | None:
     """What is known of the array that `op` writes to, behind it; None for another one."""
     base, rows, *indices = op.operands
     shape, part, task = shape_of(base), shape_of(rows), task_of(op)
     axes = [k for k, (size, whole) in enumerate(zip(part, shape, strict=True)) if size != whole]
-    starts = [known_integer(index, numbers) for index in indices]
+    starts = [constants.scalar(index) for index in indices]
     if len(axes) != 1 or task is None or any(start != 0 for k, start in enumerate(starts) if k != axes[0]):
         return None
     axis, start = axes[0], starts[axes[0]]

@@ -21,7 +21,7 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.ops import traits
 from jaxpp.ir.outlining import clone_into
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import closure, defining_op
 
 _CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 
@@ -135,14 +135,11 @@ def _condition(op: ir.Operation) -> ir.Value:
 
 def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Operation]:
     """Return the operations of a branch on which some values depend."""
-    found: set[ir.Operation] = set()
-    work = list(values)
-    while work:
-        maker = defining_op(work.pop())
-        if maker is not None and maker in inside and maker not in found:
-            found.add(maker)
-            work.extend(operands_with_captures(maker))
-    return found
+
+    def makers(used: Iterable[ir.Value]) -> list[ir.Operation]:
+        return [op for value in used if (op := defining_op(value)) is not None and op in inside]
+
+    return set(closure(makers(values), lambda op: makers(operands_with_captures(op))))
 
 
 def _parts(

@@ -17,7 +17,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of
 from jaxpp.ir.train_loop import stored
-from jaxpp.ir.values import byte_size, defining_op, is_zero
+from jaxpp.ir.values import byte_size, defining_op, is_zero, origin
 
 _IDEMPOTENT = frozenset("stablehlo." + name for name in ("and", "maximum", "minimum", "or"))
 
@@ -204,11 +204,9 @@ class _StackSplitter:
 
     def _home_of(self, value: ir.Value) -> int | None:
         """The home of the stage that makes a row or its operands; None for a row that comes from no stage."""
-        op = defining_op(value)
-        while op is not None and op != self._loop.op and is_by_rows(op):
-            value = op.operands[0]
-            op = defining_op(value)
-        return self._reads.result_homes[ir.OpResult(value).result_number] if op == self._loop.op else None
+        value = origin(value, lambda op: op != self._loop.op and is_by_rows(op))
+        made = defining_op(value) == self._loop.op
+        return self._reads.result_homes[ir.OpResult(value).result_number] if made else None
 
     def _sliced(self, argument: ir.Value, homes: Homes) -> Pieces:
         """Cut an argument into its blocks."""

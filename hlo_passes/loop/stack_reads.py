@@ -1,7 +1,7 @@
 """The arguments that the microbatch loop reads row by row: stacked layers, and which stage reads which rows."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -15,7 +15,7 @@ from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.tasks import marked_task, op_of, read_tasks, task_of_value
 from jaxpp.ir.train_loop import stored
-from jaxpp.ir.values import byte_size, defining_op
+from jaxpp.ir.values import byte_size, closure, defining_op
 
 Homes = tuple[int, ...]
 """The mesh of each block, in the order of the blocks."""
@@ -147,15 +147,12 @@ class StackReads:
 
     def _is_invariant(self, op: ir.Operation) -> bool:
         """Whether an operation of the loop's body depends on nothing that changes from one microbatch to the next."""
-        work = list(op.operands)
-        while work:
-            value = work.pop()
+
+        def operands(value: ir.Value) -> Iterable[ir.Value]:
             made = defining_op(value)
-            if made is None and value.owner == self._loop.body:
-                return False
-            if made is not None and made.block == self._loop.body:
-                work += made.operands
-        return True
+            return made.operands if made is not None and made.block == self._loop.body else ()
+
+        return closure(op.operands, operands).keys().isdisjoint(self._loop.body.arguments)
 
     def _find_homes(self, found: Mapping[ir.Value, Sequence[Read]]) -> None:
         """Keep the stacks that can be cut into a block for each home of a stage that reads them."""
@@ -163,13 +160,10 @@ class StackReads:
         stages = _stages_of(loop)
         for argument, reads in found.items():
             placed = [
-                Read(
-                    read.op,
-                    read.first,
-                    read.rows,
-                    read.total,
-                    frozenset(homes[stage][0] for stage in stages[read.op]),
-                    frozenset(mesh for stage in stages[read.op] for mesh in homes[stage]),
+                replace(
+                    read,
+                    homes=frozenset(homes[stage][0] for stage in stages[read.op]),
+                    places=frozenset(mesh for stage in stages[read.op] for mesh in homes[stage]),
                 )
                 for read in reads
             ]

@@ -9,7 +9,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.constant_arrays import constant_array, is_all_true
+from jaxpp.ir.build import combine
+from jaxpp.ir.constant_arrays import Constants, is_all_true
 from jaxpp.ir.counted import handed_on
 from jaxpp.ir.functions import reducer
 from jaxpp.ir.ops import is_elementwise, shape_of
@@ -246,21 +247,15 @@ def _scatter(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
         stack[row] = number
     shape, element = shape_of(value), ir.RankedTensorType(value.type).element_type
     flat = reshaped(update, ir.RankedTensorType.get([len(rows), *shape[1:]], element), ip)
-    total: ir.Value | None = None
+    ones: list[ir.Value] = []
     for stack in stacks:
         made, end = list[ir.Value](), 0
         for place, first, size in [*_runs(dict(sorted(stack.items()))), (shape[0], 0, 0)]:
             made += [rows_of(zeros, 0, end, place - end, ip)] if place > end else []
             made += [rows_of(flat, 0, first, size, ip)] if size else []
             end = place + size
-        one = concatenation(made, 0, ip)
-        total = one if total is None else _sum(total, one, ip)
-    assert total is not None
-    return Moved([(shape[0], _all(total, 0))])
-
-
-def _sum(one: ir.Value, other: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
-    return stablehlo.add(one, other, ip=ip, loc=other.location)
+        ones.append(concatenation(made, 0, ip))
+    return Moved([(shape[0], _all(combine("stablehlo.add", ones, ip, op.location), 0))])
 
 
 def scattered_rows(op: ir.Operation) -> list[int] | None:
@@ -288,7 +283,7 @@ def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int])
         return None
     if list(window) != list(range(len(shape), len(shape_of(value)))):
         return None
-    found = constant_array(indices)
+    found = Constants().array(indices)
     return None if found is None else [int(row) for row in found.reshape(-1)]
 
 

@@ -1,6 +1,6 @@
 """`unroll-slices`: a scan over slices of the sequence becomes its slices, one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, constant, remake, replace
+from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import constant_integer, counters, trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
@@ -26,7 +27,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.values import block_of, defining_op, is_integer_scalar, is_used, is_zero
+from jaxpp.ir.values import block_of, closure, defining_op, is_integer_scalar, is_used, is_zero, only_use
 
 
 @dataclass(frozen=True)
@@ -229,9 +230,9 @@ class _Unrolling:
         ip = ir.InsertionPoint(self._loop)
         values: dict[ir.Value, ir.Value] = dict(zip(self._arguments, carried, strict=True))
         begun = {op: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
-        exact: dict[ir.Value, ir.Value] = {}
-        for value, (start, step) in (self._counts | self._counted).items():
-            exact[value] = constant(value.type, start + step * trip, ip=ip, loc=self._loop.location)
+        counts = self._counts | self._counted
+        numbers = Constants({value: start + step * trip for value, (start, step) in counts.items()})
+        for value, (start, step) in counts.items():
             values[value] = self._count(value.type, start, step, number)
         for op in self._ops:
             if op in begun:
@@ -242,20 +243,14 @@ class _Unrolling:
             copy = clone(op, values, ip)
             for each in (copy, *nested(copy)):
                 each.attributes[at.SLICE] = at.i64(number)
-            if op.operands and all(is_integer_scalar(value) and self._is_exact(value, exact) for value in op.operands):
-                known = {value: exact.get(value, values[value]) for value in op.operands}
-                exact[op.results[0]] = clone(op, known, ip).results[0]
             if op in self._stacks or self._reads_stack(op):
                 for position, value in enumerate(op.operands):
-                    if value in exact:
-                        copy.operands[position] = exact[value]
+                    index = numbers.scalar(value) if is_integer_scalar(value) else None
+                    if index is not None:
+                        copy.operands[position] = constant(
+                            value.type, index, ip=ir.InsertionPoint(copy), loc=op.location
+                        )
         return values
-
-    def _is_exact(self, value: ir.Value, exact: dict[ir.Value, ir.Value]) -> bool:
-        """Whether a value of the body is the same number in each microbatch."""
-        op = defining_op(value)
-        inside = op is not None and op.block == loop_body(self._loop)
-        return value in exact or (inside and op is not None and op.name == "stablehlo.constant")
 
     def _find_counted(self) -> dict[ir.Value, tuple[int, int]]:
         """(start, step) of what is a difference with a count: as JAX counts down in the gradient of a scan.
@@ -301,10 +296,10 @@ class _Unrolling:
         for position, first in enumerate(self._loop.operands if self._is_backward else ()):
             adds: list[ir.Operation] = []
             value = self._arguments[position]
-            while len(uses := list(value.uses)) == 1 and uses[0].owner.operation.name == "stablehlo.add":
-                adds.append(uses[0].owner.operation)
+            while (use := only_use(value)) is not None and use.owner.operation.name == "stablehlo.add":
+                adds.append(use.owner.operation)
                 value = adds[-1].results[0]
-            if adds and value == self._yielded[position] and len(uses) == 1 and is_zero(first):
+            if adds and value == self._yielded[position] and use is not None and is_zero(first):
                 found[position] = adds[0]
         return found
 
@@ -317,16 +312,12 @@ class _Unrolling:
         """Whether it takes a row of what an earlier loop over slices stacked."""
         if op.name != "stablehlo.dynamic_slice":
             return False
-        work, seen = [op.operands[0]], set[ir.Value]()
-        while work:
-            value = work.pop()
-            if value in self._made:
-                return True
+
+        def operands(value: ir.Value) -> Iterable[ir.Value]:
             source = defining_op(value)
-            if value not in seen and source is not None and source.block == self._loop.block:
-                work += source.operands
-            seen.add(value)
-        return False
+            return source.operands if source is not None and source.block == self._loop.block else ()
+
+        return not self._made.isdisjoint(closure([op.operands[0]], operands))
 
     def _is_handed_on(self, position: int) -> bool:
         """Whether a slice uses what the one before it hands on here: it is no count, no stack, and no sum."""
@@ -340,19 +331,19 @@ class _Unrolling:
         if not self._is_handed_on(position):
             return value
         body = loop_body(self._outer)
-        needed: set[ir.Operation] = set()
-        work = [value]
-        while work:
-            each = work.pop()
+
+        def maker(each: ir.Value) -> ir.Operation | None:
             op = defining_op(each)
-            if op is None:
-                if each.owner == body:
-                    return value
-            elif op not in needed and (op.block == body or is_cheap(op)):
-                if has_side_effect(op):
-                    return value
-                needed.add(op)
-                work += operands_with_captures(op)
+            return op if op is not None and (op.block == body or is_cheap(op)) else None
+
+        def uses(each: ir.Value) -> Sequence[ir.Value]:
+            op = maker(each)
+            return () if op is None else operands_with_captures(op)
+
+        made_of = closure([value], uses)
+        needed = set(filter(None, map(maker, made_of)))
+        if not made_of.keys().isdisjoint(body.arguments) or any(map(has_side_effect, needed)):
+            return value
         values: dict[ir.Value, ir.Value] = {}
         for op in (*operations(self._outer.block), *operations(body)) if needed else ():
             if op in needed:

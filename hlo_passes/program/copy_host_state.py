@@ -101,9 +101,8 @@ class _Copies:
         name = f"{name}_{self.count}"
         self.count += 1
         kind: Entry = {at.KIND: ir.StringAttr.get("offload" if at.MEMORY in target else "reload")}
-        copy_function(self._module, name, [value.type], kind, [source], [target])
-        mesh: Entry = {at.MESH: at.i64(self._mesh)}
-        return call(name, [value.type], [value], mesh, ip, ir.Location.unknown()).results[0]
+        function = copy_function(self._module, name, [value.type], kind, [source], [target])
+        return call(function, [value], {at.MESH: at.i64(self._mesh)}, ip, ir.Location.unknown()).results[0]
 
 
 def _kept(entry: Entry) -> Entry:

@@ -31,6 +31,9 @@ from jaxpp.ir.values import defining_op
 _ONE = (at.STAGE, at.MICROBATCH, at.SLICE)
 """What a call of one task says of it."""
 
+_WHOLE = {"weight_grad": ("input_grad", "backward"), "recompute": ("forward", "forward")}
+"""For the second half of a task the kind of the first one, and that of both together."""
+
 Operand: TypeAlias = int | tuple[int, int]
 """Where a fused call has an operand from: the number of the argument, or (call, result) for what stays inside."""
 Signature: TypeAlias = tuple[tuple[str, tuple[Operand, ...]], ...]
@@ -175,7 +178,7 @@ class _Fused:
         )
         self._fill(function, parts, results)
         for group in self.groups:
-            _replace(group, name, results, types, _tasks(group.calls, by_name)[0])
+            _replace(group, function, results, _tasks(group.calls, by_name)[0])
 
     def _fill(self, function: ir.Operation, parts: Sequence[ir.Operation], results: Sequence[tuple[int, int]]) -> None:
         block, made = body_of(function), dict[tuple[int, int], ir.Value]()
@@ -195,11 +198,9 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> t
     for op in calls:
         kind, _ = kind_and_stage(by_name[callee(op)])
         stage, microbatch, part = (at.integer(op, name) or 0 for name in (at.STAGE, at.MICROBATCH, at.SLICE))
-        if kind == "weight_grad" and tasks and tasks[-1] == ("input_grad", stage, microbatch, part):
-            kind = "backward"
-            tasks.pop()
-        if kind == "recompute" and tasks and tasks[-1] == ("forward", stage, microbatch, part):
-            kind = "forward"
+        first, whole = _WHOLE.get(kind, ("", ""))
+        if tasks and tasks[-1] == (first, stage, microbatch, part):
+            kind = whole
             tasks.pop()
         tasks.append(TaskName(kind, stage, microbatch, part))
         numbers.append(len(tasks) - 1)
@@ -207,11 +208,7 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> t
 
 
 def _replace(
-    group: _FusedCalls,
-    name: str,
-    results: Sequence[tuple[int, int]],
-    types: Sequence[ir.Type],
-    tasks: Sequence[TaskName],
+    group: _FusedCalls, function: ir.Operation, results: Sequence[tuple[int, int]], tasks: Sequence[TaskName]
 ) -> None:
     last = group.calls[-1]
     attributes: dict[str, ir.Attribute] = {at.MESH: last.attributes[at.MESH]}
@@ -223,7 +220,7 @@ def _replace(
         if at.SLICE in last.attributes:
             attributes[at.SLICES] = at.i64s(task.slice for task in tasks)
     operands = [group.calls[number].operands[position] for number, position in group.arguments]
-    made = call(name, types, operands, attributes, ir.InsertionPoint(last), last.location)
+    made = call(function, operands, attributes, ir.InsertionPoint(last), last.location)
     for (number, n), result in zip(results, made.results, strict=True):
         group.calls[number].results[n].replace_all_uses_with(result)
     for op in reversed(group.calls):

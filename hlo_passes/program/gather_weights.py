@@ -142,9 +142,8 @@ class _Gathers:
             self._hosts[key] = _both(self._module, task.function, gather.function)
         function, before, count = self._hosts[key], task.op, len(task.results)
         attributes = {name: before.attributes[name] for name in before.attributes if name != "callee"}
-        types = [value.type for value in (*task.results, *gather.outputs)]
         operands = [*task.operands, *gather.inputs]
-        made = call(name_of(function), types, operands, attributes, ir.InsertionPoint(before), before.location)
+        made = call(function, operands, attributes, ir.InsertionPoint(before), before.location)
         self._replaced[before] = made
         task.op, task.operands, task.results = made, operands, list(made.results)
         task.callee, task.function = name_of(function), function

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.placement import place, sources_of
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, numbers
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, following, main_of, name_of, operations, terminator
+from jaxpp.ir.functions import body_of, call, following, main_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_unrolled, main_line
@@ -275,8 +275,7 @@ class _Regroup:
             part = outline_members(self._module, name, members, outputs, attributes, shardings)
             where = numbers(meshes)
             made_call = call(
-                name_of(part.function),
-                [value.type for value in outputs],
+                part.function,
                 [made.get(value, value) for value in part.inputs],
                 {at.MESH: at.i64(where[0])} if len(where) == 1 else {at.MESHES: at.i64s(where)},
                 ir.InsertionPoint(first_task if phase == "before" else end),

@@ -2,6 +2,7 @@
 
 from jaxpp.hlo_passes.program.fewest_bytes import send_fewer_bytes
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, is_one
+from jaxpp.ir.values import closure
 
 
 def place(graph: PlacementGraph) -> dict[int, Meshes]:
@@ -101,12 +102,7 @@ def _place_results(graph: PlacementGraph) -> dict[int, Meshes]:
 def _shared_by_arguments(value: PlacedValue) -> Meshes:
     """Return a mesh that has all arguments on which a rematerialised value depends; mesh 0 if there is none."""
     shared = -1
-    work = {value: None}
-    for current in (found := list(work)):
+    for current in closure([value], lambda each: each.node.operands if each.node.op is not None else ()):
         if current.node.op is None and current.node.meshes:
             shared &= current.node.meshes
-        for operand in current.node.operands if current.node.op is not None else ():
-            if operand not in work:
-                work[operand] = None
-                found.append(operand)
     return shared & -shared if shared > 0 else 1

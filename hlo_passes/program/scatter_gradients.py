@@ -19,7 +19,7 @@ from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.ir.values import defining_op, is_used, is_zero
+from jaxpp.ir.values import defining_op, is_used, is_zero, only_use
 
 _ADD, _BARRIER, _CONSTRAINT = "stablehlo.add", "stablehlo.optimization_barrier", "sdy.sharding_constraint"
 
@@ -201,8 +201,7 @@ class _Scatters:
         ip: ir.InsertionPoint,
         task: Step[ir.Value],
     ) -> Step[ir.Value]:
-        types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
-        return Step.of(call(name_of(function), types, operands, {at.MESH: at.i64(mesh)}, ip, task.op.location))
+        return Step.of(call(function, operands, {at.MESH: at.i64(mesh)}, ip, task.op.location))
 
     def _making_zeros(self, numbers: tuple[int, ...]) -> ir.Operation:
         """The function that makes what the first tasks of a run add to."""
@@ -275,8 +274,8 @@ def _summed(function: ir.Operation, result: int, type_: ir.Type) -> int:
     end = terminator(body_of(function))
     for number, argument in enumerate(body_of(function).arguments):
         value: ir.Value = argument
-        while value.type == type_ and len(uses := list(value.uses)) == 1:
-            op, position = uses[0].owner.operation, uses[0].operand_number
+        while value.type == type_ and (use := only_use(value)) is not None:
+            op, position = use.owner.operation, use.operand_number
             if op == end and position == result:
                 return number
             if op.name not in (_ADD, _CONSTRAINT, _BARRIER):

@@ -149,8 +149,7 @@ class _Function:
         made = outline_members(module, f"{name_of(function)}_{suffix}", members, outputs, attributes, shardings)
         old = self.call.op
         new = call(
-            name_of(made.function),
-            [value.type for value in made.outputs],
+            made.function,
             [old.operands[ir.BlockArgument(value).arg_number] for value in made.inputs],
             {at.MESH: old.attributes[at.MESH]},
             ir.InsertionPoint(old),

@@ -1,7 +1,7 @@
 """Copies of the calls of one step, each of which reads what the step before it makes."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from jaxlib.mlir import ir
@@ -20,7 +20,7 @@ from jaxpp.ir.rows import concatenation, stack_type
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import closure, defining_op
 
 CallOfStep: TypeAlias = tuple[int, ir.Operation]
 """A step, and a call of `@main`, which is that of one step."""
@@ -74,17 +74,15 @@ class StepCopies:
 
     def needs(self, one: CallOfStep) -> set[CallOfStep]:
         """The calls whose results a call reads, itself or through functions before the tasks."""
-        found = set[CallOfStep]()
-        work = [(one[0], value) for value in one[1].operands]
-        while work:
-            made = self._maker(*work.pop())
-            if made is None or made in found:
-                continue
-            if kind_and_stage(self.functions[made[1]])[0] == AROUND[0]:
-                work += [(made[0], value) for value in made[1].operands]
-            else:
-                found.add(made)
-        return found
+
+        def is_before(call: CallOfStep) -> bool:
+            return kind_and_stage(self.functions[call[1]])[0] == AROUND[0]
+
+        def makers(call: CallOfStep) -> list[CallOfStep]:
+            return [made for value in call[1].operands if (made := self._maker(call[0], value)) is not None]
+
+        found = closure(makers(one), lambda call: makers(call) if is_before(call) else ())
+        return {call for call in found if not is_before(call)}
 
     def _maker(self, step: int, value: ir.Value) -> CallOfStep | None:
         """The call that makes `value` of a step: an argument is what the step before returned."""
@@ -176,15 +174,11 @@ class StepCopies:
             self._constants[key] = op.clone(self._ip).operation.results[0]
         return self._constants[key]
 
-    def _slicing_functions(self) -> dict[int, tuple[str, list[int]]]:
+    def _slicing_functions(self) -> dict[int, tuple[ir.Operation, list[int]]]:
         """For each batch the function that takes one step's part of it, and the numbers of all that this takes."""
-        groups = defaultdict[tuple[int, ...], list[int]](list)
-        for number in range(self._loop.state, len(self._arguments)):
-            if meshes := tuple(at.numbers(self._tables[0][number][at.MESHES])):
-                groups[meshes].append(number)
         index = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-        found: dict[int, tuple[str, list[int]]] = {}
-        for meshes, numbers in groups.items():
+        found: dict[int, tuple[ir.Operation, list[int]]] = {}
+        for meshes, numbers in self._by_meshes(self._tables[0]).items():
             name = "_".join(["batch", *map(str, meshes)])
             ones = [self._arguments[number] for number in numbers]
             wholes = [self._loop.of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
@@ -202,16 +196,23 @@ class StepCopies:
                 taken = stablehlo.dynamic_slice(value, starts, [1, *shape], ip=ip)
                 returned.append(stablehlo.reshape(one.type, taken, ip=ip))
             func.return_(returned, ip=ip)
-            found |= dict.fromkeys(numbers, (name, numbers))
+            found |= dict.fromkeys(numbers, (function, numbers))
         return found
+
+    def _by_meshes(self, table: Sequence[Mapping[str, ir.Attribute]]) -> dict[tuple[int, ...], list[int]]:
+        """The numbers of the batches, or metrics, that are on the same meshes; those on none are left out."""
+        groups = defaultdict[tuple[int, ...], list[int]](list)
+        for number in range(self._loop.state, len(table)):
+            if meshes := tuple(at.numbers(table[number][at.MESHES])):
+                groups[meshes].append(number)
+        return groups
 
     def _batch(self, step: int, number: int) -> ir.Value:
         if (step, number) not in self._batches:
-            name, numbers = self._slicers[number]
+            function, numbers = self._slicers[number]
             arguments = body_of(self._made).arguments
             operands = [*(arguments[each] for each in numbers), self._index(step)]
-            ones = [self._arguments[each].type for each in numbers]
-            op = self._call(name, ones, operands, at.numbers(self._tables[0][number][at.MESHES]))
+            op = self._call(function, operands, at.numbers(self._tables[0][number][at.MESHES]))
             self._batches |= {(step, each): value for each, value in zip(numbers, op.results, strict=True)}
         return self._batches[step, number]
 
@@ -222,10 +223,8 @@ class StepCopies:
             self._constants[key] = constant(type_, step, ip=self._ip)
         return self._constants[key]
 
-    def _call(
-        self, name: str, results: Sequence[ir.Type], operands: Sequence[ir.Value], meshes: Sequence[int]
-    ) -> ir.Operation:
-        return call(name, results, operands, on_meshes(meshes), self._ip, self._main.location)
+    def _call(self, function: ir.Operation, operands: Sequence[ir.Value], meshes: Sequence[int]) -> ir.Operation:
+        return call(function, operands, on_meshes(meshes), self._ip, self._main.location)
 
     def _along_steps(self, value: ir.Value) -> dict[str, ir.Attribute]:
         """The sharding of what has an entry of this one's sharding for each step."""
@@ -268,11 +267,8 @@ class StepCopies:
 
     def _metrics(self) -> list[ir.Value]:
         """The results that are no state, each stacked where it is."""
-        groups = defaultdict[tuple[int, ...], list[int]](list)
-        for number in range(self._loop.state, len(self._returned)):
-            groups[tuple(at.numbers(self._tables[1][number][at.MESHES]))].append(number)
         found: dict[int, ir.Value] = {}
-        for meshes, numbers in groups.items():
+        for meshes, numbers in self._by_meshes(self._tables[1]).items():
             ones = [self._returned[number] for number in numbers]
             every = [self._value(None, one, step) for one in ones for step in range(self._loop.steps)]
             wholes = [self._loop.of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
@@ -287,7 +283,7 @@ class StepCopies:
             size = self._loop.steps
             stacked = [concatenation(rows[n * size : (n + 1) * size], 0, ip) for n in range(len(ones))]
             func.return_(stacked, ip=ip)
-            found |= zip(numbers, self._call(name, wholes, every, meshes).results, strict=True)
+            found |= zip(numbers, self._call(function, every, meshes).results, strict=True)
         return [found[number] for number in range(self._loop.state, len(self._returned))]
 
 

@@ -15,6 +15,7 @@ from jaxpp.ir.functions import body_of, operations
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.program import Call, Constant, Program, TaskName
 from jaxpp.ir.read_program import ProgramReader
+from jaxpp.ir.values import only_use
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,8 @@ def _miscounted(places: Iterable[Sequence[_Read]]) -> tuple[_Read, str] | None:
 def _is_sum(function: ir.Operation, position: int) -> bool:
     """Whether the function does nothing with an argument but add to it, or write into it, and return that."""
     value, updated = body_of(function).arguments[position], False
-    while len(uses := list(value.uses)) == 1:
-        op = uses[0].owner.operation
+    while (use := only_use(value)) is not None:
+        op = use.owner.operation
         if op.name == "func.return":
             return updated
         updated |= op.name in (ADD, MAXIMUM, INSERT)

@@ -21,6 +21,7 @@ from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import MainLine, handed, leave
+from jaxpp.ir.values import closure
 
 
 @dataclass(frozen=True)
@@ -158,14 +159,11 @@ class _Units(Numbered):
 
     def _behind(self, values: Iterable[ir.Value], is_in: Callable[[int], bool] = lambda _: True) -> set[int]:
         """The operations that make these values, as far as `is_in` says."""
-        work = list(values)
-        found: set[int] = set()
-        while work:
-            number = self.producers.get(work.pop())
-            if number is not None and number not in found and is_in(number):
-                found.add(number)
-                work.extend(self.operands[number])
-        return found
+
+        def makers(used: Iterable[ir.Value]) -> list[int]:
+            return [n for value in used if (n := self.producers.get(value)) is not None and is_in(n)]
+
+        return set(closure(makers(values), lambda number: makers(self.operands[number])))
 
 
 def _communicates(mesh: MeshAxes, op: ir.Operation) -> bool:

@@ -53,9 +53,8 @@ class CallOperations(Pass):
 def _call(
     module: ir.Module, loop: MicrobatchLoop, tasks: Tasks, kind: str, stage: int, operands: list[ir.Value]
 ) -> None:
-    name, types = f"{kind}_{stage}", [value.type for value in operands]
-    attributes: dict[str, ir.Attribute] = {at.STAGE: at.i64(stage)}
-    function = create(module, name, types, [], {at.KIND: ir.StringAttr.get(kind), **attributes})
+    types, attributes = [value.type for value in operands], {at.STAGE: at.i64(stage)}
+    function = create(module, f"{kind}_{stage}", types, [], {at.KIND: ir.StringAttr.get(kind), **attributes})
     at.set_tables(function, arguments=boundary_attributes(Shardings(module), operands))
     set_results(function, [])
-    call(name, [], operands, attributes, behind_residuals(loop, tasks, stage), loop.op.location)
+    call(function, operands, attributes, behind_residuals(loop, tasks, stage), loop.op.location)

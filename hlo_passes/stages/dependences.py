@@ -6,6 +6,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir.functions import is_product, operations, terminator
 from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.values import closure
 
 
 class Dependences:
@@ -62,14 +63,11 @@ class Dependences:
 
     def behind(self, values: Iterable[ir.Value]) -> set[ir.Value]:
         """Return `values` and all values on which they depend, up to those from outside."""
-        found = set(values)
-        work = list(found)
-        while work:
-            for value in self._read.get(work.pop(), ()):
-                if value not in found:
-                    found.add(value)
-                    work.append(value)
-        return found
+
+        def read(value: ir.Value) -> Sequence[ir.Value]:
+            return self._read.get(value, ())
+
+        return set(closure(values, read))
 
     def products(self, values: Collection[ir.Value]) -> set[int]:
         """Return the numbers of the products on which any of `values` depends."""

@@ -109,5 +109,6 @@ def _copy(
 ) -> list[ir.Value]:
     """Call a function that returns `values`, whose arguments and results have these attributes."""
     name, types = f"{kind}_{stage}", [value.type for value in values]
-    copy_function(module, name, types, {at.KIND: ir.StringAttr.get(kind), at.STAGE: at.i64(stage)}, *tables)
-    return list(call(name, types, values, {at.STAGE: at.i64(stage)}, ip, values[0].location).results)
+    kept = {at.KIND: ir.StringAttr.get(kind), at.STAGE: at.i64(stage)}
+    function = copy_function(module, name, types, kept, *tables)
+    return list(call(function, values, {at.STAGE: at.i64(stage)}, ip, values[0].location).results)

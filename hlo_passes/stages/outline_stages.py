@@ -10,13 +10,13 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import replace
-from jaxpp.ir.functions import call, has_side_effect, name_of, operations, terminator
+from jaxpp.ir.functions import call, has_side_effect, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.tasks import StageTask, check_mark, task_of
-from jaxpp.ir.values import is_used
+from jaxpp.ir.values import closure, is_used
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,12 @@ class _TaskGroups(Numbered):
         return tasks
 
     def _group(self) -> dict[StageTask, list[int]]:
-        groups: dict[StageTask, set[int]] = {}
+        groups: dict[StageTask, list[int]] = {}
         for number, task in enumerate(self.tasks):
             if task is not None:
-                groups.setdefault(task, set()).add(number)
-        for numbers in groups.values():
-            work = list(numbers)
-            while work:
-                for number in self.makers[work.pop()]:
-                    if self.tasks[number] is None and number not in numbers:
-                        numbers.add(number)
-                        work.append(number)
-        return {task: sorted(numbers) for task, numbers in groups.items()}
+                groups.setdefault(task, []).append(number)
+        shared = [[maker for maker in makers if self.tasks[maker] is None] for makers in self.makers]
+        return {task: sorted(closure(numbers, shared.__getitem__)) for task, numbers in groups.items()}
 
 
 def _without_marks(body: ir.Block) -> list[ir.Operation]:
@@ -128,8 +122,7 @@ def _replace_body(loop: MicrobatchLoop, shared: Sequence[ir.Operation], outlined
     for part in outlined:
         attributes = {at.STAGE: part.function.attributes[at.STAGE]}
         operands = [values.get(value, value) for value in part.inputs]
-        results = [value.type for value in part.outputs]
-        made = call(name_of(part.function), results, operands, attributes, ir.InsertionPoint(end), loop.op.location)
+        made = call(part.function, operands, attributes, ir.InsertionPoint(end), loop.op.location)
         values.update(zip(part.outputs, made.results, strict=True))
     for number, value in enumerate(end.operands):
         end.operands[number] = values.get(value, value)

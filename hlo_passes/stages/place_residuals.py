@@ -154,8 +154,7 @@ class _Uses(Numbered):
             if task is not None:
                 for value in operands:
                     self.used_by.setdefault(value, set()).add(task)
-        indices = set(loop.indices)
-        self.carried = {value for position, value in enumerate(loop.body.arguments) if position not in indices}
+        self.carried = loop.carried
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.hlo_passes.stages.kept_values import Keep
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.hlo_passes.stages.two_loops import Divided
-from jaxpp.ir.counted import counted_loops
+from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import has_side_effect, nested, operands_with_captures, operations
@@ -118,7 +118,7 @@ class Forward:
             scalar = all(not shape_of(result) for result in op.results) and not len(op.regions)
             if (scalar or not self._counter.of(op)) and self._free.issuperset(operands):
                 self._free.update(op.results)
-            elif counted_loops([op])[:1] == [op]:
+            elif is_counted(op):
                 loop = self._loops[op] = OpenLoop(op)
                 self._free.update(loop.counts)
                 self._find_free(loop.ops)

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.hlo_passes.stages.row_readers import Again, Less, Reader
 from jaxpp.hlo_passes.stages.two_loops import Row, stack_more
 from jaxpp.ir.build import erase_dead
-from jaxpp.ir.counted import affine, counted_loops
+from jaxpp.ir.counted import affine, is_counted
 from jaxpp.ir.functions import loop_body, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
@@ -32,7 +32,7 @@ def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
     """
     changed = False
     for op in reversed(operations(loop.body)):
-        task = task_of(op) if _is_counted(op) else None
+        task = task_of(op) if is_counted(op) else None
         if task is not None and not task.is_backward:
             outside = _Microbatch(loop, StageTask.backward(task.stage))
             stacks = _Stacks.of(op, outside)
@@ -125,7 +125,7 @@ class _Stacks:
     @cached_property
     def inner(self) -> "list[_Stacks]":
         """The loops inside of it, from the last one to the first."""
-        return [_Stacks.of(op, self) for op in reversed(self.loop.ops) if _is_counted(op)]
+        return [_Stacks.of(op, self) for op in reversed(self.loop.ops) if is_counted(op)]
 
     @property
     def wanted(self) -> list[ir.Value]:
@@ -194,7 +194,7 @@ class _Stacks:
         op, value = use.owner.operation, self.loop.stacks.get(position)
         parent = op.parent
         loop = None if parent is None else parent.operation
-        if value is None or loop is None or not _is_counted(loop) or not self.outer.has_reader(loop):
+        if value is None or loop is None or not is_counted(loop) or not self.outer.has_reader(loop):
             return False
         is_slice = op.name == "stablehlo.dynamic_slice" and use.operand_number == 0
         if not is_slice or op.block != loop_body(loop):
@@ -258,7 +258,3 @@ class _Nest:
 
     def may_repeat(self, op: int) -> bool:
         return op not in self._too_long and is_cheap(self.body.ops[op])
-
-
-def _is_counted(op: ir.Operation) -> bool:
-    return counted_loops([op])[:1] == [op]

@@ -104,12 +104,13 @@ def _task(module: ir.Module, name: str, operands: list[ir.Value], mesh: int, ip:
     """A call, on `mesh`, of a new function that negates its arguments."""
     types = [value.type for value in operands]
     attributes = {at.KIND: ir.StringAttr.get("forward"), at.STAGE: at.i64(mesh)}
-    block = body_of(create(module, name, types, types, attributes))
+    function = create(module, name, types, types, attributes)
+    block = body_of(function)
     inner = ir.InsertionPoint(block)
     negated = [ir.Operation.create("stablehlo.negate", [a.type], [a], ip=inner).results[0] for a in block.arguments]
     ir.Operation.create("func.return", operands=negated, ip=inner)
     where = {at.MESH: at.i64(mesh), at.STAGE: at.i64(mesh), at.MICROBATCH: at.i64(0)}
-    return call(name, types, operands, where, ip, ir.Location.unknown())
+    return call(function, operands, where, ip, ir.Location.unknown())
 
 
 def bytes_moved(module: ir.Module, *observers: Observer) -> int:

@@ -3,7 +3,8 @@
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
-from jaxpp.ir.counted import counter_of_test, counters, known_integer, trips
+from jaxpp.ir.constant_arrays import Constants
+from jaxpp.ir.counted import counter_of_test, counters, trips
 from jaxpp.ir.functions import body_of, main_of, operations, terminator
 
 # The first counter comes to the same value twice, the second one never moves.
@@ -54,5 +55,6 @@ def test_known_integers_wrap_around_as_their_types_do() -> None:
     with make_context():
         module = ir.Module.parse(text)
         body = body_of(main_of(module))
-        found = [known_integer(value, {body.arguments[0]: 254 + 512}) for value in terminator(body).operands]
+        constants = Constants({body.arguments[0]: 254 + 512})
+        found = list(map(constants.scalar, terminator(body).operands))
     assert found == [254, -2, 98, 1, None]

@@ -1,6 +1,6 @@
-"""What is made of the microbatch alone, and read by stages of a graph none of which comes after the other."""
+"""Stages that are a graph: which reads which, and what each makes for itself, as it is made of the microbatch alone."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from jaxlib.mlir import ir
 
@@ -9,7 +9,35 @@ from jaxpp.ir.functions import has_side_effect, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.tasks import StageTask, set_task, task_inside, task_of
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import closure, defining_op
+
+Reads = tuple[tuple[int, ...], ...]
+"""For each stage those whose results it reads, all of them earlier ones."""
+
+
+def stage_reads(loop: MicrobatchLoop) -> Reads:
+    """The stages that each stage reads, as `Placement.after` has them.
+
+    An operation before several marks belongs to the first of these stages, and the others read that stage, unless it
+    needs the microbatch alone: then each stage can make it for itself. The last stage comes after all that no other
+    stage reads, as whatever follows the last mark may use it.
+    """
+    numbered = Numbered(operations(loop.body)[:-1])
+    of_batch, maker = made_of_batch(loop, numbered), dict[int, int]()
+    found: list[set[int]] = [set() for _ in range(loop.stages)]
+    marks = [(boundary.read(op), number) for number, op in enumerate(numbered.ops) if boundary.is_mark(op)]
+    for stage, number in sorted((mark.stage, number) for mark, number in marks if mark.phase == "forward"):
+        waiting = [number]
+        while waiting:
+            each = waiting.pop()
+            if each in maker:
+                found[stage].add(maker[each])
+            elif each not in of_batch:
+                maker[each] = stage
+                waiting += numbered.makers[each]
+    *others, last = found
+    last |= set(range(len(others))).difference(*others)
+    return tuple(tuple(sorted(read - {stage})) for stage, read in enumerate(found))
 
 
 def made_of_batch(loop: MicrobatchLoop, numbered: Numbered) -> set[int]:
@@ -64,13 +92,9 @@ def _is_weight(value: ir.Value) -> bool:
     """Whether a value from outside of the loop is of floating point, and made of an argument."""
     if not isinstance(ir.RankedTensorType(value.type).element_type, ir.FloatType):
         return False
-    work, seen = [value], set[ir.Value]()
-    while work:
-        each = work.pop()
+
+    def operands(each: ir.Value) -> Iterable[ir.Value]:
         op = defining_op(each)
-        if op is None:
-            return True
-        if each not in seen:
-            seen.add(each)
-            work += op.operands
-    return False
+        return () if op is None else op.operands
+
+    return any(defining_op(each) is None for each in closure([value], operands))
