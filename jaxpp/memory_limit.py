@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +24,9 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
-from jaxpp.schedules import Schedule, ScheduleError
+from jaxpp.schedules import Costs, Schedule, ScheduleError
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
+from jaxpp.schedules.simulate import task_times
 from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
@@ -202,7 +204,10 @@ class _Fitting:
     levels: Mapping[int, Sequence[tuple[int, int]]]
     times: TaskTimes
     _tried: dict[str, tuple[StageChoices, list[int]]] = field(default_factory=dict[str, tuple[StageChoices, list[int]]])
-    _plans: dict[tuple[str, str], Schedule] = field(default_factory=dict[tuple[str, str], Schedule])
+    _plans: dict[tuple[int, ...], Schedule] = field(default_factory=dict[tuple[int, ...], Schedule])
+    _times: dict[tuple[Way, ...], tuple[float, float]] = field(
+        default_factory=dict[tuple[Way, ...], tuple[float, float]]
+    )
 
     def search(self) -> StageChoices | None:
         """The fastest choice that fits, or None."""
@@ -210,7 +215,7 @@ class _Fitting:
         if not self.times.rates.has_host:
             moved = set(self.levels)
         groups = self._groups()
-        return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time).run()
+        return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time, self.at_least).run()
 
     def nearest(self) -> StageChoices:
         """Of all that was tried the choice that comes nearest to the limits of devices within those of the hosts."""
@@ -257,19 +262,60 @@ class _Fitting:
 
     def time(self, choice: StageChoices) -> tuple[float, float]:
         """The time of the step, and the sum of what its meshes compute and copy."""
-        again = [stage for stage, way in choice.items() if way.level]
-        moved = [stage for stage, way in choice.items() if way.offload]
-        key = str(again), str(moved)
-        if key not in self._plans:
-            plan = schedules.recompute(self.plan, *again) if again else self.plan
-            self._plans[key] = schedules.offload(plan, *moved) if moved else plan
+        ways = tuple(choice[stage] for stage in range(self.plan.stages))
+        if ways not in self._times:
+            moved = [stage for stage, way in enumerate(ways) if way.offload]
+            plan = self._changed(tuple(stage for stage, way in enumerate(ways) if way.level))
+            plan = schedules.offload(plan, *moved) if moved else plan
+            costs = self._costs(plan, [way.level for way in ways])
+            report = schedules.simulate(plan, costs)
+            copied = sum(costs.at_home("offload", plan)[stage] for stage in moved)
+            self._times[ways] = report.makespan, report.busy + copied
+        return self._times[ways]
+
+    def at_least(self, choice: StageChoices) -> float:
+        """The least that the step may take: until the first task of a mesh, and for all of its tasks."""
+        flops = [self.levels[stage][choice[stage].level][1] for stage in range(self.plan.stages)]
+        again = (sum(time * flops[stage] for stage, time in each.items()) for each in self._again)
+        return max(before + more for before, more in zip(self._busy, again, strict=True)) * (1 - 1e-6)
+
+    def _changed(self, again: tuple[int, ...]) -> Schedule:
+        """The schedule in which these stages are recomputed."""
+        if again not in self._plans:
+            self._plans[again] = schedules.recompute(self.plan, *again) if again else self.plan
+        return self._plans[again]
+
+    def _costs(self, plan: Schedule, chosen: Sequence[int]) -> Costs:
+        """The costs of what the schedule has become, if each stage keeps what its level says."""
         made = self._stages("recompute")  # of which only inputs are kept
-        kept = [self.levels[n][choice[n].level] for n in range(self.plan.stages)]
-        kept = [(0, self.times.flops.get(("forward", n), 0)) if n in made else each for n, each in enumerate(kept)]
-        plan = self._plans[key]
-        costs = self.times.costs(plan, kept)
-        report = schedules.simulate(plan, costs)
-        return report.makespan, report.busy + sum(costs.at_home("offload", plan)[stage] for stage in moved)
+        kept = [self.levels[stage][level] for stage, level in enumerate(chosen)]
+        flops = self.times.flops
+        kept = [(0, flops.get(("forward", n), 0)) if n in made else each for n, each in enumerate(kept)]
+        return self.times.costs(plan, kept)
+
+    @cached_property
+    def _busy(self) -> list[float]:
+        """When each mesh would be done with its own tasks if it never waited after the first, and nothing is changed."""
+        plan, graph = self.plan, self.plan.graph
+        costs = self._costs(plan, [0] * plan.stages)
+        times, starts = task_times(plan, costs), schedules.simulate(plan, costs).run.starts
+        own = [[number for number in row if number not in graph.asides] for row in graph.rows]
+        return [min(starts[n] for n in row) + sum(times[n] for n in row) if row else 0.0 for row in own]
+
+    @cached_property
+    def _again(self) -> list[dict[int, float]]:
+        """For each mesh and stage the time of each FLOP that is done again, for all microbatches."""
+        made = self._stages("recompute")
+        last = [0 if stage in made else len(self.levels[stage]) - 1 for stage in range(self.plan.stages)]
+        plan = self._changed(tuple(stage for stage, level in enumerate(last) if level))
+        graph, times = plan.graph, task_times(plan, self._costs(plan, last))
+        found = [dict[int, float]() for _ in graph.rows]
+        for mesh, row in enumerate(graph.rows):
+            for number in row:
+                stage = graph.tasks[number].stage
+                if graph.tasks[number].kind == "recompute" and (flops := self.levels[stage][last[stage]][1]):
+                    found[mesh][stage] = found[mesh].get(stage, 0.0) + times[number] / flops
+        return found
 
 
 def _divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
