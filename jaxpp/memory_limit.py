@@ -295,7 +295,7 @@ class _Fitting:
 
     @cached_property
     def _busy(self) -> list[float]:
-        """When each mesh would be done with its own tasks if it never waited after the first, and nothing is changed."""
+        """When each mesh would be done if nothing is changed and it never waits after its first task."""
         plan, graph = self.plan, self.plan.graph
         costs = self._costs(plan, [0] * plan.stages)
         times, starts = task_times(plan, costs), schedules.simulate(plan, costs).run.starts
