@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,7 +106,7 @@ def fit(
     before, after = _divided(mpmd(schedule, meshes, **free))
     base = own_copy(module)
     run_passes(base, before)
-    peaks = _peaks(base, after)
+    peaks = _peaks(own_copy(base), after)
     count = len(peaks) // 2
     limits = [float(limit) for limit in limits_of(options["memory_limit"], count)]
     hosts = options.get("host_memory_limit", "")
@@ -119,18 +120,18 @@ def fit(
             return Fitted(schedule, dict(options), dict(NOTHING))
         levels, plan = choices(base, LEVELS), loop.plan
         times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
-    found = list[_Found]()
+    found, splits = list[_Found](), dict[str, ir.Module]()
     for other in _schedules(plan, over[:count], times):
-        fitting = _Fitting(base, other, free, limits, levels, times)
+        fitting = _Fitting(base, other, free, limits, levels, times, splits)
         fits = [each.fitted.time for each in found if each.fits]
         if fits and fitting.time(fitting.nothing) >= min(fits):
             continue  # whatever else is done takes longer still
-        with base.context:
-            loop = loop if other is plan else loop.rescheduled(lambda _, other=other: other)
         choice = fitting.search()
         if choice is not None or not fits:
             found.append(_found(fitting, choice or fitting.nearest(), plan, schedule, options))
     best = min(found, key=lambda each: (each.excess, each.fitted.time))
+    if not best.fits:
+        best = _found(best.fitting, best.fitting.least(), plan, schedule, options)
     if best.excess[1] > 0:
         raise LimitError(best.peaks[:count], limits[:count], smaller(options))
     return best.fitted  # where a host is in the way, `verify-program` refuses it
@@ -140,11 +141,13 @@ class _Found(NamedTuple):
     """What comes of one schedule.
 
     Attributes:
+        fitting: the search that found it.
         fitted: the choice that fits, or else the one that is nearest to the limits.
         peaks: the bytes that the devices of each mesh need, and the hosts.
         excess: how far the worst host and the worst mesh are above their limits; 0 where they are not.
     """
 
+    fitting: "_Fitting"
     fitted: Fitted
     peaks: list[int]
     excess: tuple[float, float]
@@ -164,7 +167,7 @@ def _found(
     kept_less = dict(NOTHING) | chosen | _said(plan, fitting.plan)
     fitted = Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice))
     on_hosts, on_devices = (fitting.excess(peaks, each) for each in (range(count, 2 * count), range(count)))
-    return _Found(fitted, peaks, (max(on_hosts, 0), max(on_devices, 0)))
+    return _Found(fitting, fitted, peaks, (max(on_hosts, 0), max(on_devices, 0)))
 
 
 def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
@@ -195,6 +198,7 @@ class _Fitting:
         limits: of the devices of each mesh, and then of the hosts.
         levels: what a recompute of each stage may keep: (bytes, FLOPs).
         times: of the tasks.
+        splits: the module whose forwards are split, for each option of `split-forward`, whatever the schedule.
     """
 
     base: ir.Module
@@ -203,6 +207,7 @@ class _Fitting:
     limits: Sequence[float]
     levels: Mapping[int, Sequence[tuple[int, int]]]
     times: TaskTimes
+    splits: dict[str, ir.Module]
     _tried: dict[str, tuple[StageChoices, list[int]]] = field(default_factory=dict[str, tuple[StageChoices, list[int]]])
     _plans: dict[tuple[int, ...], Schedule] = field(default_factory=dict[tuple[int, ...], Schedule])
     _times: dict[tuple[Way, ...], tuple[float, float]] = field(
@@ -211,13 +216,17 @@ class _Fitting:
 
     def search(self) -> StageChoices | None:
         """The fastest choice that fits, or None."""
-        again, moved = self._stages("recompute"), self._stages("offload")
-        if not self.times.rates.has_host:
-            moved = set(self.levels)
-        groups = self._groups()
-        return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time, self.at_least).run()
+        again, groups = self._stages("recompute"), self._groups()
+        return Search(
+            groups, self.levels, again, self._unmoved, self.limits, self.peaks, self.time, self.at_least
+        ).run()
 
-    def nearest(self) -> StageChoices:
+    @property
+    def _unmoved(self) -> set[int]:
+        """The stages of which no choice offloads anything."""
+        return self._stages("offload") if self.times.rates.has_host else set(self.levels)
+
+    def nearest(self) -> dict[int, Way]:
         """Of all that was tried the choice that comes nearest to the limits of devices within those of the hosts."""
         best: dict[int, Way] = {}
         for meshes, stages in self._groups():
@@ -226,6 +235,27 @@ class _Fitting:
             choice, _ = list(self._tried.values())[over.index(min(over))]
             best |= {stage: choice[stage] for stage in stages}
         return best
+
+    def least(self) -> StageChoices:
+        """The nearest choice that no change of one stage of each group brings nearer to the limits.
+
+        What a stage does to keep less may need more at another moment: that of a copy, or of what is made again.
+        """
+        best, groups = self.nearest(), self._groups()
+        while True:
+            before = best
+            for position in range(max(len(stages) for _, stages in groups)):
+                changed = [stages[position] for _, stages in groups if position < len(stages)]
+                for again, offload in product((False, True), repeat=2):
+                    self.peaks(best | {stage: self._extreme(stage, again, offload) for stage in changed})
+                best = self.nearest()
+            if best == before:
+                return best
+
+    def _extreme(self, stage: int, again: bool, offload: bool) -> Way:
+        """All that a stage can do again, or nothing of it; and whether it is offloaded too, if it can be."""
+        last = 0 if stage in self._stages("recompute") else len(self.levels[stage]) - 1
+        return Way(last if again else 0, offload and stage not in self._unmoved)
 
     def excess(self, peaks: Sequence[int], meshes: Iterable[int]) -> float:
         """How far the worst of these meshes and hosts is above its limit; below 0: how much room it has."""
@@ -250,8 +280,15 @@ class _Fitting:
         chosen = self.options_of(choice)
         key = str(chosen)
         if key not in self._tried:
-            passes = _divided(mpmd("", 0, **self.options | chosen))[1]
-            self._tried[key] = choice, _peaks(self.base, passes)
+            split, *passes = _divided(mpmd("", 0, **self.options | chosen))[1]
+            if chosen["recompute"] not in self.splits:
+                self.splits[chosen["recompute"]] = module = own_copy(self.base)
+                run_passes(module, [split])
+            module = own_copy(self.splits[chosen["recompute"]])
+            plan = self._changed(tuple(stage for stage in range(self.plan.stages) if choice[stage].level))
+            with module.context:
+                MicrobatchLoop.of(module).rescheduled(lambda _: plan)
+            self._tried[key] = choice, _peaks(module, passes)
         return self._tried[key][1]
 
     def options_of(self, choice: StageChoices) -> dict[str, str]:
@@ -359,9 +396,8 @@ def _entering(base: ir.Module, loop: MicrobatchLoop) -> dict[int, int]:
     }
 
 
-def _peaks(base: ir.Module, passes: Sequence[Pass]) -> list[int]:
-    """The bytes that the devices of each mesh need, and then the hosts."""
-    module = own_copy(base)
+def _peaks(module: ir.Module, passes: Sequence[Pass]) -> list[int]:
+    """The bytes that the devices of each mesh need, and then the hosts, once these passes ran on `module`."""
     run_passes(module, passes)
     names = (at.PEAK_BYTES, at.PEAK_HOST_BYTES)
     return [at.integer(function, name) or 0 for name in names for function in mesh_functions(module)]
