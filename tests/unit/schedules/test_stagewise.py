@@ -86,6 +86,26 @@ def test_the_best_of_all(
     assert met >= 3
 
 
+def test_what_cannot_be_the_fastest_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is the same as without bounds."""
+    for at_once in (300, 0):
+        monkeypatch.setattr(stagewise, "_MOST_PRODUCTS", at_once)
+        search, asked = problem(1, "interleaved-1f1b", 2, 2), list[StageChoices]()
+
+        def time(
+            choice: StageChoices, search: Search = search, asked: list[StageChoices] = asked
+        ) -> tuple[float, float]:
+            asked.append(choice)
+            return search.time(choice)
+
+        plain = replace(search, time=time).run()
+        without = len(asked)
+        bounded = replace(search, time=time, at_least=lambda choice, search=search: 0.99 * search.time(choice)[0]).run()
+        assert plain is not None
+        assert bounded == plain
+        assert len(asked) - without < without
+
+
 def test_many_stages_of_one_group() -> None:
     """Forty-eight stages on two meshes that share them (`evict`): neighbours go the same way, and little is tried."""
     levels = {stage: [(100, 0), (60, 10), (10, 40)] for stage in range(48)}
