@@ -28,7 +28,7 @@ from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
 from jaxpp.memory_limit import NOTHING, LimitError, limit_text
 from jaxpp.other_orders import other_orders
-from jaxpp.schedules.search.stagewise import Search, Way
+from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 
 ARGUMENTS = (transformer.state(3), transformer.batch(4))
 
@@ -159,20 +159,22 @@ def test_no_step_is_faster_than_what_is_said_of_it_before(
 ) -> None:
     """A choice is not simulated where its bound says that another one is faster."""
     met: list[tuple[float, float]] = []
+    run = Search.run
 
-    def bounded(search: Search) -> None:
+    def bounded(search: Search) -> StageChoices | None:
         for numbers in product(range(3), repeat=3):
             choice = {s: Way(search.last(s) * n // 2, (n + s) % 2 == 1) for s, n in enumerate(numbers)}
             met.append((search.at_least(choice), search.time(choice)[0]))
+        return run(search)
 
     monkeypatch.setattr(Search, "run", bounded)
+    options: Any = {"memory_limit": 100, "costs": costs}
+    step = lowered(partial(sgd_step, schedule=own("1f1b", 3, 4)), (weights(3), batch(4)), make_mesh(3), **options)
     with pytest.raises(LimitError):
-        options: Any = {"memory_limit": 100, "costs": costs}
-        lowered(
-            partial(sgd_step, schedule=own("1f1b", 3, 4)), (weights(3), batch(4)), make_mesh(3), **options
-        ).program()
+        step.program()
     assert len(met) >= 27
-    assert all(0.3 * took < bound <= took for bound, took in met)
+    assert all(0 < bound <= took for bound, took in met)
+    assert any(bound > 0.5 * took for bound, took in met)
 
 
 def test_what_are_no_costs() -> None:
