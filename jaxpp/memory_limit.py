@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +25,9 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
-from jaxpp.schedules import Schedule, ScheduleError
+from jaxpp.schedules import Costs, Schedule, ScheduleError
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
+from jaxpp.schedules.simulate import task_times
 from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
@@ -103,7 +106,7 @@ def fit(
     before, after = _divided(mpmd(schedule, meshes, **free))
     base = own_copy(module)
     run_passes(base, before)
-    peaks = _peaks(base, after)
+    peaks = _peaks(own_copy(base), after)
     count = len(peaks) // 2
     limits = [float(limit) for limit in limits_of(options["memory_limit"], count)]
     hosts = options.get("host_memory_limit", "")
@@ -117,18 +120,18 @@ def fit(
             return Fitted(schedule, dict(options), dict(NOTHING))
         levels, plan = choices(base, LEVELS), loop.plan
         times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
-    found = list[_Found]()
+    found, splits = list[_Found](), dict[str, ir.Module]()
     for other in _schedules(plan, over[:count], times):
-        fitting = _Fitting(base, other, free, limits, levels, times)
+        fitting = _Fitting(base, other, free, limits, levels, times, splits)
         fits = [each.fitted.time for each in found if each.fits]
         if fits and fitting.time(fitting.nothing) >= min(fits):
             continue  # whatever else is done takes longer still
-        with base.context:
-            loop = loop if other is plan else loop.rescheduled(lambda _, other=other: other)
         choice = fitting.search()
         if choice is not None or not fits:
             found.append(_found(fitting, choice or fitting.nearest(), plan, schedule, options))
     best = min(found, key=lambda each: (each.excess, each.fitted.time))
+    if not best.fits:
+        best = _found(best.fitting, best.fitting.least(), plan, schedule, options)
     if best.excess[1] > 0:
         raise LimitError(best.peaks[:count], limits[:count], smaller(options))
     return best.fitted  # where a host is in the way, `verify-program` refuses it
@@ -138,11 +141,13 @@ class _Found(NamedTuple):
     """What comes of one schedule.
 
     Attributes:
+        fitting: the search that found it.
         fitted: the choice that fits, or else the one that is nearest to the limits.
         peaks: the bytes that the devices of each mesh need, and the hosts.
         excess: how far the worst host and the worst mesh are above their limits; 0 where they are not.
     """
 
+    fitting: "_Fitting"
     fitted: Fitted
     peaks: list[int]
     excess: tuple[float, float]
@@ -162,7 +167,7 @@ def _found(
     kept_less = dict(NOTHING) | chosen | _said(plan, fitting.plan)
     fitted = Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice))
     on_hosts, on_devices = (fitting.excess(peaks, each) for each in (range(count, 2 * count), range(count)))
-    return _Found(fitted, peaks, (max(on_hosts, 0), max(on_devices, 0)))
+    return _Found(fitting, fitted, peaks, (max(on_hosts, 0), max(on_devices, 0)))
 
 
 def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
@@ -193,6 +198,7 @@ class _Fitting:
         limits: of the devices of each mesh, and then of the hosts.
         levels: what a recompute of each stage may keep: (bytes, FLOPs).
         times: of the tasks.
+        splits: the module whose forwards are split, for each option of `split-forward`, whatever the schedule.
     """
 
     base: ir.Module
@@ -201,18 +207,26 @@ class _Fitting:
     limits: Sequence[float]
     levels: Mapping[int, Sequence[tuple[int, int]]]
     times: TaskTimes
+    splits: dict[str, ir.Module]
     _tried: dict[str, tuple[StageChoices, list[int]]] = field(default_factory=dict[str, tuple[StageChoices, list[int]]])
-    _plans: dict[tuple[str, str], Schedule] = field(default_factory=dict[tuple[str, str], Schedule])
+    _plans: dict[tuple[int, ...], Schedule] = field(default_factory=dict[tuple[int, ...], Schedule])
+    _times: dict[tuple[Way, ...], tuple[float, float]] = field(
+        default_factory=dict[tuple[Way, ...], tuple[float, float]]
+    )
 
     def search(self) -> StageChoices | None:
         """The fastest choice that fits, or None."""
-        again, moved = self._stages("recompute"), self._stages("offload")
-        if not self.times.rates.has_host:
-            moved = set(self.levels)
-        groups = self._groups()
-        return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time).run()
+        again, groups = self._stages("recompute"), self._groups()
+        return Search(
+            groups, self.levels, again, self._unmoved, self.limits, self.peaks, self.time, self.at_least
+        ).run()
 
-    def nearest(self) -> StageChoices:
+    @property
+    def _unmoved(self) -> set[int]:
+        """The stages of which no choice offloads anything."""
+        return self._stages("offload") if self.times.rates.has_host else set(self.levels)
+
+    def nearest(self) -> dict[int, Way]:
         """Of all that was tried the choice that comes nearest to the limits of devices within those of the hosts."""
         best: dict[int, Way] = {}
         for meshes, stages in self._groups():
@@ -221,6 +235,27 @@ class _Fitting:
             choice, _ = list(self._tried.values())[over.index(min(over))]
             best |= {stage: choice[stage] for stage in stages}
         return best
+
+    def least(self) -> StageChoices:
+        """The nearest choice that no change of one stage of each group brings nearer to the limits.
+
+        What a stage does to keep less may need more at another moment: that of a copy, or of what is made again.
+        """
+        best, groups = self.nearest(), self._groups()
+        while True:
+            before = best
+            for position in range(max(len(stages) for _, stages in groups)):
+                changed = [stages[position] for _, stages in groups if position < len(stages)]
+                for again, offload in product((False, True), repeat=2):
+                    self.peaks(best | {stage: self._extreme(stage, again, offload) for stage in changed})
+                best = self.nearest()
+            if best == before:
+                return best
+
+    def _extreme(self, stage: int, again: bool, offload: bool) -> Way:
+        """All that a stage can do again, or nothing of it; and whether it is offloaded too, if it can be."""
+        last = 0 if stage in self._stages("recompute") else len(self.levels[stage]) - 1
+        return Way(last if again else 0, offload and stage not in self._unmoved)
 
     def excess(self, peaks: Sequence[int], meshes: Iterable[int]) -> float:
         """How far the worst of these meshes and hosts is above its limit; below 0: how much room it has."""
@@ -245,8 +280,15 @@ class _Fitting:
         chosen = self.options_of(choice)
         key = str(chosen)
         if key not in self._tried:
-            passes = _divided(mpmd("", 0, **self.options | chosen))[1]
-            self._tried[key] = choice, _peaks(self.base, passes)
+            split, *passes = _divided(mpmd("", 0, **self.options | chosen))[1]
+            if chosen["recompute"] not in self.splits:
+                self.splits[chosen["recompute"]] = module = own_copy(self.base)
+                run_passes(module, [split])
+            module = own_copy(self.splits[chosen["recompute"]])
+            plan = self._changed(tuple(stage for stage in range(self.plan.stages) if choice[stage].level))
+            with module.context:
+                MicrobatchLoop.of(module).rescheduled(lambda _: plan)
+            self._tried[key] = choice, _peaks(module, passes)
         return self._tried[key][1]
 
     def options_of(self, choice: StageChoices) -> dict[str, str]:
@@ -257,19 +299,60 @@ class _Fitting:
 
     def time(self, choice: StageChoices) -> tuple[float, float]:
         """The time of the step, and the sum of what its meshes compute and copy."""
-        again = [stage for stage, way in choice.items() if way.level]
-        moved = [stage for stage, way in choice.items() if way.offload]
-        key = str(again), str(moved)
-        if key not in self._plans:
-            plan = schedules.recompute(self.plan, *again) if again else self.plan
-            self._plans[key] = schedules.offload(plan, *moved) if moved else plan
+        ways = tuple(choice[stage] for stage in range(self.plan.stages))
+        if ways not in self._times:
+            moved = [stage for stage, way in enumerate(ways) if way.offload]
+            plan = self._changed(tuple(stage for stage, way in enumerate(ways) if way.level))
+            plan = schedules.offload(plan, *moved) if moved else plan
+            costs = self._costs(plan, [way.level for way in ways])
+            report = schedules.simulate(plan, costs)
+            copied = sum(costs.at_home("offload", plan)[stage] for stage in moved)
+            self._times[ways] = report.makespan, report.busy + copied
+        return self._times[ways]
+
+    def at_least(self, choice: StageChoices) -> float:
+        """The least that the step may take: until the first task of a mesh, and for all of its tasks."""
+        flops = [self.levels[stage][choice[stage].level][1] for stage in range(self.plan.stages)]
+        again = (sum(time * flops[stage] for stage, time in each.items()) for each in self._again)
+        return max(before + more for before, more in zip(self._busy, again, strict=True)) * (1 - 1e-6)
+
+    def _changed(self, again: tuple[int, ...]) -> Schedule:
+        """The schedule in which these stages are recomputed."""
+        if again not in self._plans:
+            self._plans[again] = schedules.recompute(self.plan, *again) if again else self.plan
+        return self._plans[again]
+
+    def _costs(self, plan: Schedule, chosen: Sequence[int]) -> Costs:
+        """The costs of what the schedule has become, if each stage keeps what its level says."""
         made = self._stages("recompute")  # of which only inputs are kept
-        kept = [self.levels[n][choice[n].level] for n in range(self.plan.stages)]
-        kept = [(0, self.times.flops.get(("forward", n), 0)) if n in made else each for n, each in enumerate(kept)]
-        plan = self._plans[key]
-        costs = self.times.costs(plan, kept)
-        report = schedules.simulate(plan, costs)
-        return report.makespan, report.busy + sum(costs.at_home("offload", plan)[stage] for stage in moved)
+        kept = [self.levels[stage][level] for stage, level in enumerate(chosen)]
+        flops = self.times.flops
+        kept = [(0, flops.get(("forward", n), 0)) if n in made else each for n, each in enumerate(kept)]
+        return self.times.costs(plan, kept)
+
+    @cached_property
+    def _busy(self) -> list[float]:
+        """When each mesh would be done if nothing is changed and it never waits after its first task."""
+        plan, graph = self.plan, self.plan.graph
+        costs = self._costs(plan, [0] * plan.stages)
+        times, starts = task_times(plan, costs), schedules.simulate(plan, costs).run.starts
+        own = [[number for number in row if number not in graph.asides] for row in graph.rows]
+        return [min(starts[n] for n in row) + sum(times[n] for n in row) if row else 0.0 for row in own]
+
+    @cached_property
+    def _again(self) -> list[dict[int, float]]:
+        """For each mesh and stage the time of each FLOP that is done again, for all microbatches."""
+        made = self._stages("recompute")
+        last = [0 if stage in made else len(self.levels[stage]) - 1 for stage in range(self.plan.stages)]
+        plan = self._changed(tuple(stage for stage, level in enumerate(last) if level))
+        graph, times = plan.graph, task_times(plan, self._costs(plan, last))
+        found = [dict[int, float]() for _ in graph.rows]
+        for mesh, row in enumerate(graph.rows):
+            for number in row:
+                stage = graph.tasks[number].stage
+                if graph.tasks[number].kind == "recompute" and (flops := self.levels[stage][last[stage]][1]):
+                    found[mesh][stage] = found[mesh].get(stage, 0.0) + times[number] / flops
+        return found
 
 
 def _divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
@@ -313,9 +396,8 @@ def _entering(base: ir.Module, loop: MicrobatchLoop) -> dict[int, int]:
     }
 
 
-def _peaks(base: ir.Module, passes: Sequence[Pass]) -> list[int]:
-    """The bytes that the devices of each mesh need, and then the hosts."""
-    module = own_copy(base)
+def _peaks(module: ir.Module, passes: Sequence[Pass]) -> list[int]:
+    """The bytes that the devices of each mesh need, and then the hosts, once these passes ran on `module`."""
     run_passes(module, passes)
     names = (at.PEAK_BYTES, at.PEAK_HOST_BYTES)
     return [at.integer(function, name) or 0 for name in names for function in mesh_functions(module)]

@@ -77,7 +77,8 @@ class TaskTimes:
         kinds = {kind: [max(time, least) for time in each] for kind, each in times.items()}
         if given is not None:
             return replace(given, kinds={**given.kinds, **kinds})
-        return Costs(kinds={task.kind: [self._flops(task.kind, n) for n in stages] for task in plan} | kinds)
+        present = {task.kind for task in plan}
+        return Costs(kinds={kind: [self._flops(kind, n) for n in stages] for kind in present} | kinds)
 
     def _flops(self, kind: str, stage: int) -> float:
         halves = ("input_grad", "weight_grad") if kind == "backward" else ()

@@ -90,7 +90,9 @@ def moved(graph: Graph, sizes: Sizes) -> Callable[[Task], float]:
 def share_sizes(schedule: Schedule, kept: float, size: Callable[[Task], float] | None = None) -> Sizes:
     """Activations in units of a microbatch's in all stages of one mesh; `kept` of them until the weight gradient."""
     share = schedule.meshes / schedule.stages
-    return Sizes([share] * schedule.stages, [share * kept] * schedule.stages, [0.0] * schedule.stages, size)
+    return Sizes(
+        [share] * schedule.stages, [share * kept] * schedule.stages, [0.0] * schedule.stages, size, inside=False
+    )
 
 
 def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:

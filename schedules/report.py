@@ -148,7 +148,10 @@ class Report:
     def peak_activations(self, released_at: Release = "W") -> list[float]:
         """Return for each mesh the most activations alive at once.
 
-        The unit is a microbatch's activations in all stages of one mesh.
+        The unit is a microbatch's activations in all stages of one mesh. `schedules.activations` counts pairs of stage
+        and microbatch, or slice, in the order in which a program frees them, whatever the times; times the stages of a
+        mesh, and the slices, this is the same number. They differ where tasks run beside a mesh (`offload`, `evict`):
+        here an activation leaves at the end of its copy, and other tasks start meanwhile; a program starts them later.
 
         Args:
             released_at: an activation lives from the start of its forward to the end of its weight gradient "W", of its

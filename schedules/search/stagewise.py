@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import cycle, pairwise, product
 
 StageChoices = Mapping[int, "Way"]
 """The way of each stage."""
@@ -50,6 +50,7 @@ class Search:
         limits: of each mesh, in bytes.
         peaks: the bytes that each mesh needs. It takes long.
         time: of the step, and where that is the same, of its tasks.
+        at_least: what a step takes at least; a choice that can't be the fastest is not simulated.
     """
 
     groups: Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -59,6 +60,7 @@ class Search:
     limits: Sequence[float]
     peaks: Callable[[StageChoices], Sequence[int]]
     time: Callable[[StageChoices], tuple[float, float]]
+    at_least: Callable[[StageChoices], float] = lambda _: 0.0
 
     def run(self) -> StageChoices | None:
         """The choice that takes the least time; None if some mesh is above its limit whatever is chosen."""
@@ -133,19 +135,26 @@ class Search:
 
     def _fastest(self, options: Sequence[Sequence[StageChoices]]) -> StageChoices:
         """The combination of one option of each group that takes the least time."""
-        if math.prod(map(len, options)) <= _MOST_PRODUCTS:
-            return min(map(self._joined, product(*options)), key=self.time)
         best = [0] * len(options)
         least = self.time(self._joined([each[0] for each in options]))
-        changed = True
-        while changed:
-            changed = False
-            for n, each in enumerate(options):
-                for at in range(len(each)):
-                    tried = [*best[:n], at, *best[n + 1 :]]
-                    took = self.time(self._joined([options[m][number] for m, number in enumerate(tried)]))
-                    if took < least:
-                        best, least, changed = tried, took, True
+
+        def improve(tried: Sequence[int]) -> bool:
+            nonlocal best, least
+            choice = self._joined([each[at] for each, at in zip(options, tried, strict=True)])
+            if self.at_least(choice) > least[0] or (took := self.time(choice)) >= least:
+                return False
+            best, least = list(tried), took
+            return True
+
+        if math.prod(map(len, options)) <= _MOST_PRODUCTS:
+            for tried in product(*(range(len(each)) for each in options)):
+                improve(tried)
+        else:
+            unchanged, groups = 0, cycle(range(len(options)))
+            while unchanged < len(options):
+                n = next(groups)
+                found = [improve([*best[:n], at, *best[n + 1 :]]) for at in range(len(options[n]))]
+                unchanged = 0 if any(found) else unchanged + 1
         return self._joined([options[n][number] for n, number in enumerate(best)])
 
     def _joined(self, choices: Sequence[StageChoices]) -> StageChoices:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -25,8 +26,9 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
-from jaxpp.memory_limit import NOTHING, limit_text
+from jaxpp.memory_limit import NOTHING, LimitError, limit_text
 from jaxpp.other_orders import other_orders
+from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 
 ARGUMENTS = (transformer.state(3), transformer.batch(4))
 
@@ -151,6 +153,30 @@ def test_costs_decide() -> None:
         chosen(schedules.Costs(forward=[1.0, 1.0]))
 
 
+@pytest.mark.parametrize("costs", [None, schedules.Costs([1.0, 3.0, 2.0], 2.0, 1.0, copy_bandwidth=50.0, hop=0.5)])
+def test_no_step_is_faster_than_what_is_said_of_it_before(
+    costs: schedules.Costs | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice is not simulated where its bound says that another one is faster."""
+    met: list[tuple[float, float]] = []
+    run = Search.run
+
+    def bounded(search: Search) -> StageChoices | None:
+        for numbers in product(range(3), repeat=3):
+            choice = {s: Way(search.last(s) * n // 2, (n + s) % 2 == 1) for s, n in enumerate(numbers)}
+            met.append((search.at_least(choice), search.time(choice)[0]))
+        return run(search)
+
+    monkeypatch.setattr(Search, "run", bounded)
+    options: Any = {"memory_limit": 100, "costs": costs}
+    step = lowered(partial(sgd_step, schedule=own("1f1b", 3, 4)), (weights(3), batch(4)), make_mesh(3), **options)
+    with pytest.raises(LimitError):
+        step.program()
+    assert len(met) >= 27
+    assert all(0 < bound <= took for bound, took in met)
+    assert any(bound > 0.5 * took for bound, took in met)
+
+
 def test_what_are_no_costs() -> None:
     with pytest.raises(TypeError, match=r"costs: expected jaxpp.schedules.Costs, found str; Costs.load reads a file"):
         jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), costs="costs.toml")  # pyright: ignore[reportArgumentType]
@@ -240,6 +266,12 @@ def test_below_the_least_possible(name: str) -> None:
     with pytest.raises(ProgramError) as found:
         within(least - 1)
     assert least_of(found) == least
+    plan = own(name, 3, 8)
+    alone = [
+        lowered(partial(sgd_step, schedule=each), arguments, make_mesh(3), recompute=keep).program().peak_bytes
+        for each, keep in product((plan, schedules.offload(plan)), (None, "inputs"))
+    ]
+    assert least <= max(map(min, zip(*alone, strict=True)))  # each mesh has one stage, which it chooses alone
 
 
 def test_below_the_least_possible_where_nothing_is_kept() -> None:

@@ -350,3 +350,10 @@ def test_what_is_fused_uses_all_that_its_tasks_use(cell: str) -> None:
     schedule = parsed("placement: 0", f"mesh 0: 0F0 {cell} 0offload1 0F2 0B2 0reload1 0B1 0reload0 0B0")
     report = S.simulate(schedule, S.Costs(kinds={"offload": 1.5, "reload": 0.5}))
     assert report.times(S.Task("forward", 0, 2))[0] == report.times(S.Task("offload", 0, 1))[0] == 3.5
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-2p", "stp", "interleaved-1f1b"])
+def test_what_is_made_again_counts_as_in_a_program(name: str) -> None:
+    plan = S.recompute(S.make(name, meshes=4, microbatches=8))
+    found = S.simulate(plan, S.Costs(kinds={"recompute": 1.0})).peak_activations()
+    assert [round(peak * plan.stages / plan.meshes) for peak in found] == S.activations(plan)

@@ -1,7 +1,7 @@
 """The way of each stage, against all ways of all stages of small pipelines."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from random import Random
 
@@ -84,6 +84,30 @@ def test_the_best_of_all(
             assert all(a <= b for a, b in zip(search.peaks(found), search.limits, strict=True))
             assert search.time(found)[0] == pytest.approx(expected[0], rel=1e-12)
     assert met >= 3
+
+
+def _nearly(search: Search, choice: StageChoices) -> float:
+    return 0.99 * search.time(choice)[0]
+
+
+def test_what_cannot_be_the_fastest_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is the same as without bounds."""
+    for at_once in (300, 0):
+        monkeypatch.setattr(stagewise, "_MOST_PRODUCTS", at_once)
+        search, asked = problem(1, "interleaved-1f1b", 2, 2), list[StageChoices]()
+
+        def time(
+            choice: StageChoices, search: Search = search, asked: list[StageChoices] = asked
+        ) -> tuple[float, float]:
+            asked.append(choice)
+            return search.time(choice)
+
+        plain = replace(search, time=time).run()
+        without = len(asked)
+        bounded = replace(search, time=time, at_least=partial(_nearly, search)).run()
+        assert plain is not None
+        assert bounded == plain
+        assert len(asked) - without < without
 
 
 def test_many_stages_of_one_group() -> None:
