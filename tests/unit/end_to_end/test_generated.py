@@ -221,7 +221,9 @@ def as_run(plan: schedules.Schedule, program: str) -> schedules.Schedule:
         [tuple(task for task in cell if task.kind != "recompute" or task.stage in stages) for cell in row]
         for row in plan.cells
     ]
-    return schedules.Schedule.of(plan.name, plan.placement, [filter(None, row) for row in rows], plan.kinds, plan.skipped)
+    return schedules.Schedule.of(
+        plan.name, plan.placement, [filter(None, row) for row in rows], plan.kinds, plan.skipped
+    )
 
 
 def healed(step: Any, given: Any, folder: Path) -> Callable[..., Any]:
