@@ -108,14 +108,20 @@ def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
 
 
 def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
-    """From the last task to the first, as what is left after one is what those behind it hold."""
+    """From the last task to the first, as what is left after one is what those behind it hold.
+
+    A backward that is lent to another mesh than its forward gets what it holds when it starts.
+    """
     parts: dict[str, Sequence[float]] = {"activation": sizes.activation, "rest": sizes.rest, "input": sizes.input}
     nothing = [0.0] * graph.placement.stages
     rules = [rule for rule in graph.rules.values() if rule.makes or rule.holds]
     tables = {rule.name: (rule.makes, parts.get(rule.holds, nothing)) for rule in rules}
     remade = {rule.name for rule in rules if rule.makes and rule.holds}
     left: dict[Unit, tuple[float, bool]] = {}
-    for number in reversed(graph.rows[mesh]):
+    row = graph.rows[mesh]
+    lent = {stage for stage, homes in enumerate(graph.placement.homes) if len(homes) > 1}
+    first = {graph.tasks[each].unit: each for each in reversed(row) if graph.tasks[each].stage in lent} if lent else {}
+    for number in reversed(row):
         task = graph.tasks[number]
         if task.kind not in tables:
             continue
@@ -125,7 +131,8 @@ def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
         after, again = left.get(unit, (0.0, False))
         before, whole = held[task.stage] * scale, sizes.activation[task.stage] * scale
         if not makes:
-            before = during = max(before, min(after, whole))
+            during = max(before, min(after, whole))
+            before = 0.0 if first.get(unit) == number else during
         else:
             during = after if again and not sizes.inside else whole
         left[unit] = before, task.kind in remade

@@ -26,6 +26,7 @@ from jaxpp.schedules.task import Cell, Task
 UPDATE = "optimizer"
 _GRADIENTS = ("backward", "weight_grad")
 _CHANGED = (UPDATE, "forward")
+_MOVES = ("evict", "load", "offload", "reload")
 
 
 def repeat(schedule: Schedule, steps: int, waits: bool = False) -> Schedule:
@@ -174,19 +175,28 @@ def first_step(schedule: Schedule) -> Schedule:
     beside = {name for name, rule in schedule.rules.items() if COMPUTE not in rule.uses}
     for step, other in enumerate(rows):
         for mesh, (expected, found) in enumerate(zip(rows[0], other, strict=True)):
-            if {task for cell in expected for task in cell} != {task for cell in found for task in cell}:
-                what = "other tasks"
-            elif _of_each_stage(expected, beside) != _of_each_stage(found, beside):
-                what = "the microbatches of a stage in another order"
-            else:
-                continue
-            raise ScheduleError(
-                f"{schedule.name}: mesh {mesh} runs {what} in step {step} than in step 0; "
-                "a loop over steps needs the same in all"
-            )
+            sets = [{task for cell in cells for task in cell} for cells in (expected, found)]
+            if sets[0] != sets[1]:
+                raise ScheduleError(_other_tasks(schedule.name, mesh, step, *sets))
+            if _of_each_stage(expected, beside) != _of_each_stage(found, beside):
+                raise ScheduleError(
+                    f"{schedule.name}: mesh {mesh} runs the microbatches of a stage in another order in step {step} "
+                    "than in step 0; a loop over steps needs the same in all"
+                )
     kinds = [kind for kind in schedule.kinds if kind.name not in _CHANGED]
     skipped = [task for task in schedule.skipped if task.microbatch < count]
     return Schedule.of(schedule.name, schedule.placement, rows[0], kinds, skipped)
+
+
+def _other_tasks(name: str, mesh: int, step: int, first: Collection[Task], other: Collection[Task]) -> str:
+    """What is said of a step that has other tasks than the first one."""
+    task = min((task for task in (*first, *other) if (task in first) != (task in other)), key=str)
+    where = ("0", step) if task in first else (step, "0")
+    reason = ", and what is moved differs while the pipeline fills and drains" * (task.kind in _MOVES)
+    return (
+        f"{name}: mesh {mesh} runs other tasks in step {step} than in step 0: {task.words} in step {where[0]}, not in "
+        f"step {where[1]}; a loop over steps needs the same in all{reason}"
+    )
 
 
 def is_in_one_order(schedule: Schedule) -> bool:

@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from types import FunctionType
 from typing import Any
@@ -19,7 +19,7 @@ from jax.sharding import AxisType, Mesh
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp._compat import trace_context
-from jaxpp.lowering.train_loop import lower_step
+from jaxpp.lowering.train_loop import TrainLoop, lower_step
 
 WIDTH = 8
 ROWS = 4
@@ -196,7 +196,7 @@ def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **opt
             step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh, **options).lower(*args)
         return step if same is function else step.with_schedule(schedule)
 
-    schedule: Any = function.keywords["schedule"] if isinstance(function, partial) and same is not function else None
+    schedule: Any = _schedule_of(function) if same is not function else None
     if "memory_limit" in options:  # such a step compiles another program than it had before
         return lower()
     return _made_once((kind, _leaves(options), schedule), lower)
@@ -216,9 +216,17 @@ def _leaves(tree: Any) -> Any:
 
 def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
     """The reference is one program for all schedules: what a schedule says stands in the module, and XLA ignores it."""
-    if isinstance(function, partial) and function.keywords.get("schedule") is not None:
-        return partial(function, schedule=None)
-    return function
+    if _schedule_of(function) is None:
+        return function
+    if isinstance(function, TrainLoop):
+        return replace(function, step=partial(function.step, schedule=None))
+    return partial(function, schedule=None)
+
+
+def _schedule_of(function: Callable[..., Any]) -> Any:
+    """What a step, or the step of a loop, is given as `schedule`."""
+    step = function.step if isinstance(function, TrainLoop) else function
+    return step.keywords.get("schedule") if isinstance(step, partial) else None
 
 
 def plain_of(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
@@ -256,6 +264,8 @@ def _meaning(value: Any) -> Any:
         captured = [cell.cell_contents for cell in value.__closure__ or ()]
         defaults = (*(value.__defaults__ or ()), *sorted((value.__kwdefaults__ or {}).items()))
         return value.__code__, id(value.__globals__), *map(_meaning, captured), *map(_meaning, defaults)
+    if isinstance(value, TrainLoop):
+        return TrainLoop, _meaning(value.step), value.steps, value.delay
     if isinstance(value, tuple):
         return tuple, *map(_meaning, value)
     if isinstance(value, np.ndarray):

@@ -63,9 +63,9 @@ OPERATIONS: dict[str, Callable[[jax.Array, Any, jax.Array], jax.Array]] = {
 }
 
 
-def stage_of(draw: random.Random) -> tuple[list[str], Callable[[jax.Array, Any], jax.Array]]:
+def stage_of(draw: random.Random) -> tuple[tuple[str, ...], Callable[[jax.Array, Any], jax.Array]]:
     """A scan, or its layers one by one, with a loop in each layer at times; and the names of its operations."""
-    names = draw.choices(list(OPERATIONS), k=draw.randint(2, 5))
+    names = tuple(draw.choices(list(OPERATIONS), k=draw.randint(2, 5)))
     scans, reverse, stacks, inner = (draw.random() < share for share in (0.85, 0.3, 0.3, 0.2))
 
     def layer(x: jax.Array, each: Any) -> Any:

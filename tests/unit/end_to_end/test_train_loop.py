@@ -346,7 +346,9 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
         (
             lambda: lowered(partial(delayed_sgd, schedule=EVICTED), 3, 1, microbatches=4, meshes=4),
             jaxpp.PassError,
-            "pipedream-2bw: mesh 0 runs other tasks in step 1 than in step 0; a loop over steps needs the same in all",
+            "pipedream-2bw: mesh 0 runs other tasks in step 1 than in step 0: load(stage 0, mb 0) in step 1, not in "
+            "step 0; a loop over steps needs the same in all, and what is moved differs while the pipeline fills and "
+            "drains",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=FAR_AHEAD), 4, 1, microbatches=1),

@@ -5,6 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.memory import activations
 
 meshes, few = st.integers(1, 8), st.integers(1, 20)
 times = st.sampled_from([0.5, 1.0, 1.25, 3.0, 7.75])
@@ -192,6 +193,12 @@ def test_slimpipe(m: int, n: int, found: float) -> None:
     equal = run("seq1f1b", 4, m, S.Costs(), slices=n).makespan
     assert equal < report.makespan < equal + 0.5 * (alone - equal)
     assert all(peak <= (4 - mesh + n) / n for mesh, peak in enumerate(report.peak_activations()))
+
+
+def test_a_backward_that_is_lent_takes_nothing_from_the_peak() -> None:
+    """Its forward ran on another mesh: it gets what it reads, and gives that back."""
+    schedule = S.make("slimpipe", meshes=4, microbatches=3, slices=2)
+    assert activations(schedule) == [22, 20, 14, 8]
 
 
 @formula
