@@ -26,14 +26,12 @@ class Sizes:
         rest: what the weight gradient reads of it, and of the gradient of its output.
         input: what a recompute starts from.
         size: of the slice and microbatch of a task, by which all of these are multiplied; None where it is 1.
-        inside: an activation that will be made again counts while its forward runs.
     """
 
     activation: Sequence[float]
     rest: Sequence[float]
     input: Sequence[float]
     size: Callable[[Task], float] | None = None
-    inside: bool = True
 
 
 class Change(NamedTuple):
@@ -125,6 +123,6 @@ def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
         if not makes:
             before = during = max(before, min(after, whole))
         else:
-            during = after if again and not sizes.inside else whole
+            during = after if again else whole
         left[unit] = before, task.kind in remade
         yield Change(number, during - before, after - during)
