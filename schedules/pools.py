@@ -110,19 +110,20 @@ def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
     rules = [rule for rule in graph.rules.values() if rule.makes or rule.holds]
     tables = {rule.name: (rule.makes, parts.get(rule.holds, nothing)) for rule in rules}
     remade = {rule.name for rule in rules if rule.makes and rule.holds}
+    row = [number for number in reversed(graph.rows[mesh]) if graph.tasks[number].kind in tables]
+    first = {graph.tasks[number].unit: number for number in row}
     left: dict[Unit, tuple[float, bool]] = {}
-    for number in reversed(graph.rows[mesh]):
+    for number in row:
         task = graph.tasks[number]
-        if task.kind not in tables:
-            continue
         makes, held = tables[task.kind]
         scale = sizes.size(task) if sizes.size else 1.0
-        unit = (task.stage, task.microbatch, task.slice)
-        after, again = left.get(unit, (0.0, False))
+        after, again = left.get(task.unit, (0.0, False))
         before, whole = held[task.stage] * scale, sizes.activation[task.stage] * scale
         if not makes:
             before = during = max(before, min(after, whole))
         else:
             during = after if again else whole
-        left[unit] = before, task.kind in remade
+        left[task.unit] = before, task.kind in remade
+        if number == first[task.unit]:
+            before = 0.0  # what a mesh reads that made none of it arrives right then
         yield Change(number, during - before, after - during)
