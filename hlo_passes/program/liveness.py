@@ -110,7 +110,7 @@ class _Activations:
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
 
     remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
-    lent: those whose forward and backward are on different meshes: alive while either runs, as in between they are sent.
+    lent: those whose forward and backward are on different meshes: alive while either runs, and sent in between.
     gathered: the registers of weights that a task gathers for tasks after it.
     parts: of each function that is several tasks, the number of the task that makes each result.
     """

@@ -113,7 +113,7 @@ def test_late_slices_lend_a_part_of_their_attention() -> None:
 
 
 def test_peaks_of_what_is_lent() -> None:
-    """Also of a slice whose forward ran on one mesh and whose backward runs on another, and where some wait on peers."""
+    """Of slices whose forward ran on one mesh and whose backward runs on another, too; and where some wait on peers."""
     plain = schedules.make("slimpipe", meshes=3, microbatches=2, slices=3)
     _, step = made("slimpipe", 3)
     for schedule in (plain, schedules.evict(plain)):
