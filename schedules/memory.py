@@ -34,7 +34,7 @@ def _peaks(schedule: Schedule, inputs: float) -> list[int]:
     """The peak of each mesh, if the input of a recompute counts as much."""
     check_type(schedule)
     graph, ones = schedule.graph, [1.0] * schedule.stages
-    sizes = Sizes(ones, ones, [inputs] * schedule.stages, inside=False)
+    sizes = Sizes(ones, ones, [inputs] * schedule.stages)
     when = list(range(len(graph.tasks)))
     if graph.sources:
         for turn, (_, number) in enumerate(merged_numbers(schedule)):

@@ -25,7 +25,8 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     What leaves is as few activations as the limit asks for. One that leaves is counted on its mesh until the end of the
     cell after its forward, and on its peer from there on, until it comes back. Of one that is recomputed it is what the
     recompute reads that leaves, and comes back one cell before that; the limit counts it like any other. Those that go
-    to the memory of the host (`offload`) still do, and only what stays may leave.
+    to the memory of the host (`offload`) still do, and only what stays may leave. Those of stages that are at home on
+    the peer too stay.
 
     Args:
         schedule: without evicted activations so far.
@@ -46,8 +47,12 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
         whole_number(limit, "the limit of evict", least=2)
     kept = waiting(schedule)
     offloaded = {task.unit for task in schedule if task.kind == "offload"}
+    homes = schedule.placement.homes
     rows = [
-        replace(row, lives=[life for life in row.lives if life.unit not in offloaded]) for row in timelines(schedule)
+        replace(
+            row, lives=[each for each in row.lives if each.unit not in offloaded and peer not in homes[each.unit[0]]]
+        )
+        for row, peer in zip(timelines(schedule), takers, strict=True)
     ]
     before: list[dict[int, list[Task]]] = [{} for _ in range(meshes)]
     for mesh, peer in enumerate(takers):

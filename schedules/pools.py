@@ -26,14 +26,12 @@ class Sizes:
         rest: what the weight gradient reads of it, and of the gradient of its output.
         input: what a recompute starts from.
         size: of the slice and microbatch of a task, by which all of these are multiplied; None where it is 1.
-        inside: an activation that will be made again counts while its forward runs.
     """
 
     activation: Sequence[float]
     rest: Sequence[float]
     input: Sequence[float]
     size: Callable[[Task], float] | None = None
-    inside: bool = True
 
 
 class Change(NamedTuple):
@@ -90,9 +88,7 @@ def moved(graph: Graph, sizes: Sizes) -> Callable[[Task], float]:
 def share_sizes(schedule: Schedule, kept: float, size: Callable[[Task], float] | None = None) -> Sizes:
     """Activations in units of a microbatch's in all stages of one mesh; `kept` of them until the weight gradient."""
     share = schedule.meshes / schedule.stages
-    return Sizes(
-        [share] * schedule.stages, [share * kept] * schedule.stages, [0.0] * schedule.stages, size, inside=False
-    )
+    return Sizes([share] * schedule.stages, [share * kept] * schedule.stages, [0.0] * schedule.stages, size)
 
 
 def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
@@ -108,32 +104,26 @@ def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
 
 
 def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
-    """From the last task to the first, as what is left after one is what those behind it hold.
-
-    A backward that is lent to another mesh than its forward gets what it holds when it starts.
-    """
+    """From the last task to the first, as what is left after one is what those behind it hold."""
     parts: dict[str, Sequence[float]] = {"activation": sizes.activation, "rest": sizes.rest, "input": sizes.input}
     nothing = [0.0] * graph.placement.stages
     rules = [rule for rule in graph.rules.values() if rule.makes or rule.holds]
     tables = {rule.name: (rule.makes, parts.get(rule.holds, nothing)) for rule in rules}
     remade = {rule.name for rule in rules if rule.makes and rule.holds}
+    row = [number for number in reversed(graph.rows[mesh]) if graph.tasks[number].kind in tables]
+    first = {graph.tasks[number].unit: number for number in row}
     left: dict[Unit, tuple[float, bool]] = {}
-    row = graph.rows[mesh]
-    lent = {stage for stage, homes in enumerate(graph.placement.homes) if len(homes) > 1}
-    first = {graph.tasks[each].unit: each for each in reversed(row) if graph.tasks[each].stage in lent} if lent else {}
-    for number in reversed(row):
+    for number in row:
         task = graph.tasks[number]
-        if task.kind not in tables:
-            continue
         makes, held = tables[task.kind]
         scale = sizes.size(task) if sizes.size else 1.0
-        unit = (task.stage, task.microbatch, task.slice)
-        after, again = left.get(unit, (0.0, False))
+        after, again = left.get(task.unit, (0.0, False))
         before, whole = held[task.stage] * scale, sizes.activation[task.stage] * scale
         if not makes:
-            during = max(before, min(after, whole))
-            before = 0.0 if first.get(unit) == number else during
+            before = during = max(before, min(after, whole))
         else:
-            during = after if again and not sizes.inside else whole
-        left[unit] = before, task.kind in remade
+            during = after if again else whole
+        left[task.unit] = before, task.kind in remade
+        if number == first[task.unit]:
+            before = 0.0  # what a mesh reads that made none of it arrives right then
         yield Change(number, during - before, after - during)

@@ -78,7 +78,7 @@ def _alive(schedule: Schedule, mesh: int, heads: Sequence[int]) -> list[int]:
     """
     graph, ones = schedule.graph, [1.0] * schedule.stages
     change = [0.0] * (len(heads) + 2)
-    for number, start, end in changes(graph, mesh, Sizes(ones, ones, ones, inside=False)):
+    for number, start, end in changes(graph, mesh, Sizes(ones, ones, ones)):
         if number in graph.rows[mesh]:
             at = bisect_left(heads, number) if number in graph.asides else bisect_right(heads, number) - 1
             change[at] += start

@@ -32,10 +32,23 @@ def peaks_of(program: Program) -> list[Peak]:
     makers = {name for name, function in program.functions.items() if "recompute" in function.kind.split("+")}
     made = (each for line in program.sequences for each in line if isinstance(each, Call) and each.function in makers)
     remade = {task[1:] for each in (made if makers else ()) for task in each.tasks if task.kind == "recompute"}
-    return [_peak_of(program, mesh, remade) for mesh in range(program.meshes)]
+    lent = _lent(program)
+    return [_peak_of(program, mesh, remade, lent) for mesh in range(program.meshes)]
 
 
-def _peak_of(program: Program, mesh: int, remade: Set[Unit]) -> Peak:
+def _lent(program: Program) -> Set[Unit]:
+    """The (stage, microbatch, slice) of which one mesh runs the forward and another one the backward."""
+    forwards: dict[Unit, int] = {}
+    backwards: dict[Unit, int] = {}
+    for mesh, sequence in enumerate(program.sequences):
+        for each in sequence:
+            for task in each.tasks if isinstance(each, Call) else ():
+                if task[0] in ("forward", "backward", "input_grad"):
+                    (forwards if task[0] == "forward" else backwards)[task[1:]] = mesh
+    return {unit for unit, mesh in forwards.items() if backwards.get(unit, mesh) != mesh}
+
+
+def _peak_of(program: Program, mesh: int, remade: Set[Unit], lent: Set[Unit]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
     keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
@@ -56,7 +69,7 @@ def _peak_of(program: Program, mesh: int, remade: Set[Unit]) -> Peak:
     calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
     gathered = {each.results[number] for each in calls for number in gathering[each.function]}
     parts = {name: function.result_parts for name, function in program.functions.items() if function.result_parts}
-    return Peak(here, _Activations(sequence, specs, remade, gathered, parts).peak(), host)
+    return Peak(here, _Activations(sequence, specs, remade, lent, gathered, parts).peak(), host)
 
 
 def _peak_bytes(
@@ -97,6 +110,7 @@ class _Activations:
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
 
     remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
+    lent: those whose forward and backward are on different meshes: alive while either runs, and sent in between.
     gathered: the registers of weights that a task gathers for tasks after it.
     parts: of each function that is several tasks, the number of the task that makes each result.
     """
@@ -106,10 +120,11 @@ class _Activations:
         sequence: Sequence[Instruction],
         specs: Sequence[TensorSpec],
         remade: Set[Unit],
+        lent: Set[Unit],
         gathered: Set[int],
         parts: Mapping[str, Sequence[int]],
     ) -> None:
-        self._sequence, self._specs, self._remade = sequence, specs, remade
+        self._sequence, self._specs, self._remade, self._lent = sequence, specs, remade, lent
         self._made_for: list[Sequence[_Slice] | None] = [()] * len(specs)  # None: any, as it came from another mesh
         self._calls: dict[Unit, list[tuple[int, Call, str]]] = {}
         """The calls of each: the index of each, and as what kind of task it counts."""
@@ -156,6 +171,8 @@ class _Activations:
                 residuals += [(index, register) for register in call.results]
             elif not moved:
                 residuals += [(since[each], each) for each in own if each in since and not specs[each].memory]
+            if unit in self._lent - self._remade and kind in ("forward", "backward", "input_grad"):
+                evicted.append((index, index))
             if kind == "forward":
                 forward = index
             elif kind == "load" and not moved and forward is not None:

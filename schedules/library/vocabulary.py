@@ -8,7 +8,9 @@ together, where the last layers are. With `embedding` the shards of the input's 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import true_or_false, whole_number
 from jaxpp.schedules.priorities import by_priority
@@ -119,4 +121,21 @@ def _spread(
     def most(stage: int) -> int:
         return limit(stage - first) if is_layer(stage) else microbatches if stage >= first else limit(0) + 1
 
-    return by_priority(name, placement, microbatches, priority, tasks=kinds, limit=most, costs=costs)
+    made = by_priority(name, placement, microbatches, priority, tasks=kinds, limit=most, costs=costs)
+    return _with_whole_end(made) if "weight_grad" in kinds else made
+
+
+def _with_whole_end(schedule: Schedule) -> Schedule:
+    """The last stage puts shards together, and has no weights: its backward is whole, and keeps nothing behind it."""
+    last = schedule.stages - 1
+    rows = [
+        [
+            replace(task, kind="backward") if (task.kind, task.stage) == ("input_grad", last) else task
+            for task in order
+            if (task.kind, task.stage) != ("weight_grad", last)
+        ]
+        for order in schedule.orders
+    ]
+    made = Schedule.of(schedule.name, schedule.placement, rows)
+    check(made)
+    return made

@@ -112,6 +112,18 @@ def test_late_slices_lend_a_part_of_their_attention() -> None:
     assert lent == {2, 3}
 
 
+def test_peaks_of_what_is_lent() -> None:
+    """Of slices whose forward ran on one mesh and whose backward runs on another, too; and where some wait on peers."""
+    plain = schedules.make("slimpipe", meshes=3, microbatches=2, slices=3)
+    _, step = made("slimpipe", 3)
+    for schedule in (plain, schedules.evict(plain)):
+        given = partial(step, schedule=schedule)
+        program = load(compare.lowered(given, (decoder.parameters(3), decoder.batch(2)), make_mesh(3)).program().module)
+        found = [peak.activations for peak in peaks_of(program)]
+        assert found == activations(schedule)
+        assert max(found) < 23 or schedule is plain
+
+
 def test_a_model_that_lends_and_a_schedule_that_does_not() -> None:
     _, step = made("slimpipe", 2)
     schedule = schedules.make("seq1f1b", meshes=2, microbatches=2, slices=2)

@@ -79,6 +79,17 @@ def test_a_table_that_is_stored_transposed() -> None:
     check(step, (params | {"table": params["table"].T.copy()}, tokens), make_mesh(2))
 
 
+def test_peaks_of_stages_that_are_made_again() -> None:
+    """The last stage has no weights: behind its backward nothing is kept."""
+    schedule = schedules.recompute(schedules.make("vocab-v-half", meshes=2, microbatches=MICROBATCHES))
+    step = partial(train_step, loss=partial(sharded_loss, shards=2, embeds=False), schedule=schedule)
+    text = jaxpp.mpmd_jit_with_loop(step, make_mesh(2)).lower(*arguments(12, 4)).program().as_text()
+    found = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", text)]
+    simulated = schedules.simulate(schedule).peak_activations()
+    assert found == activations(schedule)
+    assert found == pytest.approx([each * schedule.stages / schedule.meshes for each in simulated])
+
+
 def test_two_stages_of_layers_on_each_mesh() -> None:
     schedule = schedules.make("vocab-v-half", meshes=2, microbatches=MICROBATCHES)
     step = partial(train_step, loss=partial(sharded_loss, shards=2, embeds=False), schedule=schedule)

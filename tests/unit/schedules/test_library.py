@@ -135,7 +135,7 @@ DIGESTS = {
     "po-h": "130ef820",
     "po-f": "03f0d8c2",
     "vocab-1f1b": "48056697",
-    "vocab-v-half": "edaaf2d8",
+    "vocab-v-half": "7de69074",
     "bpipe": "1771ce31",
 }
 
