@@ -58,3 +58,18 @@ def test_known_integers_wrap_around_as_their_types_do() -> None:
         constants = Constants({body.arguments[0]: 254 + 512})
         found = list(map(constants.scalar, terminator(body).operands))
     assert found == [254, -2, 98, 1, None]
+
+
+def test_constants_that_have_no_numpy_are_unknown() -> None:
+    text = """
+func.func public @main() -> (tensor<2xi4>, tensor<2xi32>, tensor<2xui2>) {
+  %0 = stablehlo.constant dense<[1, -3]> : tensor<2xi4>
+  %1 = stablehlo.convert %0 : (tensor<2xi4>) -> tensor<2xi32>
+  %2 = stablehlo.iota dim = 0 : tensor<2xui2>
+  return %0, %1, %2 : tensor<2xi4>, tensor<2xi32>, tensor<2xui2>
+}
+"""
+    with make_context():
+        values = terminator(body_of(main_of(ir.Module.parse(text)))).operands
+        small, wide, counted = map(Constants().array, values)
+    assert small is None and wide is None and counted is not None and counted.tolist() == [0, 1]
