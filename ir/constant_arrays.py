@@ -75,9 +75,9 @@ class Constants:
         if op.name in ("stablehlo.optimization_barrier", "sdy.sharding_constraint"):
             return self.array(op.operands[ir.OpResult(value).result_number])
         if op.name == "stablehlo.constant":
-            attribute, width = op.attributes["value"], ir.IntegerType(type_.element_type).width
-            has_numpy = isinstance(attribute, ir.DenseElementsAttr) and width not in (2, 4)  # jaxlib reads none of these
-            return np.array(attribute) if has_numpy else None
+            attribute = op.attributes["value"]
+            is_small = ir.IntegerType(type_.element_type).width in (2, 4)  # jaxlib has no numpy of these
+            return np.array(attribute) if isinstance(attribute, ir.DenseElementsAttr) and not is_small else None
         if op.name not in _FOLDS and op.name not in _ARITHMETIC:
             return None
         operands: list[np.ndarray] = []

@@ -70,6 +70,8 @@ func.func public @main() -> (tensor<2xi4>, tensor<2xi32>, tensor<2xui2>) {
 }
 """
     with make_context():
-        values = terminator(body_of(main_of(ir.Module.parse(text)))).operands
-        small, wide, counted = map(Constants().array, values)
-    assert small is None and wide is None and counted is not None and counted.tolist() == [0, 1]
+        module = ir.Module.parse(text)
+        small, wide, counted = map(Constants().array, terminator(body_of(main_of(module))).operands)
+    assert [small, wide] == [None, None]
+    assert counted is not None
+    assert counted.tolist() == [0, 1]
