@@ -21,7 +21,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import block_of
 from jaxpp.schedules.given import of_text
 
 TemplateKey: TypeAlias = tuple[str, int, int]
@@ -76,17 +76,18 @@ class UnrollMicrobatches(Pass):
         leave(module, main_line(module, unrolled.steps, placed=False))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Template:
     """One call of the loop body, which is cloned for each microbatch.
 
     Attributes:
-        op: the call, which has all attributes but its mesh and its microbatch.
+        op: the call, which has all attributes but its microbatch, and the mesh of the last clone.
         key: the kind, the stage and the slice.
         is_copy: whether it returns its operands.
         varying: of each operand that differs from one microbatch to the next the number, the accumulator that it is,
             and else the template and the number of the result that it is, if this is never another one.
         accumulators: those that the task updates, with the number of the result.
+        mesh: the number of that mesh: most stages are on one, so that it is seldom written.
         made: the results of the calls so far, by microbatch.
     """
 
@@ -99,6 +100,7 @@ class _Template:
     varying: "Sequence[tuple[int, Accumulator | None, tuple[_Template, int] | None]]"
     results: range
     accumulators: Sequence[tuple[Accumulator, int]]
+    mesh: int = -1
     made: dict[int, Sequence[ir.Value]] = field(default_factory=dict[int, Any])
 
 
@@ -133,7 +135,6 @@ class _Unrolled:
         every = steps.schedule if steps is not None else ""
         self._has_orders = bool(every) and not schedules.is_in_one_order(of_text(every))
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
-        self._inside = set(operations(loop.body))
         for op in operations(loop.body):
             if op.name == "func.call":
                 name = callee(op)
@@ -169,7 +170,7 @@ class _Unrolled:
 
     def _varies(self, value: ir.Value) -> bool:
         """Whether `value` of the loop's body is another one for each microbatch, or none from outside of the loop."""
-        return value in self._position or defining_op(value) in self._inside
+        return block_of(value) == self._loop.body
 
     def check(self, schedule: schedules.Schedule) -> None:
         """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
@@ -222,9 +223,10 @@ class _Unrolled:
                 operands[n] = source[0].made[task.microbatch][source[1]]
             else:
                 operands[n] = self._value(operands[n], task.microbatch, task)
+        if template.mesh != mesh:
+            template.mesh, template.op.attributes[at.MESH] = mesh, attribute
         op = template.op.clone(self._ip).operation  # takes half as long as a new one
         attributes, places, found = op.attributes, op.operands, op.results
-        attributes[at.MESH] = attribute
         attributes[at.MICROBATCH] = self._numbers[task.microbatch]
         if self._loop.slices > 1:
             attributes[at.SLICE] = self._numbers[task.slice]
@@ -258,7 +260,7 @@ class _Unrolled:
                 return self._initial[position]
             value, microbatch = self._yielded[position], microbatch - 1
         if source is None:
-            if defining_op(value) in self._inside:
+            if self._varies(value):
                 raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
         template, number = source
