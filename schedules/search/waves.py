@@ -10,7 +10,7 @@ Where the memory is about half of what 1F1B has, this is near the optimum for an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from jaxpp.schedules.dispatch import TOLERANCE
@@ -66,14 +66,14 @@ def _timetables(problem: Problem) -> Iterator[list[float]]:
             yield [(slots[place] + length * number) * slot for number, place in rounds]
 
 
-def _parts(together: int, length: int) -> Iterator[list[int]]:
+def _parts(together: int, length: int) -> Iterable[Sequence[int]]:
     """Slots in which microbatches start: evenly spread over a round, then over less and less of it."""
     spare, scale = max(0, length - together), 2 * (_PARTS - 1)
-    for share in range(_PARTS if spare else 1):
-        yield [number * (length * scale - spare * share) // (together * scale) for number in range(together)]
+    parts = [length * scale - spare * share for share in range(_PARTS)]
+    return dict.fromkeys(tuple(number * part // (together * scale) for number in range(together)) for part in parts)
 
 
-def _turns(together: int, length: int) -> Iterator[list[int]]:
+def _turns(together: int, length: int) -> Iterable[Sequence[int]]:
     """Slots in which microbatches start: evenly spread over a round, from several slots of it on."""
     spread = [number * length // together for number in range(together)]
     for turn in range(0, together, max(1, together // _TURNS)):
