@@ -58,16 +58,20 @@ def _life(problem: Problem, backward: int) -> float:
 def _last_forward(problem: Problem, stage: int) -> float:
     """The least time from the start of a stage's first forward to the end of its last one.
 
-    Of activations of which k fit, that of microbatch j + k has to wait for the release of that of microbatch j.
+    Of activations of which k fit, that of microbatch j + k has to wait for the release of that of microbatch j. Before
+    that of microbatch j + k + i the mesh runs i forwards more, and the backwards of i microbatches up to their release.
     """
     size, time = problem.memory[stage], problem.times[stage]
-    rounds, rest = 0, problem.microbatches - 1
-    releases = [each for each in range(stage + problem.stages, problem.types, problem.stages) if problem.memory[each]]
-    fit = _fitting(problem, problem.mesh_of[stage], size)
-    if releases and 0 < fit < math.inf:
-        rounds, rest = divmod(rest, int(fit))
+    steps = problem.microbatches - 1
+    backwards = range(stage + problem.stages, problem.types, problem.stages)
     # An activation that goes in parts makes room for a whole one when the first part has gone, at the earliest.
-    return rounds * _life(problem, releases[0]) + (rest + 1) * time if rounds else (rest + 1) * time
+    release = next((each for each in backwards if problem.memory[each]), None)
+    fit = _fitting(problem, problem.mesh_of[stage], size)
+    if release is None or not 0 < fit <= steps:
+        return (steps + 1) * time
+    work = time + math.fsum(problem.times[each] for each in backwards if each <= release)
+    waits = ((rounds, steps - rounds * fit) for rounds in (1, steps // fit))
+    return max(rounds * _life(problem, release) + rest * work for rounds, rest in waits) + time
 
 
 def _idle(problem: Problem, mesh: int) -> float:

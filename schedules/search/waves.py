@@ -2,13 +2,15 @@
 
 Time is divided into slots, in which one wave up and one wave down can cross on every mesh. As many microbatches begin
 in a round of slots, as long as one of them lives, as the memory holds, evenly spread; weight gradients run in between.
+With one stage per mesh they are spread over the first part of a round, too: the last microbatch begins the earlier, the
+shorter that part is, until weight gradients lack its slots.
 Where the memory is about half of what 1F1B has, this is near the optimum for any number of meshes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from jaxpp.schedules.dispatch import TOLERANCE
@@ -20,6 +22,9 @@ _LONGER: Final = 4
 
 _TURNS: Final = 6
 """Slots of a round that are tried as its first."""
+
+_PARTS: Final = 6
+"""Parts of a round that are tried, from all of it to half of the slots that it has more than microbatches."""
 
 _UNITS: Final = 15
 """What it costs to place and run a task."""
@@ -39,7 +44,7 @@ def waves(problem: Problem, effort: Effort) -> list[list[int]] | None:
 
 
 def _timetables(problem: Problem) -> Iterator[list[float]]:
-    """When the microbatches start: rounds of several lengths, from several slots of it on."""
+    """When the microbatches start: in rounds of several lengths."""
     stages, times, delays = problem.stages, problem.times, problem.delays
     slot = max(
         math.fsum(
@@ -55,12 +60,24 @@ def _timetables(problem: Problem) -> Iterator[list[float]]:
         return
     together = int(min(problem.rooms[problem.mesh_of[0]] / problem.memory[0], problem.microbatches, life / slot + 1))
     shortest = math.ceil(life / slot - TOLERANCE)
+    rounds = [divmod(number, together) for number in range(problem.microbatches)]
     for length in range(shortest, shortest + _LONGER):
-        spread = [number * length // together for number in range(together)]
-        for turn in range(0, together, max(1, together // _TURNS)):
-            slots = [*spread[turn:], *(each + length for each in spread[:turn])]
-            rounds = (divmod(number, together) for number in range(problem.microbatches))
-            yield [(slots[place] + length * turns) * slot for turns, place in rounds]
+        for slots in _parts(together, length) if stages == problem.meshes else _turns(together, length):
+            yield [(slots[place] + length * number) * slot for number, place in rounds]
+
+
+def _parts(together: int, length: int) -> Iterable[Sequence[int]]:
+    """Slots in which microbatches start: evenly spread over a round, then over less and less of it."""
+    spare, scale = max(0, length - together), 2 * (_PARTS - 1)
+    parts = [length * scale - spare * share for share in range(_PARTS)]
+    return dict.fromkeys(tuple(number * part // (together * scale) for number in range(together)) for part in parts)
+
+
+def _turns(together: int, length: int) -> Iterable[Sequence[int]]:
+    """Slots in which microbatches start: evenly spread over a round, from several slots of it on."""
+    spread = [number * length // together for number in range(together)]
+    for turn in range(0, together, max(1, together // _TURNS)):
+        yield [*spread[turn:], *(each + length for each in spread[:turn])]
 
 
 def _order(problem: Problem, mesh: int, starts: Sequence[float]) -> list[int]:
