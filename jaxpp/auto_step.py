@@ -84,10 +84,10 @@ class AutoStep(CompiledStep):
 
     Its first steps are in 1F1B with as many layers in each stage. Some of these are timed; one is run task by task,
     each layer a stage of its own, to see what the layers cost. Then the choices that a search finds are tried, each for
-    some steps, and compared with as many of 1F1B before and after them, until none that is left promises to be faster than
-    the fastest so far, which stays. A trial during which the machine was disturbed is repeated. All are steps of the training, with the same results. In several processes the
-    first one searches, and times are those of the slowest. A step that fails, or is interrupted, ends this; the next
-    one begins again, without the choice that failed.
+    some steps, and compared with as many of 1F1B before and after them, until none that is left promises to be faster
+    than the fastest so far, which stays. A trial that other work on the machine disturbed is repeated. All are steps of
+    the training, with the same results. In several processes the first one searches, and times are those of the
+    slowest. A step that fails, or is interrupted, ends this; the next one begins again, without the choice that failed.
 
     ways: how it could run.
     may_lead: whether it may be the one that is tuned.

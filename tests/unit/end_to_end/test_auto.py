@@ -112,7 +112,7 @@ class InTurn(dict[tuple[int, ...], list[float]]):
 def test_a_disturbed_trial_is_repeated() -> None:
     """A trial counts once 1F1B takes as long after it as before it."""
     function = made()
-    times = InTurn({(2, 2): [10.0, 14.0, 14.0], (3, 1): [5.0, 11.2]})
+    times = InTurn({(2, 2): [10.0, 20.0, 20.0], (3, 1): [9.0, 16.0]})
     train(function, times)
     assert function.tuned is not None
     assert (function.tuned.cuts, function.tuned.best.measured, function.tuned.failed) == ((3, 1), 8.0, ())
