@@ -31,6 +31,12 @@ STEPS = 5
 """The time of a choice is the median of so many steps, after one that is not counted."""
 GAIN = 0.01
 """What a choice must promise to be faster by, to be compiled and tried."""
+STEADY = 1.25
+"""A trial counts if 1F1B took at most so many times as long on one side of it as on the other."""
+PLAUSIBLE = 0.75
+"""A trial counts if it took at least this share of the time that the busiest mesh of the choice computes."""
+TRIALS = 3
+"""A choice is tried at most so often until a trial counts."""
 PATIENCE = 12
 """After so many steps of others the step that is tuned is taken to be gone."""
 
@@ -78,10 +84,10 @@ class AutoStep(CompiledStep):
 
     Its first steps are in 1F1B with as many layers in each stage. Some of these are timed; one is run task by task,
     each layer a stage of its own, to see what the layers cost. Then the choices that a search finds are tried, each for
-    some steps, and compared with as many of 1F1B right after them, until none that is left promises to be faster than
-    the fastest so far, which stays. All are steps of the training, with the same results. In several processes the
-    first one searches, and times are those of the slowest. A step that fails, or is interrupted, ends this; the next
-    one begins again, without the choice that failed.
+    some steps, and compared with as many of 1F1B before and after them, until none that is left promises to be faster
+    than the fastest so far, which stays. A trial that other work on the machine disturbed is repeated. All are steps of
+    the training, with the same results. In several processes the first one searches, and times are those of the
+    slowest. A step that fails, or is interrupted, ends this; the next one begins again, without the choice that failed.
 
     ways: how it could run.
     may_lead: whether it may be the one that is tuned.
@@ -94,6 +100,7 @@ class AutoStep(CompiledStep):
         self._course: Generator[RunStep] | None = None
         self._trial: Choice | None = None
         self._failed: dict[Any, str] = {}
+        self._slow: Mapping[int, float] = {}
         with auto.lock:
             if auto.choice is None and may_lead:
                 auto.choice = ways.first
@@ -131,11 +138,16 @@ class AutoStep(CompiledStep):
             self._course = self._trial = None
             self._lead(self.ways.first)
 
-    def retune(self) -> None:
-        """Tune once more from the next step on, as when a mesh has become slow: all processes call it together."""
+    def retune(self, slow: Mapping[int, float] | None = None) -> None:
+        """Tune once more from the next step on, as when a mesh has become slow: all processes call it together.
+
+        Args:
+            slow: the speed of each slow mesh, of `stragglers`. It is taken to be no faster, whatever the one step says
+                in which the layers are measured.
+        """
         with self._auto.lock:
             self.drop()
-            self._auto.tuned = None
+            self._auto.tuned, self._slow = None, dict(slow or {})
 
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
         """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
@@ -216,21 +228,49 @@ class AutoStep(CompiledStep):
         self._say([self.told_slow(mesh, speed) for mesh, speed in enumerate(layers.speeds) if speed < 1])
         first = replace(self._choice, costs=layers.costs.cut(self._choice.cuts))
         scale = time / first.report.makespan
-        trials = [Trial(first, time, time)]
+        trials, again, undecided = [Trial(first, time, time)], time, list[str]()
         found, bound = self._searched(layers)
         for choice in found:
             predicted = scale * choice.report.makespan
             best = min(trials, key=lambda trial: trial.time)
             if predicted < (1 - GAIN) * best.time and self._try(choice):
-                yield self.executable
-                taken = yield from self._timed()
-                self._trial = None
-                self._lead(first)  # again: the machine may be more or less busy than it was
-                yield self.executable
-                again = yield from self._timed()
-                trials.append(Trial(choice, predicted, time * taken / again))
+                share, again, doubt = yield from self._compared(choice, first, again)
+                if doubt:
+                    undecided.append(f"{choice}: {doubt}")
+                else:
+                    trials.append(Trial(choice, predicted, time * share))
                 self._keep(min(trials, key=lambda trial: trial.time).choice)
-        self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=self._failures), before)
+        self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=(*self._failures, *undecided)), before)
+
+    def _compared(
+        self, choice: Choice, first: Choice, before: float
+    ) -> Generator[RunStep, None, tuple[float, float, str]]:
+        """The time of a choice as a share of that of the first one, beside it; then why no trial counts, if so.
+
+        before: the time of the first choice, which ran last. What it takes in the end is the second result.
+        """
+        least = max(choice.report.busy_of_meshes) / first.report.makespan
+        share, doubt = 1.0, ""
+        for _ in range(TRIALS):
+            self._trial = choice
+            self._lead(choice)
+            yield self.executable
+            taken = yield from self._timed()
+            self._trial = None
+            self._lead(first)  # again: the machine may be more or less busy than it was
+            yield self.executable
+            after = yield from self._timed()
+            beside = (before + after) / 2
+            share, doubt = taken / beside, ""
+            if share < PLAUSIBLE * least or max(before, after) > STEADY * min(before, after):
+                doubt = (
+                    f"undecided after {TRIALS} trials: took {taken:.4g} ms, of which its busiest mesh should compute "
+                    f"{least * beside:.4g}, and {first.schedule.name} {before:.4g} before it and {after:.4g} after it"
+                )
+            before = after
+            if not doubt:
+                break
+        return share, before, doubt
 
     @property
     def _failures(self) -> tuple[str, ...]:
@@ -332,7 +372,7 @@ class AutoStep(CompiledStep):
         self._become(layered.compiled.executable, layered.lowered.program())
         yield run
         del self._layered
-        return layered.layers(events)
+        return layered.layers(events, slow=self._slow)
 
     def _searched(self, layers: Layers) -> tuple[list[Choice], float]:
         """What `Ways.search` finds in the first process."""

@@ -1,6 +1,8 @@
 """`cuts` and `jaxpp.partition`: which layers of a step that marks all of them each stage has."""
 
 import math
+import operator
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
@@ -133,7 +135,7 @@ class Layers:
         resident: the bytes that each layer takes at all times, on all devices of a mesh together.
         devices: of each mesh.
         microbatches: how many there are.
-        speeds: what was measured of the speed of each mesh, as of `mesh_speeds`; the costs know it.
+        speeds: what is known of the speed of each mesh, as of `mesh_speeds`; the costs know it.
         reads: for each layer those whose results it reads.
     """
 
@@ -235,13 +237,18 @@ class LayeredStep:
         self.compiled = self.lowered.compile()
         self.reads = reads_of_layers(lowered.module, self.schedule)
 
-    def layers(self, *steps: Sequence[Event]) -> Layers:
-        """What the layers cost, by traced steps; on devices that are not here by the plan, without any."""
+    def layers(self, *steps: Sequence[Event], slow: Mapping[int, float] | None = None) -> Layers:
+        """What the layers cost, by traced steps; on devices that are not here by the plan, without any.
+
+        slow: the speeds of meshes that are known to be slow; no faster ones are measured.
+        """
         costs, program = self.compiled.costs(*steps), self.compiled.executable.program
         devices = list(program.partitions)
         resident = _resident(program, self.schedule, costs, self.lowered.program().peak_bytes)
-        speeds = mesh_speeds(program, *steps)
-        costs = _by_speed(costs, self.schedule, devices, speeds)
+        in_costs = mesh_speeds(program, *steps, average=statistics.median)  # costs are medians, too
+        known = [(slow or {}).get(mesh, 1.0) for mesh in range(len(devices))]
+        speeds = list(map(min, in_costs, mesh_speeds(program, *steps), known))
+        costs = _by_speed(costs, self.schedule, devices, in_costs, speeds)
         return Layers(costs, resident, devices, self.schedule.microbatches, speeds, self.reads)
 
 
@@ -298,15 +305,22 @@ def array_of(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
-def _by_speed(costs: Costs, schedule: Schedule, devices: Sequence[int], speeds: Sequence[float]) -> Costs:
-    """The costs of layers that were measured on meshes of different size or speed, as on one of the smallest."""
-    speed = [count / min(devices) * each for count, each in zip(devices, speeds, strict=True)]
-    if len(set(speed)) == 1:
+def _by_speed(
+    costs: Costs, schedule: Schedule, devices: Sequence[int], in_costs: Sequence[float], speeds: Sequence[float]
+) -> Costs:
+    """The costs of layers that were measured on meshes of different size or speed, as on one of the smallest.
+
+    in_costs: the speeds that the times of the layers show, which may be less slow than the meshes are.
+    """
+    size = [count / min(devices) for count in devices]
+    shown = list(map(operator.mul, size, in_costs))
+    speed = list(map(operator.mul, size, speeds))
+    if len(set(zip(shown, speed, strict=True))) == 1:
         return costs
     kinds = ("forward", "input_grad", "weight_grad")
     times = {
         kind: [
-            time * speed[schedule.placement[layer]]
+            time * shown[schedule.placement[layer]]
             for layer, time in enumerate(cast("Sequence[float]", getattr(costs, kind)))
         ]
         for kind in kinds

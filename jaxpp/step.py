@@ -198,12 +198,17 @@ class CompiledStep:
         results, events = self.executable.trace(self._leaves(args, kwargs))
         return jax.tree.unflatten(self._lowered.out_tree, results), events
 
-    def stragglers(self, *steps: Sequence[Event]) -> dict[int, float]:
+    def stragglers(self, *steps: Sequence[Event], before: Sequence[Event] = ()) -> dict[int, float]:
         """The meshes that are slower than the others in traced steps, with their speeds: 0.5 of one half as fast.
 
-        Only what several meshes run is compared: `jaxpp.runtime.mesh_speeds`.
+        Args:
+            steps: the events of each, from `trace`.
+            before: those of an earlier step. A mesh that runs nothing that another one runs is compared with itself.
+
+        How they are compared: `jaxpp.runtime.mesh_speeds`.
         """
-        return {mesh: speed for mesh, speed in enumerate(mesh_speeds(self.executable.program, *steps)) if speed < 1}
+        speeds = mesh_speeds(self.executable.program, *steps, before=before)
+        return {mesh: speed for mesh, speed in enumerate(speeds) if speed < 1}
 
     def told_slow(self, mesh: int, speed: float) -> str:
         """What is said of a mesh that is slow."""

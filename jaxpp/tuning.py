@@ -60,8 +60,8 @@ class Trial:
         choice: what was tried.
         predicted: milliseconds of a step: simulated, and scaled so that the first choice takes what it took; on devices
             that are not here by its own plan.
-        measured: likewise, the median of several steps, in proportion to what the first choice took right after them,
-            as the machine may be more or less busy then; None on devices that are not here.
+        measured: likewise, the median of several steps, in proportion to what the first choice took before and after
+            them, as the machine may be more or less busy then; None on devices that are not here.
     """
 
     choice: Choice
@@ -84,7 +84,7 @@ class Tuning:
         lower_bound: milliseconds of a step, scaled as predictions are: no cuts and no order of those that were looked
             for take less by these costs.
         moved: how many arguments of the step have other stages now, and how many bytes these are.
-        failed: choices that could not be compiled, and why.
+        failed: choices that could not be compiled, or whose times did not agree, and why.
     """
 
     trials: tuple[Trial, ...]

@@ -1,7 +1,7 @@
 """`train`: a training that goes on when processes die, and when they come back."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ from jaxpp._system import tell
 from jaxpp.auto_step import AutoStep
 from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
+from jaxpp.ir.program import Program
 from jaxpp.loading import read_for
+from jaxpp.runtime import Event
 from jaxpp.runtime.processes import job, membership
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import TransferError, in_a_line
@@ -94,7 +96,8 @@ class _Training:
         self.steps, self.every, self.watch, self.on_step, self.plans = steps, every, watch, on_step, plans
         self.membership = Membership()
         self.like: Any = None
-        self.slow: set[int] = set()
+        self.slow: dict[int, float] = {}
+        self.earlier: tuple[Program, Sequence[Event]] | None = None
 
     def generation(self) -> tuple[Any] | None:
         """Take part in a generation until it ends; the last state, if it is then made, alone in a tuple."""
@@ -123,7 +126,7 @@ class _Training:
             return None
         first = go.resume["step"] if go.resume else 0
         state, step = self._begun(go, first)
-        self.slow = set()
+        self.slow, self.earlier = {}, None
         kept: int | None = None
         regroups = False
         if go.resume:
@@ -149,12 +152,16 @@ class _Training:
         if not self.watch or (number + 1) % self.watch or number == first or is_tuning:
             return step(state, self.batch(number))
         results, events = step.trace(state, self.batch(number))
-        new = {mesh: speed for mesh, speed in step.stragglers(events).items() if mesh not in self.slow}
-        self.slow |= new.keys()  # for good: meshes with unequal layers can't be compared any more
+        program = step.executable.program
+        if self.earlier is None or self.earlier[0] is not program:
+            self.earlier = program, events
+        found = step.stragglers(events, before=self.earlier[1])
+        new = {mesh: speed for mesh, speed in found.items() if mesh not in self.slow}
+        self.slow |= new  # for good: meshes with unequal layers can't be compared any more
         for mesh, speed in new.items() if jax.process_index() == 0 else ():
             tell(step.told_slow(mesh, speed))
         if isinstance(step, AutoStep) and new:
-            step.retune()
+            step.retune(self.slow)
         return results
 
     def _keep(self, state: Any, step: int) -> int:

@@ -56,7 +56,7 @@ def train(function: MpmdFunction, times: Any, layers: Any = HEAVY, state: Any = 
     theirs = jax.device_get(ours)
     plain, places = jax.jit(STEP), list[list[int]]()
     with given(layers, lambda step: times[step.choice.cuts]):
-        for _ in range(24):
+        for _ in range(36):
             ours, losses = function(ours, data)
             theirs, expected = plain(theirs, data)
             assert_same((ours, losses), (theirs, expected), exact=True)
@@ -99,6 +99,47 @@ def test_it_goes_back_from_what_is_slower(capsys: pytest.CaptureFixture[str]) ->
     assert function.tuned.code == 'schedule="1f1b", cuts=[2, 2]'
     assert function.tuned.speedup == 1
     assert said(capsys)[-1] == "jaxpp: auto: goes back to 2, 2 layers in 1f1b"
+
+
+class InTurn(dict[tuple[int, ...], list[float]]):
+    """The times of each choice, one after the other; the last one stays."""
+
+    def __getitem__(self, cuts: tuple[int, ...]) -> Any:
+        times = super().__getitem__(cuts)
+        return times.pop(0) if len(times) > 1 else times[0]
+
+
+def test_a_disturbed_trial_is_repeated() -> None:
+    """A trial counts once 1F1B takes as long after it as before it."""
+    function = made()
+    times = InTurn({(2, 2): [10.0, 20.0, 20.0], (3, 1): [9.0, 16.0]})
+    train(function, times)
+    assert function.tuned is not None
+    assert (function.tuned.cuts, function.tuned.best.measured, function.tuned.failed) == ((3, 1), 8.0, ())
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (
+            {(2, 2): [10.0], (3, 1): [3.3]},
+            r"took 3\.3 ms, .* should compute 6\.667, and 1f1b 10 before it and 10 after",
+        ),
+        ({(2, 2): [10.0, 14.0] * 8, (3, 1): [8.0]}, r"took 8 ms, .* and 1f1b 1[04] before it and 1[04] after it"),
+    ],
+    ids=["faster than possible", "on a busy machine"],
+)
+def test_a_trial_that_stays_undecided_is_not_kept(times: dict[tuple[int, ...], list[float]], words: str) -> None:
+    function = made()
+    train(function, InTurn(times))
+    tuned = function.tuned
+    assert tuned is not None
+    assert (tuned.cuts, tuned.speedup) == ((2, 2), 1)
+    assert {each.choice.cuts for each in tuned.trials} == {(2, 2)}
+    undecided = [each for each in tuned.failed if each.startswith("3, 1 layers")]
+    assert undecided
+    assert all(re.search(f": undecided after 3 trials: {words}", each) for each in undecided)
+    assert undecided[0] in str(tuned)
 
 
 def test_one_mesh_leaves_nothing_to_choose(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from jaxpp import schedules as S
 from jaxpp.jit import MpmdFunction
 from jaxpp.planning import compiling
 from jaxpp.runtime import Call, Event
+from jaxpp.step import CompiledStep
 
 MESHES = 2
 
@@ -103,23 +105,56 @@ def test_meshes_of_different_size() -> None:
     assert sum(found.cuts) == 4
 
 
+def events_of(step: CompiledStep, seconds: Callable[[int, int], float]) -> list[Event]:
+    """A traced step whose tasks take the given time of their mesh and microbatch."""
+    return [
+        Event(mesh, each.kind, each.stage, each.microbatch, 0.0, 1.0, seconds(mesh, each.microbatch or 0))
+        for mesh, sequence in enumerate(step.executable.program.sequences)
+        for each in sequence
+        if isinstance(each, Call) and each.tasks
+    ]
+
+
 def test_a_mesh_at_half_speed_gets_fewer_layers() -> None:
     """Its layers are not taken to be the heavier ones: elsewhere they would take half."""
     function = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="auto"), make_mesh(2))
     layered = function.to_tune((weights(6), batch(4)), 0.02, None)[0].ways.layered()
-    events = [
-        Event(mesh, each.kind, each.stage, each.microbatch, 0.0, 1.0, mesh + 1.0)
-        for mesh, sequence in enumerate(layered.compiled.executable.program.sequences)
-        for each in sequence
-        if isinstance(each, Call) and each.tasks
-    ]
+    events = events_of(layered.compiled, lambda mesh, _: mesh + 1.0)
     found = layered.layers(events)
     assert (found.speeds, found.costs.speed) == ([1, 0.5], (1, 0.5))
     assert found.costs.forward == (1000,) * 6
     assert found.partition("", seconds=0.02).cuts == (4, 2)
     assert layered.compiled.stragglers(events) == {1: 0.5}
     assert layered.compiled.told_slow(1, 0.5) == "mesh 1 computes at 0.50 of the speed of the others"
-    assert layered.compiled.stragglers([replace(each, seconds=1.0) for each in events]) == {}
+    equal = [replace(each, seconds=1.0) for each in events]
+    assert layered.compiled.stragglers(equal) == {}
+    known = layered.layers(equal, slow={1: 0.5})
+    assert (known.costs, known.speeds) == (found.costs, found.speeds), "the step in which layers are measured escaped"
+
+
+def test_a_mesh_that_is_stopped_in_bursts_is_slow() -> None:
+    """Its medians say nothing: one of four microbatches takes as long as nine others."""
+    function = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="auto"), make_mesh(2))
+    layered = function.to_tune((weights(6), batch(4)), 0.02, None)[0].ways.layered()
+    found = layered.layers(events_of(layered.compiled, lambda mesh, number: 9.0 if (mesh, number) == (1, 2) else 1.0))
+    assert found.costs.forward == (1000,) * 6
+    assert found.speeds[1] == found.costs.speed[1] < 0.5  # pyright: ignore[reportIndexIssue]  # a row, as meshes differ
+    assert found.partition("", seconds=0.02).cuts[1] < 3
+
+
+def test_a_mesh_without_a_function_in_common_is_compared_with_itself() -> None:
+    """As the first and the last of two stages."""
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), make_mesh(2))
+    compiled = step.lower(weights(2), batch(4)).compile()
+    before, slow, slower = (
+        events_of(compiled, lambda mesh, _, factor=factor: factor[mesh] * (1 + mesh))
+        for factor in ((1, 1), (1, 2), (2, 4))
+    )
+    assert compiled.stragglers(slow) == {}
+    assert compiled.stragglers(slow, before=before) == {1: 0.5}
+    assert compiled.stragglers(slower, before=before) == {1: 0.5}, "the machine is busier, and one mesh more so"
+    assert compiled.stragglers(slower, before=slow) == {}
+    assert compiled.stragglers(before, before=slow) == {}, "one that is fast again makes no other one slow"
 
 
 def test_layers_that_are_a_graph_run_side_by_side() -> None:

@@ -25,8 +25,8 @@ def given(layers: Sequence[float], times: Callable[[AutoStep], float], steps: in
     """Layers cost so much, and a step takes what `times` says of it; so many steps are run to be timed."""
     measured = LayeredStep.layers
 
-    def costs(self: LayeredStep, *events: Any) -> Layers:
-        found = measured(self, *events)
+    def costs(self: LayeredStep, *events: Any, **options: Any) -> Layers:
+        found = measured(self, *events, **options)
         assert found.costs.stages == len(layers)
         return replace(found, costs=of_layers(layers), speeds=[1.0] * len(found.devices))
 
