@@ -131,7 +131,7 @@ REFUSALS: Sequence[tuple[set[str], str]] = [
     *(
         (
             {moved, "delay"},
-            "mesh . runs (other tasks|its tasks in another order) in step . than in step 0; a loop over steps",
+            "mesh . runs (other tasks|its tasks in another order) in step . than in step 0.*; a loop over steps",
         )
         for moved in ("evict", "offload", "recompute")
     ),
