@@ -304,8 +304,16 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: jaxpp.train_loop(sgd_step, 0), ValueError, "steps must be a whole number of at least 1, found 0"),
-        (lambda: jaxpp.train_loop(sgd_step, 2, -1), ValueError, "delay must be a whole number of at least 0, found -1"),
+        (
+            lambda: jaxpp.train_loop(sgd_step, 0),
+            ValueError,
+            "train_loop: steps must be a whole number of at least 1, found 0",
+        ),
+        (
+            lambda: jaxpp.train_loop(sgd_step, 2, -1),
+            ValueError,
+            "train_loop: delay must be a whole number of at least 0, found -1",
+        ),
         (lambda: jaxpp.train_loop(sgd_step, 2, 2), ValueError, "delay=2 is not less than steps=2: no step sees"),
         (
             lambda: lowered(partial(delayed_sgd, schedule=jaxpp.Std1F1B(2)), 3, 1),
@@ -327,12 +335,13 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
         (
             lambda: lowered(partial(sgd_step, schedule=TWO_BW), 3),
             jaxpp.PassError,
-            "the schedule pipedream-2bw overlaps steps, whose gradients are not delayed",
+            ": error: the schedule pipedream-2bw overlaps steps, whose gradients are not delayed",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2, steps=2)), 3, 1),
             jaxpp.PassError,
-            "the schedule pipedream-2bw is of 2 steps, expected a train_loop of 3 steps",
+            "the schedule pipedream-2bw is of 2 steps, expected 3, as many as the train_loop has\n"
+            "  make the schedule with steps=3, or the loop with train_loop(step, 2, ...)",
         ),
         (
             lambda: (
