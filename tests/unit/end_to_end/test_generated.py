@@ -141,6 +141,7 @@ REFUSALS: Sequence[tuple[set[str], str]] = [
     ),
     ({"gather_weights chunk"}, "gather_weights is 'chunk', but no product of a stage gathers a weight"),
     ({"gather_weights ahead"}, "gather_weights is 'ahead', but no product of a stage gathers a weight"),
+    ({"gather_weights ahead", "delay"}, "gather_weights is 'ahead', but the .* in another order than step 0"),
     ({"scatter_gradients chunk"}, "scatter_gradients is 'chunk', but no "),
     ({"scatter_gradients chunk", "delay"}, "scatter_gradients is 'chunk', for the runs of one step, but the steps"),
 ]
