@@ -54,7 +54,8 @@ def train_loop(step: Callable[..., Any], steps: int, delay: int = 0) -> "TrainLo
             changes its structure, or the wrong structure for a delay.
         TypeError: `step` is no function; when called: the state changes its types, a leaf is no array.
     """
-    steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=0)
+    steps = whole_number(steps, f"{here()}train_loop: steps", least=1)
+    delay = whole_number(delay, f"{here()}train_loop: delay", least=0)
     if not callable(step):
         expected = "a function (state, batch) -> (state, metrics)"
         raise TypeError(f"{here()}train_loop: step is {step!r}, expected {expected}")

@@ -252,7 +252,10 @@ def _checked_after(after: Sequence[Sequence[int]], stages: int) -> tuple[tuple[i
     for stage, read in enumerate(after):
         for other in read:
             if whole_number(other, f"a stage that stage {stage} reads", least=0) >= stage:
-                raise ScheduleError(f"stage {stage} can't come after stage {other}: it may read earlier stages only")
+                raise ScheduleError(
+                    f"stage {stage} can't come after stage {other}: it may read earlier stages only; number the stages "
+                    "in the order in which data passes through them"
+                )
     read = {other for each in after for other in each}
     for stage in range(stages - 1):
         if stage not in read:

@@ -153,7 +153,7 @@ class FindMicrobatchLoop(Pass):
             if library_name(text):
                 _check_meshes(loop, meshes, length)
             if "\n" not in text:
-                text = str(resolved(module, text, meshes, length))
+                text = str(resolved(module, loop, text, meshes, length))
             schedule = of_text(text)
             steps = 1
             if takes_steps(module, schedule, loop):

@@ -11,11 +11,12 @@ from jaxpp.schedules.given import library_name
 from jaxpp.schedules.library import options_of
 
 
-def resolved(module: ir.Module, given: str, meshes: int, microbatches: int) -> schedules.Schedule:
+def resolved(module: ir.Module, loop: ir.Operation, given: str, meshes: int, microbatches: int) -> schedules.Schedule:
     """The schedule that was given on one line; with a delay a schedule by name is one of all steps.
 
     Args:
         module: with the loop over steps, if it is one.
+        loop: the loop over microbatches.
         given: a name of the library, or a file.
         meshes: their number.
         microbatches: of a step.
@@ -24,21 +25,22 @@ def resolved(module: ir.Module, given: str, meshes: int, microbatches: int) -> s
         PassError: the schedule overlaps steps, and there is no delay.
         ScheduleError: there is no such schedule for these numbers, or its steps can't overlap.
     """
-    loop, name = TrainLoopAttr.of(module), library_name(given)
-    if loop is None or loop.steps == 1 or name is None:
+    found, name = TrainLoopAttr.of(module), library_name(given)
+    if found is None or found.steps == 1 or name is None:
         return schedules.resolve(given, meshes=meshes, microbatches=microbatches)
     if "steps" in options_of(name):
-        if not loop.delay:
+        if not found.delay:
             raise PassError(
                 f"the schedule {name} overlaps steps, whose gradients are not delayed",
+                location=loop.location,
                 hint="give the train_loop a delay, or a schedule of one step, such as 1f1b",
             )
-        options = {"steps": loop.steps, "delay": loop.delay}
+        options = {"steps": found.steps, "delay": found.delay}
         return schedules.resolve(given, meshes=meshes, microbatches=microbatches, **options)
-    if not loop.delay:
+    if not found.delay:
         return schedules.resolve(given, meshes=meshes, microbatches=microbatches)
-    every = schedules.resolve(given, meshes=meshes, microbatches=microbatches * loop.steps)
-    return schedules.in_steps(every, loop.steps, loop.delay)
+    every = schedules.resolve(given, meshes=meshes, microbatches=microbatches * found.steps)
+    return schedules.in_steps(every, found.steps, found.delay)
 
 
 def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operation) -> bool:
@@ -48,8 +50,10 @@ def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operat
     """
     found, steps = TrainLoopAttr.of(module), schedules.steps_of(schedule)
     if steps != 1 and (found is None or found.steps != steps):
-        expected = "one training step" if found is None else f"a train_loop of {found.steps} steps"
-        hint = f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)" if found is None else ""
+        expected, hint = "one training step", f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)"
+        if found is not None:
+            expected = f"{found.steps}, as many as the train_loop has"
+            hint = f"make the schedule with steps={found.steps}, or the loop with train_loop(step, {steps}, ...)"
         raise PassError(
             f"the schedule {schedule.name} is of {steps} steps, expected {expected}", location=loop.location, hint=hint
         )

@@ -181,9 +181,8 @@ class _Activations:
             for register in own:
                 since.setdefault(register, index)
                 last[register] = index
-        return evicted + _merged(
-            {(start, last[each] if each in last else self._deaths[each]) for start, each in residuals}
-        )
+        ends = ((start, last[each] if each in last else self._deaths[each]) for start, each in residuals)
+        return _merged({*evicted, *ends})
 
     @cached_property
     def _deaths(self) -> dict[int, int]:

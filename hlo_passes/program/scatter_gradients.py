@@ -111,14 +111,20 @@ class _Sum:
     totals: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
 
     def __post_init__(self) -> None:
-        work = [self.reduce.operands[0]]
+        work, others = [self.reduce.operands[0]], list[ir.Value]()
         while work:
             value = work.pop()
             maker = self.makers.get(value)
             if maker is not None and maker.name == _ADD:
                 work += reversed(maker.operands)
-            elif maker is not None and maker.function is not None:
+            elif maker is not None and maker.function is not None and value not in self.chains:
                 self.chains[value] = self._chain(value)
+            elif not is_zero(value):
+                others.append(value)
+        if self.chains and others:
+            twice = any(value in self.chains for value in others)
+            what = "it adds one sum twice" if twice else "it adds up more than sums over tasks"
+            raise _not_a_sum(self.reduce.op, what)
 
     def _chain(self, value: ir.Value) -> list[_Link]:
         found: list[_Link] = []
@@ -185,9 +191,10 @@ class _Scatters:
             task.use(each.link.operand, result)
 
     def _end(self, mesh: int, task: Step[ir.Value], found: "Sequence[_End]") -> None:
-        later = [each for each in found if each.value in each.sum.totals]
-        function = self._scattering(*(tuple(each.sum.number for each in some) for some in (found, later)))
-        operands = [task.results[each.link.result] for each in found] + [each.sum.totals[each.value] for each in later]
+        later = tuple(position for position, each in enumerate(found) if each.value in each.sum.totals)
+        function = self._scattering(tuple(each.sum.number for each in found), later)
+        operands = [task.results[each.link.result] for each in found]
+        operands += [found[position].sum.totals[found[position].value] for position in later]
         made = self._call(function, operands, mesh, ir.InsertionPoint.after(task.op), task)
         self.after[task] = made
         for each, result in zip(found, made.results, strict=True):
@@ -214,27 +221,29 @@ class _Scatters:
         return self._zeros[numbers]
 
     def _scattering(self, numbers: tuple[int, ...], later: tuple[int, ...]) -> ir.Operation:
-        """The function that reduces these sums, and adds some to what the runs before have left."""
+        """The function that reduces the sums of these numbers, and adds those at the positions `later` to what the
+        runs before have left. A number comes twice where a task adds to two summands of one sum.
+        """
         if (numbers, later) in self._functions:
             return self._functions[numbers, later]
-        reduces = {number: self._sums[number].reduce.op for number in numbers}
-        results = [op.results[0] for op in reduces.values()]
-        inputs = [op.operands[0] for op in reduces.values()] + [reduces[number].results[0] for number in later]
+        reduces = [self._sums[number].reduce.op for number in numbers]
+        results = [op.results[0] for op in reduces]
+        inputs = [op.operands[0] for op in reduces] + [results[position] for position in later]
         name, types = f"scatter_{len(self._functions)}", [value.type for value in inputs]
         function = create(self._module, name, types, [value.type for value in results], _kind())
         at.set_tables(function, *(boundary_attributes(self._shardings, each) for each in (inputs, results)))
         block = body_of(function)
         totals = dict(zip(later, list(block.arguments)[len(numbers) :], strict=True))
         ip, returned = ir.InsertionPoint(block), list[ir.Value]()
-        for (number, op), argument in zip(reduces.items(), block.arguments, strict=False):
+        for position, (op, argument) in enumerate(zip(reduces, block.arguments, strict=False)):
             values: dict[ir.Value, ir.Value] = {op.operands[0]: argument}
             for zero in filter(None, map(defining_op, list(op.operands)[1:])):
                 clone(zero, values, ip, {})
             made = clone(op, values, ip, {})
             del made.attributes[at.SCATTER]
             total = made.results[0]
-            if number in totals:
-                total = combine(_ADD, [totals[number], total], ip, op.location)
+            if position in totals:
+                total = combine(_ADD, [totals[position], total], ip, op.location)
                 total = sharded(total, at.value_sharding(op.results[0]))
             returned.append(total)
         func.return_(returned, ip=ip, loc=ir.Location.unknown())

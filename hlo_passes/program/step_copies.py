@@ -144,12 +144,19 @@ class StepCopies:
             and kind not in AROUND
             and not form_of(kind.split("+")[0]).optional
         ):
-            raise self._too_late(made)
+            raise self._too_late(made, ir.OpResult(value).result_number)
         return self.emit(made).results[ir.OpResult(value).result_number]
 
-    def _too_late(self, missing: CallOfStep) -> PassError:
-        """The error for a task that needs, perhaps through updates, a task that the schedule runs later."""
+    def _too_late(self, missing: CallOfStep, result: int) -> PassError:
+        """The error for a task that needs, perhaps through updates, a result of a task that the schedule runs later."""
         task, *between = self._asked
+        if at.GATHER in at.result_attributes(self.functions[missing[1]])[result]:
+            return PassError(
+                f"gather_weights is 'ahead', but {self.named(missing)}, which gathers weights for {self.named(task)}, "
+                "runs behind it: this step has its tasks in another order than step 0",
+                location=task[1].location,
+                hint='take gather_weights="chunk"',
+            )
         message = f"{self.named(task)} needs a value of {self.named(missing)}, which the schedule runs later"
         hint = "a schedule of all steps needs a delay of as many updates as it overlaps steps"
         if between:

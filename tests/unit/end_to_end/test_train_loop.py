@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
 from unit.end_to_end.compare import WIDTH, assert_same, batch, check, feed_state, loss, make_mesh, sgd_step, weights
@@ -301,11 +302,39 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
     return jaxpp.mpmd_jit_with_loop(loop, mesh, **options).lower(state, every).program()
 
 
+def gathers_ahead(schedule: str) -> Any:
+    """A loop with a delay, of four stages on two meshes, whose weights are sharded over the axis of the batch."""
+    mesh = make_mesh(2, data=2)
+    sharding = NamedSharding(mesh.jax_mesh, P("data"))
+
+    def in_shards(params: Any, x: jax.Array) -> jax.Array:
+        for w in params:
+            x = jaxpp.mark_stage_end(jax.lax.with_sharding_constraint(jnp.tanh(x @ w), sharding))
+        return jnp.mean(x**2)
+
+    def step(state: Any, batch: Any, older: Any) -> Any:
+        losses, grads = jaxpp.treduce(partial(jax.value_and_grad(in_shards), older), batch, schedule=schedule)
+        return (jax.tree.map(lambda w, g: w - 0.1 * g, state[0], grads),), losses
+
+    loop, every = jaxpp.train_loop(step, 3, 1), jnp.ones((3, 4, 4, 8))
+    shardings = (((P("data"),), P("data")), P(None, None, "data"))
+    jitted = jaxpp.mpmd_jit_with_loop(loop, mesh, in_shardings=shardings, gather_weights="ahead")
+    return jitted.lower(loop.start((weights(4),)), every).program()
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: jaxpp.train_loop(sgd_step, 0), ValueError, "steps must be a whole number of at least 1, found 0"),
-        (lambda: jaxpp.train_loop(sgd_step, 2, -1), ValueError, "delay must be a whole number of at least 0, found -1"),
+        (
+            lambda: jaxpp.train_loop(sgd_step, 0),
+            ValueError,
+            "train_loop: steps must be a whole number of at least 1, found 0",
+        ),
+        (
+            lambda: jaxpp.train_loop(sgd_step, 2, -1),
+            ValueError,
+            "train_loop: delay must be a whole number of at least 0, found -1",
+        ),
         (lambda: jaxpp.train_loop(sgd_step, 2, 2), ValueError, "delay=2 is not less than steps=2: no step sees"),
         (
             lambda: lowered(partial(delayed_sgd, schedule=jaxpp.Std1F1B(2)), 3, 1),
@@ -327,12 +356,13 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
         (
             lambda: lowered(partial(sgd_step, schedule=TWO_BW), 3),
             jaxpp.PassError,
-            "the schedule pipedream-2bw overlaps steps, whose gradients are not delayed",
+            ": error: the schedule pipedream-2bw overlaps steps, whose gradients are not delayed",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2, steps=2)), 3, 1),
             jaxpp.PassError,
-            "the schedule pipedream-2bw is of 2 steps, expected a train_loop of 3 steps",
+            "the schedule pipedream-2bw is of 2 steps, expected 3, as many as the train_loop has\n"
+            "  make the schedule with steps=3, or the loop with train_loop(step, 2, ...)",
         ),
         (
             lambda: (
@@ -354,6 +384,13 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             lambda: lowered(partial(delayed_sgd, schedule=FAR_AHEAD), 4, 1, microbatches=1),
             jaxpp.PassError,
             "schedule runs later\n  a schedule of all steps needs a delay of as many updates as it overlaps steps",
+        ),
+        (
+            lambda: gathers_ahead("zb-v"),
+            jaxpp.PassError,
+            "gather_weights is 'ahead', but the forward of stage 0 for microbatch 2 of step 1, which gathers weights "
+            "for the forward of stage 3 for microbatch 0 of step 1, runs behind it: this step has its tasks in another "
+            'order than step 0\n  take gather_weights="chunk"',
         ),
         (
             lambda: lowered(newer_sgd, 3, 1),

@@ -49,12 +49,15 @@ def test_a_chain_has_one_form() -> None:
     assert "after" not in str(S.by_priority("chain", Placement.of(0, 1, after=[[], [0]]), 1, lambda _: 0))
 
 
+NUMBER = "number the stages in the order in which data passes through them"
+
+
 @pytest.mark.parametrize(
     ("after", "text"),
     [
         ([[], [0]], "after must say of each of 3 stages which it reads, found 2"),
-        ([[2], [0], [1]], "stage 0 can't come after stage 2: it may read earlier stages only"),
-        ([[], [1], [0, 1]], "stage 1 can't come after stage 1: it may read earlier stages only"),
+        ([[2], [0], [1]], f"stage 0 can't come after stage 2: it may read earlier stages only; {NUMBER}"),
+        ([[], [1], [0, 1]], f"stage 1 can't come after stage 1: it may read earlier stages only; {NUMBER}"),
         ([[], [], [1]], "nobody reads what stage 0 makes: a stage must come after it, as it is not the last"),
         ([[], [-1], [0, 1]], "a stage that stage 1 reads must be a whole number of at least 0, found -1"),
     ],
