@@ -2,14 +2,16 @@
 
     python benchmarks/memory.py [--stages 4] [--layers 8] [--width 256] [--sequence 128] [--batch 4] [--repeat 9]
     python benchmarks/memory.py --scan [--chunks 4]
+    python benchmarks/memory.py --published
     python benchmarks/memory.py --analyse --layers 4 --width 2048 --heads 16 --sequence 1024 --batch 1 --dtype bfloat16
 
 A row per way: what stage 1 keeps of one microbatch on its device, the peak of the verified program on the mesh that
 needs most, the peak that XLA's analysis of the compiled tasks adds up to, FLOPs over those of the step that keeps all,
-bytes copied to the host and back, and the time of the step: all ways by turns in one process, one device per stage,
-medians with their quartiles, and the median of the ratios turn by turn. The losses of all ways are compared.
+bytes copied to the host or a peer and back, and the time of the step: all ways by turns in one process, one device per
+stage, medians with their quartiles, and the median of the ratios turn by turn. The losses of all ways are compared.
 `--scan`: the blocks of each stage are stacked, and scanned over; without `offload, by blocks`. `--analyse` stops before
-anything is compiled: for models larger than this machine.
+anything is compiled: for models larger than this machine. `--published`: the peaks that papers publish, those of the
+simulator, and those that `verify-program` proves of programs with these schedules, of a layer per stage.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "16")
 
 import jax
 import jax.numpy as jnp
@@ -34,12 +36,15 @@ from jaxlib.mlir import ir
 import jaxpp
 from jaxpp import schedules
 from jaxpp._compat import make_context
+from jaxpp.ir import attributes as at
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import functions
+from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.runtime import Call, Program, Receive, load
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")
+published: Any = importlib.import_module("published")
 
 WAYS: dict[str, Any] = {
     "all": None,
@@ -51,6 +56,7 @@ WAYS: dict[str, Any] = {
     "offload": None,
     "offload, one at a time": None,
     "offload, by blocks": None,
+    "evict": None,
 }
 BY_BLOCKS = "offload, by blocks"
 """The way in which every block is a stage: those of a mesh run one after the other, and come back so."""
@@ -66,7 +72,7 @@ class Needs(NamedTuple):
         kept: bytes of one microbatch that stage 1 keeps on its device from its forward to its backward.
         peak: bytes on the mesh that needs most.
         flops: of the step.
-        copied: bytes to the host and back in a step.
+        copied: bytes to the host or a peer and back in a step.
     """
 
     kept: int
@@ -106,6 +112,8 @@ def lower(model: Any, way: str, text: Any, parameters: Any, loss: Any) -> Any:
         model = replace(model, stages=model.layers)
     if way in AHEAD:
         plan = schedules.offload(plan, ahead=AHEAD[way])
+    if way == "evict":
+        plan = schedules.evict(plan)
 
     def train_step(parameters: Any, text: Any) -> Any:
         one = partial(jax.value_and_grad(partial(loss, model)), parameters)
@@ -131,7 +139,7 @@ def analyse(lowered: Any) -> Needs:
         program.registers[mesh][register].bytes
         for mesh, sequence in enumerate(program.sequences)
         for each in sequence
-        if isinstance(each, Call) and each.kind in ("offload", "reload")
+        if isinstance(each, Call) and each.kind in ("offload", "reload", "evict", "load")
         for register in each.results
     )
     return Needs(_kept(program), max(module.peak_bytes), sum(flops.get(call.function, 0) for call in calls), copied)
@@ -185,6 +193,36 @@ def _run(step: Any, state: list[Any], text: Any) -> float:
     return float(jaxpp.fetch(loss))
 
 
+def show_published() -> None:
+    """Print a row for each peak that a paper publishes of a schedule that keeps less."""
+    print("| schedule | published | simulated | program |")
+    print("|---|---:|---:|---:|")
+    for paper in ("controllable-memory", "pipe-offload", "bpipe"):
+        for row in published.PAPERS[paper]():
+            if row.schedule is not None:
+                proven = proven_peak(row.schedule) / row.pairs
+                print(f"| {row.what} | {'<= ' if row.at_most else ''}{row.published:g} | {row.ours:g} | {proven:g} |")
+
+
+def proven_peak(schedule: schedules.Schedule) -> int:
+    """The activations of a stage and microbatch that the mesh with most of them keeps in a program of this schedule."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        for weight in weights:
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ weight))
+        return jnp.mean(x**2)
+
+    def train_step(weights: Any, batch: Any) -> Any:
+        gradients = jaxpp.treduce(partial(jax.grad(loss), weights), batch, schedule=schedule, operation=jaxpp.Add)
+        return jax.tree.map(partial(_updated, RATE), weights, gradients)
+
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: schedule.meshes]), ("mpmd",)), "mpmd")
+    weights = [jax.ShapeDtypeStruct((8, 8), np.float32)] * schedule.stages
+    batch = jax.ShapeDtypeStruct((schedule.microbatches, 4, 8), np.float32)
+    module = jaxpp.mpmd_jit_with_loop(train_step, mesh).lower(weights, batch).program().module
+    return max(at.integer(function, at.PEAK_ACTIVATIONS) or 0 for function in mesh_functions(module))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -196,7 +234,11 @@ def main() -> None:
     parser.add_argument("--scan", action="store_true", help="scan over the blocks of a stage")
     parser.add_argument("--chunks", type=int, help="of the sequence, which each MLP scans over")
     parser.add_argument("--analyse", action="store_true", help="compile nothing, and measure no times")
+    parser.add_argument("--published", action="store_true", help="peaks of papers beside those of programs, only")
     options = parser.parse_args()
+    if options.published:
+        show_published()
+        return
     model = gpt_model.Config(*(getattr(options, name) for name, _ in sizes), options.dtype)
     if options.chunks:
         gpt_model._mlp = partial(chunked_mlp, options.chunks, gpt_model._mlp)

@@ -30,6 +30,8 @@ class Row:
         ours: as the simulator says.
         tolerance: what may lie between them.
         at_most: whether less is as good: where the paper gives a bound, or what its search has found.
+        schedule: of a peak, the schedule that has it; `benchmarks/memory.py --published` makes programs of these.
+        pairs: of a peak, how many activations of one stage and microbatch its unit is.
     """
 
     what: str
@@ -37,6 +39,8 @@ class Row:
     ours: float
     tolerance: float = 1e-9
     at_most: bool = False
+    schedule: S.Schedule | None = None
+    pairs: int = 1
 
     @property
     def holds(self) -> bool:
@@ -48,6 +52,13 @@ class Row:
 def run(name: str, meshes: int, microbatches: int, times: S.Costs | None = None, **options: Any) -> S.Report:
     """Simulate a schedule of the library."""
     return S.simulate(S.make(name, meshes=meshes, microbatches=microbatches, **options), times)
+
+
+def peak_row(what: str, published: float, report: S.Report, *, by_stage: bool = False, at_most: bool = False) -> Row:
+    """The largest peak of a report: in activations of a whole mesh, or of one of its stages."""
+    chunks = report.schedule.stages // report.schedule.meshes
+    ours = max(report.peak_activations()) * (chunks if by_stage else 1)
+    return Row(what, published, ours, at_most=at_most, schedule=report.schedule, pairs=1 if by_stage else chunks)
 
 
 ZERO_BUBBLE: Final = {
@@ -135,11 +146,11 @@ def controllable_memory() -> Iterator[Row]:
         m = 3 * p
         half, least, zero = (run(name, p, m) for name in ("v-half", "v-min", "zb-v"))
         yield Row(f"v-half p={p}: bubble", 3 * p - (4 if p % 2 else 7), 2 * (half.makespan - 3 * m))
-        yield Row(f"v-half p={p}: peak, half of 1F1B", (p + 2) // 2, max(half.peak_activations()))
+        yield peak_row(f"v-half p={p}: peak, half of 1F1B", (p + 2) // 2, half)
         yield Row(f"v-min p={p}: bubble", 4 * p - (5 if p % 3 else 7), 2 * (least.makespan - 3 * m))
-        yield Row(f"v-min p={p}: peak, a third of 1F1B", (p + 4) // 3, max(least.peak_activations()))
+        yield peak_row(f"v-min p={p}: peak, a third of 1F1B", (p + 4) // 3, least)
         yield Row(f"zb-v p={p}: bubble of the longest stage", 0, zero.longest_stage - 3 * m)
-        yield Row(f"zb-v p={p}: peak, that of 1F1B", p, max(zero.peak_activations()))
+        yield peak_row(f"zb-v p={p}: peak, that of 1F1B", p, zero)
 
 
 def pipe_offload() -> Iterator[Row]:
@@ -157,13 +168,13 @@ def pipe_offload() -> Iterator[Row]:
         bubble = 2 * (p - 1) + (p - g) * (v - 1)
         what = f"p={p}, v={v}, g={g}"
         yield Row(f"gis {what}: bubble, 2(p - 1) + (p - g)(v - 1)", bubble, v * (plain.makespan - 3 * m))
-        yield Row(f"gis {what}: peak, g(v - 1) + p", g * (v - 1) + p, v * max(plain.peak_activations()))
+        yield peak_row(f"gis {what}: peak, g(v - 1) + p", g * (v - 1) + p, plain, by_stage=True)
         copies = S.Costs(kinds={"offload": 1.0, "reload": 1.0})
         for name in ("po-h", "po-f"):
             moved = run(name, p, m, copies, chunks=v, group=g)
             yield Row(f"{name} {what}, k = 2/3: time of gis", plain.makespan, moved.makespan)
         # A mesh keeps what runs, what is on its way out, and what is on its way in.
-        yield Row(f"po-f {what}: peak", 3, v * max(moved.peak_activations()), at_most=True)
+        yield peak_row(f"po-f {what}: peak", 3, moved, by_stage=True, at_most=True)
     copies = S.Costs(kinds={"offload": 1.0, "reload": 1.0})
     for p in (8, 16):
         whole = S.make("interleaved-1f1b", meshes=p, microbatches=4 * p, chunks=2)
@@ -252,7 +263,7 @@ def bpipe() -> Iterator[Row]:
     for p, m in ((4, 8), (8, 16), (16, 32)):
         report = run("bpipe", p, m)
         yield Row(f"bpipe {p} x {m}: time of 1F1B", 3 * (m + p - 1), report.makespan)
-        yield Row(f"bpipe {p} x {m}: peak", -(-(p + 2) // 2), max(report.peak_activations()), at_most=True)
+        yield peak_row(f"bpipe {p} x {m}: peak", -(-(p + 2) // 2), report, at_most=True)
 
 
 PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {

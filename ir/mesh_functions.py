@@ -116,6 +116,12 @@ def _hand_on(token: ir.Value | None, step: Step[ir.Value], function: ir.Operatio
     return made
 
 
+def location_of_tasks(module: ir.Module, mesh: int) -> ir.Location | None:
+    """Where the user wrote the loop whose tasks `mesh` runs; None where it runs none."""
+    calls = operations(body_of(mesh_functions(module)[mesh]))
+    return next((op.location for op in calls if op.name == "func.call" and tasks_of_call(op)), None)
+
+
 def meshes_of(call_op: ir.Operation) -> list[int]:
     """The meshes that run a call of a placed `@main`."""
     mesh = at.integer(call_op, at.MESH)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from jaxlib.mlir import ir
+
 from jaxpp.hlo_passes.program.verify_program import SMALLER
 from jaxpp.ir.errors import ProgramError
 from jaxpp.memory_limit import LimitError
@@ -20,6 +22,7 @@ def compile_within(
     memory: Callable[[_Made], tuple[Sequence[int], Sequence[int | None]]],
     *,
     may_choose: bool = True,
+    location: ir.Location | None = None,
     hint: str = SMALLER,
 ) -> _Made:
     """Compile a program; where its temporaries are too much, again with limits that leave room for them.
@@ -31,6 +34,7 @@ def compile_within(
         make: compiles the program that is within such limits without its temporaries.
         memory: what one needs of each mesh, without temporaries and with them; None of one that is not known.
         may_choose: whether another limit may give another program.
+        location: where the user wrote the loop over microbatches.
         hint: what to do about a program that needs too much.
 
     Raises:
@@ -51,7 +55,7 @@ def compile_within(
             made, is_least = _made(make, needs.with_room if len(tried) < _MOST_COMPILES - 1 else "1")
         except ProgramError:
             break
-    raise min(tried, key=lambda each: each.worst).refusal(hint, is_least=may_choose and is_least)
+    raise min(tried, key=lambda each: each.worst).refusal(location, hint, is_least=may_choose and is_least)
 
 
 def _made(make: Callable[[str], _Made], limits: str) -> tuple[_Made, bool]:
@@ -95,7 +99,7 @@ class _Needs:
         pairs = zip(self.needed, self._each, strict=False)
         return max(((need or 0) - limit, mesh) for mesh, (need, limit) in enumerate(pairs))
 
-    def refusal(self, hint: str, *, is_least: bool) -> ProgramError:
+    def refusal(self, location: ir.Location | None, hint: str, *, is_least: bool) -> ProgramError:
         """The error about the mesh that needs most above its limit; `is_least`: where nothing needs less."""
         _, mesh = self.worst
         needed = self.needed[mesh] or 0
@@ -103,6 +107,7 @@ class _Needs:
             f"mesh {mesh} needs {'at least ' if is_least else ''}{needed:,} bytes on each device, "
             f"{needed - self.peaks[mesh]:,} of them for temporaries of its compiled tasks; its memory limit is "
             f"{self._each[mesh]:,}",
+            location=location,
             hint=hint,
         )
 

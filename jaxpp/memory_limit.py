@@ -79,11 +79,13 @@ class LimitError(ProgramError):
         least: what each mesh needs on each device, without temporaries, by the choice that comes nearest to the limits.
     """
 
-    def __init__(self, least: Sequence[int], limits: Sequence[float], hint: str = SMALLER) -> None:
+    def __init__(
+        self, least: Sequence[int], limits: Sequence[float], location: ir.Location, hint: str = SMALLER
+    ) -> None:
         self.least = least
         _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(least, limits, strict=True)))
         needed = f"mesh {mesh} needs at least {least[mesh]:,} bytes on each device"
-        super().__init__(f"{needed}, its memory limit is {limits[mesh]:,.0f}", hint=hint)
+        super().__init__(f"{needed}, its memory limit is {limits[mesh]:,.0f}", location=location, hint=hint)
 
 
 NOTHING: Mapping[str, str] = {"recompute": "", "offload": "", "evict": "", "order": ""}
@@ -133,7 +135,7 @@ def fit(
     if not best.fits:
         best = _found(best.fitting, best.fitting.least(), plan, schedule, options)
     if best.excess[1] > 0:
-        raise LimitError(best.peaks[:count], limits[:count], smaller(options))
+        raise LimitError(best.peaks[:count], limits[:count], loop.op.location, smaller(options))
     return best.fitted  # where a host is in the way, `verify-program` refuses it
 
 

@@ -13,6 +13,7 @@ from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
 from jaxpp.compile_within import compile_within
+from jaxpp.ir.mesh_functions import location_of_tasks
 from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
@@ -104,8 +105,14 @@ class LoweredStep:
             executable = backend.compile(self._lowered, program, self._compiler_options)
             return program, CompiledStep(self._lowered, executable, program, self._compiler_options)
 
-        may_choose = not self._passes.get("recompute")
-        self._program, made = compile_within(own, make, _memory, may_choose=may_choose, hint=smaller(self._passes))
+        self._program, made = compile_within(
+            own,
+            make,
+            _memory,
+            may_choose=not self._passes.get("recompute"),
+            location=location_of_tasks(self.program().module, 0),
+            hint=smaller(self._passes),
+        )
         return made
 
     def _agree(self) -> None:

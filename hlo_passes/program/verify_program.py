@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.transports import check_transport
 
@@ -84,9 +84,9 @@ class VerifyProgram(Pass):
             if peak.host_bytes:
                 function.attributes[at.PEAK_HOST_BYTES] = at.i64(peak.host_bytes)
         if self.memory_limit:
-            _check_devices([peak.bytes for peak in peaks], limits_of(self.memory_limit, len(peaks)))
+            _check_devices(module, [peak.bytes for peak in peaks], limits_of(self.memory_limit, len(peaks)))
         if self.host_memory_limit:
-            _check_hosts([peak.host_bytes for peak in peaks], limits_of(self.host_memory_limit, len(peaks)))
+            _check_hosts(module, [peak.host_bytes for peak in peaks], limits_of(self.host_memory_limit, len(peaks)))
 
 
 def limits_of(text: str, meshes: int) -> list[int]:
@@ -97,21 +97,23 @@ def limits_of(text: str, meshes: int) -> list[int]:
     return limits * meshes if len(limits) == 1 else limits[:meshes]  # the last meshes may be idle
 
 
-def _check_devices(peaks: Sequence[int], each: Sequence[int]) -> None:
+def _check_devices(module: ir.Module, peaks: Sequence[int], each: Sequence[int]) -> None:
     over, mesh = _worst(peaks, each)
     if over > 0:
         raise ProgramError(
             f"mesh {mesh} needs {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
+            location=location_of_tasks(module, mesh),
             hint=f"keep less (recompute='inputs', schedules.offload), or {SMALLER}",
         )
 
 
-def _check_hosts(peaks: Sequence[int], each: Sequence[int]) -> None:
+def _check_hosts(module: ir.Module, peaks: Sequence[int], each: Sequence[int]) -> None:
     over, mesh = _worst(peaks, each)
     if over > 0:
         raise ProgramError(
             f"mesh {mesh} needs {peaks[mesh]:,} bytes of the memory of its host for each device, its host memory limit "
             f"is {each[mesh]:,}",
+            location=location_of_tasks(module, mesh),
             hint="offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded",
         )
 

@@ -21,6 +21,7 @@ from unit.end_to_end.compare import (
     sgd_step,
     weights,
 )
+from unit.end_to_end.test_bad_input import at
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -73,7 +74,7 @@ def test_offload_where_recompute_is_not_enough() -> None:
     found = lowered(plan, arguments, make_mesh(3), memory_limit=limit).program()
     assert found.kept_less["offload"] == "1"
     assert found.peak_bytes[1] <= 2000
-    with pytest.raises(ProgramError, match=r"mesh 1 needs 2,9[0-9]+ bytes"):
+    with pytest.raises(ProgramError, match=r"compare\.py:\d+:\d+: error: mesh 1 needs 2,9[0-9]+ bytes"):
         lowered(plan, arguments, make_mesh(3), memory_limit=limit, recompute={1: "inputs"}).program()
     check(plan, arguments, make_mesh(3), memory_limit=limit)
     host = found.peak_host_bytes[1] - 1
@@ -122,7 +123,7 @@ def test_the_memory_of_hosts_is_limited() -> None:
     assert within(list(peaks)).peak_host_bytes == peaks
     with pytest.raises(ProgramError) as found:
         within([peaks[0] - 1, 10**9])
-    assert str(found.value) == (
+    assert at(str(found.value), sgd_step, "jaxpp.treduce(") == (
         f"mesh 0 needs {peaks[0]:,} bytes of the memory of its host for each device, its host memory limit is "
         f"{peaks[0] - 1:,}\n  offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded"
     )
@@ -191,8 +192,9 @@ def needed(compiled: Any) -> list[int]:
 
 def least_of(error: Any) -> int:
     """The bytes that a refusal says are needed at least."""
-    said = re.match(r"mesh \d needs at least ([0-9,]+) bytes on each device, ", str(error.value))
-    assert said, str(error.value)
+    text = at(str(error.value), sgd_step, "jaxpp.treduce(")
+    said = re.match(r"mesh \d needs at least ([0-9,]+) bytes on each device, ", text)
+    assert said, text
     return int(said[1].replace(",", ""))
 
 
@@ -219,7 +221,8 @@ def test_temporaries_that_are_too_much() -> None:
 
     alone = max(small(recompute="inputs").program().peak_bytes)
     with pytest.raises(
-        ProgramError, match=r"mesh \d needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries"
+        ProgramError,
+        match=r"compare\.py:\d+:\d+: error: mesh \d needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporar",
     ):
         small(recompute="inputs", memory_limit=alone).compile()
     with pytest.raises(ProgramError) as found:

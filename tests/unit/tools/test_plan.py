@@ -1,6 +1,7 @@
 """`jaxpp-plan`: what it prints and writes, exit codes, and the text of every error."""
 
 import io
+import re
 import subprocess
 import sys
 from functools import partial
@@ -56,7 +57,7 @@ def test_a_function_that_makes_a_step(tmp_path: Path) -> None:
 def test_a_training_step_with_shapes() -> None:
     assert output(*STEP, "--schedule", "1f1b").startswith("train_step on cpu x 2: 2 stages on 2 meshes")
     failed = failure(*STEP, "--schedule", "1f1b", "--memory-limit", "100")
-    assert failed.startswith("error: mesh 0 needs at least ")
+    assert re.match(r".*/steps\.py:\d+:\d+: error: mesh 0 needs at least ", failed)
 
 
 def test_a_schedule_is_for_a_loop_that_names_none() -> None:
@@ -79,7 +80,7 @@ def test_a_lowered_module(tmp_path: Path) -> None:
         "error: --schedule is for a loop that names none: that of this step names its own"
     )
     limited = failure(path, *CPUS, "--memory-limit", "100")
-    assert limited.startswith("error: mesh 1 needs at least ")
+    assert re.match(rf"{re.escape(str(path))}:\d+:\d+: error: mesh 1 needs at least ", limited)
     few = failure(path, "--target", "cpu", "--devices", "1", "--mesh", "mpmd=2")
     assert few == "error: cpu x 1 has 1 devices, the 2 meshes take 2"
 

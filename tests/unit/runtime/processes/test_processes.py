@@ -149,7 +149,10 @@ def test_memory_limits(results: dict[str, list[Any]]) -> None:
     assert first == second
     before, after, refusal, one_alone, one_too_small = first
     assert (before, after) == ("", "0:0B")
-    assert re.match(r"mesh 0 needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries of its", refusal)
+    assert re.match(
+        r".*\.py:\d+:\d+: error: mesh 0 needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries of its",
+        refusal,
+    )
     for found, limits in ((one_alone, ("1000000000", "none")), (one_too_small, ("1000", "1000000000"))):
         lines = [f"  process {me}: memory_limit={limit}, host_memory_limit=none" for me, limit in enumerate(limits)]
         assert found.splitlines() == ["process 1 has other limits than process 0:", *lines]
