@@ -1,9 +1,7 @@
 """`memory_limit`: what each stage computes again, offloads or evicts, so that a program fits into its devices."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,23 +9,21 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp._compat import own_copy
-from jaxpp.hlo_passes import Pass, run_passes
+from jaxpp.fitting import Fitting, divided, program_peaks
+from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.loop.delay_reductions import CHOICES
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of
 from jaxpp.hlo_passes.stages.residuals import tasks_of
-from jaxpp.hlo_passes.stages.split_forward import SplitForward, choices
-from jaxpp.ir import attributes as at
+from jaxpp.hlo_passes.stages.split_forward import choices
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
-from jaxpp.schedules import Costs, Schedule, ScheduleError
-from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
-from jaxpp.schedules.simulate import task_times
+from jaxpp.schedules import Schedule, ScheduleError
+from jaxpp.schedules.search.stagewise import StageChoices
 from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
@@ -105,10 +101,10 @@ def fit(
         ScheduleError: costs are given, and for another schedule.
     """
     free = {name: value for name, value in options.items() if name not in ("memory_limit", "host_memory_limit")}
-    before, after = _divided(mpmd(schedule, meshes, **free))
+    before, after = divided(mpmd(schedule, meshes, **free))
     base = own_copy(module)
     run_passes(base, before)
-    peaks = _peaks(own_copy(base), after)
+    peaks = program_peaks(own_copy(base), after)
     count = len(peaks) // 2
     limits = [float(limit) for limit in limits_of(options["memory_limit"], count)]
     hosts = options.get("host_memory_limit", "")
@@ -124,7 +120,7 @@ def fit(
         times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
     found, splits = list[_Found](), dict[str, ir.Module]()
     for other in _schedules(plan, over[:count], times):
-        fitting = _Fitting(base, other, free, limits, levels, times, splits)
+        fitting = Fitting(base, other, free, limits, levels, times, splits)
         fits = [each.fitted.time for each in found if each.fits]
         if fits and fitting.time(fitting.nothing) >= min(fits):
             continue  # whatever else is done takes longer still
@@ -149,7 +145,7 @@ class _Found(NamedTuple):
         excess: how far the worst host and the worst mesh are above their limits; 0 where they are not.
     """
 
-    fitting: "_Fitting"
+    fitting: Fitting
     fitted: Fitted
     peaks: list[int]
     excess: tuple[float, float]
@@ -160,9 +156,7 @@ class _Found(NamedTuple):
         return self.excess == (0, 0)
 
 
-def _found(
-    fitting: "_Fitting", choice: StageChoices, plan: Schedule, schedule: str, options: Mapping[str, str]
-) -> _Found:
+def _found(fitting: Fitting, choice: StageChoices, plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
     """What comes of a choice for the schedule of `fitting`, in place of `plan`, whose text is `schedule`."""
     chosen, peaks, count = fitting.options_of(choice), fitting.peaks(choice), len(fitting.limits) // 2
     text = schedule if fitting.plan is plan else str(fitting.plan)
@@ -189,180 +183,6 @@ def _schedules(plan: Schedule, over: Sequence[bool], times: TaskTimes) -> list[S
     return [plan, *([] if evicted is None else [evicted]), *other_orders(plan, over, costs)]
 
 
-@dataclass
-class _Fitting:
-    """One schedule, and what its stages may do.
-
-    Attributes:
-        base: the module before the first pass that depends on the choice.
-        plan: its schedule.
-        options: of `mpmd`, without the limits.
-        limits: of the devices of each mesh, and then of the hosts.
-        levels: what a recompute of each stage may keep: (bytes, FLOPs).
-        times: of the tasks.
-        splits: the module whose forwards are split, for each option of `split-forward`, whatever the schedule.
-    """
-
-    base: ir.Module
-    plan: Schedule
-    options: dict[str, str]
-    limits: Sequence[float]
-    levels: Mapping[int, Sequence[tuple[int, int]]]
-    times: TaskTimes
-    splits: dict[str, ir.Module]
-    _tried: dict[str, tuple[StageChoices, list[int]]] = field(default_factory=dict[str, tuple[StageChoices, list[int]]])
-    _plans: dict[tuple[int, ...], Schedule] = field(default_factory=dict[tuple[int, ...], Schedule])
-    _times: dict[tuple[Way, ...], tuple[float, float]] = field(
-        default_factory=dict[tuple[Way, ...], tuple[float, float]]
-    )
-
-    def search(self) -> StageChoices | None:
-        """The fastest choice that fits, or None."""
-        again, groups = self._stages("recompute"), self._groups()
-        return Search(
-            groups, self.levels, again, self._unmoved, self.limits, self.peaks, self.time, self.at_least
-        ).run()
-
-    @property
-    def _unmoved(self) -> set[int]:
-        """The stages of which no choice offloads anything."""
-        return self._stages("offload") if self.times.rates.has_host else set(self.levels)
-
-    def nearest(self) -> dict[int, Way]:
-        """Of all that was tried the choice that comes nearest to the limits of devices within those of the hosts."""
-        best: dict[int, Way] = {}
-        for meshes, stages in self._groups():
-            hosts, devices = meshes[len(meshes) // 2 :], meshes[: len(meshes) // 2]
-            over = [(max(self.excess(need, hosts), 0), self.excess(need, devices)) for _, need in self._tried.values()]
-            choice, _ = list(self._tried.values())[over.index(min(over))]
-            best |= {stage: choice[stage] for stage in stages}
-        return best
-
-    def least(self) -> StageChoices:
-        """The nearest choice that no change of one stage of each group brings nearer to the limits.
-
-        What a stage does to keep less may need more at another moment: that of a copy, or of what is made again.
-        """
-        best, groups = self.nearest(), self._groups()
-        while True:
-            before = best
-            for position in range(max(len(stages) for _, stages in groups)):
-                changed = [stages[position] for _, stages in groups if position < len(stages)]
-                for again, offload in product((False, True), repeat=2):
-                    self.peaks(best | {stage: self._extreme(stage, again, offload) for stage in changed})
-                best = self.nearest()
-            if best == before:
-                return best
-
-    def _extreme(self, stage: int, again: bool, offload: bool) -> Way:
-        """All that a stage can do again, or nothing of it; and whether it is offloaded too, if it can be."""
-        last = 0 if stage in self._stages("recompute") else len(self.levels[stage]) - 1
-        return Way(last if again else 0, offload and stage not in self._unmoved)
-
-    def excess(self, peaks: Sequence[int], meshes: Iterable[int]) -> float:
-        """How far the worst of these meshes and hosts is above its limit; below 0: how much room it has."""
-        return max(peaks[mesh] - self.limits[mesh] for mesh in meshes)
-
-    def _groups(self) -> list[tuple[list[int], list[int]]]:
-        """Meshes and their hosts, whose memory depends on the same stages, with these stages."""
-        count = len(self.limits) // 2
-        return [([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _groups(self.plan)]
-
-    @property
-    def nothing(self) -> StageChoices:
-        """The choice of no stage."""
-        return {stage: Way() for stage in self.levels}
-
-    def _stages(self, kind: str) -> set[int]:
-        """The stages of which the schedule has such tasks."""
-        return {task.stage for task in self.plan if task.kind == kind}
-
-    def peaks(self, choice: StageChoices) -> list[int]:
-        """The bytes that the devices of each mesh need, and the hosts: by the program itself."""
-        chosen = self.options_of(choice)
-        key = str(chosen)
-        if key not in self._tried:
-            split, *passes = _divided(mpmd("", 0, **self.options | chosen))[1]
-            if chosen["recompute"] not in self.splits:
-                self.splits[chosen["recompute"]] = module = own_copy(self.base)
-                run_passes(module, [split])
-            module = own_copy(self.splits[chosen["recompute"]])
-            plan = self._changed(tuple(stage for stage in range(self.plan.stages) if choice[stage].level))
-            with module.context:
-                MicrobatchLoop.of(module).rescheduled(lambda _: plan)
-            self._tried[key] = choice, _peaks(module, passes)
-        return self._tried[key][1]
-
-    def options_of(self, choice: StageChoices) -> dict[str, str]:
-        """The options of `mpmd` that say it."""
-        keeps = [f"{stage}:{self.levels[stage][way.level][0]}B" for stage, way in choice.items() if way.level]
-        stages = [str(stage) for stage, way in choice.items() if way.offload]
-        return {"recompute": " ".join(keeps), "offload": " ".join(stages)}
-
-    def time(self, choice: StageChoices) -> tuple[float, float]:
-        """The time of the step, and the sum of what its meshes compute and copy."""
-        ways = tuple(choice[stage] for stage in range(self.plan.stages))
-        if ways not in self._times:
-            moved = [stage for stage, way in enumerate(ways) if way.offload]
-            plan = self._changed(tuple(stage for stage, way in enumerate(ways) if way.level))
-            plan = schedules.offload(plan, *moved) if moved else plan
-            costs = self._costs(plan, [way.level for way in ways])
-            report = schedules.simulate(plan, costs)
-            copied = sum(costs.at_home("offload", plan)[stage] for stage in moved)
-            self._times[ways] = report.makespan, report.busy + copied
-        return self._times[ways]
-
-    def at_least(self, choice: StageChoices) -> float:
-        """The least that the step may take: until the first task of a mesh, and for all of its tasks."""
-        flops = [self.levels[stage][choice[stage].level][1] for stage in range(self.plan.stages)]
-        again = (sum(time * flops[stage] for stage, time in each.items()) for each in self._again)
-        return max(before + more for before, more in zip(self._busy, again, strict=True)) * (1 - 1e-6)
-
-    def _changed(self, again: tuple[int, ...]) -> Schedule:
-        """The schedule in which these stages are recomputed."""
-        if again not in self._plans:
-            self._plans[again] = schedules.recompute(self.plan, *again) if again else self.plan
-        return self._plans[again]
-
-    def _costs(self, plan: Schedule, chosen: Sequence[int]) -> Costs:
-        """The costs of what the schedule has become, if each stage keeps what its level says."""
-        made = self._stages("recompute")  # of which only inputs are kept
-        kept = [self.levels[stage][level] for stage, level in enumerate(chosen)]
-        flops = self.times.flops
-        kept = [(0, flops.get(("forward", n), 0)) if n in made else each for n, each in enumerate(kept)]
-        return self.times.costs(plan, kept)
-
-    @cached_property
-    def _busy(self) -> list[float]:
-        """When each mesh would be done if nothing is changed and it never waits after its first task."""
-        plan, graph = self.plan, self.plan.graph
-        costs = self._costs(plan, [0] * plan.stages)
-        times, starts = task_times(plan, costs), schedules.simulate(plan, costs).run.starts
-        own = [[number for number in row if number not in graph.asides] for row in graph.rows]
-        return [min(starts[n] for n in row) + sum(times[n] for n in row) if row else 0.0 for row in own]
-
-    @cached_property
-    def _again(self) -> list[dict[int, float]]:
-        """For each mesh and stage the time of each FLOP that is done again, for all microbatches."""
-        made = self._stages("recompute")
-        last = [0 if stage in made else len(self.levels[stage]) - 1 for stage in range(self.plan.stages)]
-        plan = self._changed(tuple(stage for stage, level in enumerate(last) if level))
-        graph, times = plan.graph, task_times(plan, self._costs(plan, last))
-        found = [dict[int, float]() for _ in graph.rows]
-        for mesh, row in enumerate(graph.rows):
-            for number in row:
-                stage = graph.tasks[number].stage
-                if graph.tasks[number].kind == "recompute" and (flops := self.levels[stage][last[stage]][1]):
-                    found[mesh][stage] = found[mesh].get(stage, 0.0) + times[number] / flops
-        return found
-
-
-def _divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
-    """The passes before the first that depends on a choice, and the others."""
-    first = next(number for number, step in enumerate(passes) if isinstance(step, SplitForward))
-    return passes[:first], passes[first:]
-
-
 def _evicted(plan: Schedule) -> Schedule | None:
     """The schedule with residuals that wait on other meshes; None where it can't have any, or has what it needs."""
     try:
@@ -370,18 +190,6 @@ def _evicted(plan: Schedule) -> Schedule | None:
     except ScheduleError:
         return None
     return made if any(task.kind == "evict" for task in made) else None
-
-
-def _groups(plan: Schedule) -> list[tuple[list[int], list[int]]]:
-    """Meshes whose memory depends on the same stages, with these stages."""
-    groups: list[tuple[set[int], set[int]]] = []
-    for mesh, row in enumerate(plan.cells):
-        meshes, stages = {mesh}, {task.stage for cell in row for task in cell}
-        for group in [each for each in groups if each[1] & stages]:
-            groups.remove(group)
-            meshes, stages = meshes | group[0], stages | group[1]
-        groups.append((meshes, stages))
-    return [(sorted(meshes), sorted(stages)) for meshes, stages in groups]
 
 
 def _flops(base: ir.Module, loop: MicrobatchLoop) -> dict[tuple[str, int], int]:
@@ -396,10 +204,3 @@ def _entering(base: ir.Module, loop: MicrobatchLoop) -> dict[int, int]:
     return {
         stage: sum(byte_size(each.type) for each in op.operands if loop.is_of_a_task(each)) for stage, op in forwards
     }
-
-
-def _peaks(module: ir.Module, passes: Sequence[Pass]) -> list[int]:
-    """The bytes that the devices of each mesh need, and then the hosts, once these passes ran on `module`."""
-    run_passes(module, passes)
-    names = (at.PEAK_BYTES, at.PEAK_HOST_BYTES)
-    return [at.integer(function, name) or 0 for name in names for function in mesh_functions(module)]
