@@ -42,7 +42,7 @@ class Constants:
     What JAX makes of an index like `w[[2, 0, -1]]` is; a loop that hands it on, a barrier of `jax.checkpoint` or a
     constraint on its sharding may stand in between.
 
-    given: the numbers that some integers are.
+    given: for values that are no constants, such as a count, the number to take for each.
     """
 
     def __init__(self, given: Mapping[ir.Value, int] | None = None) -> None:
@@ -76,8 +76,8 @@ class Constants:
             return self.array(op.operands[ir.OpResult(value).result_number])
         if op.name == "stablehlo.constant":
             attribute = op.attributes["value"]
-            is_small = ir.IntegerType(type_.element_type).width in (2, 4)  # jaxlib has no numpy of these
-            return np.array(attribute) if isinstance(attribute, ir.DenseElementsAttr) and not is_small else None
+            is_sub_byte = ir.IntegerType(type_.element_type).width in (2, 4)  # jaxlib makes no array of these
+            return np.array(attribute) if isinstance(attribute, ir.DenseElementsAttr) and not is_sub_byte else None
         if op.name not in _FOLDS and op.name not in _ARITHMETIC:
             return None
         operands: list[np.ndarray] = []

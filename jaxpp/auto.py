@@ -104,7 +104,7 @@ def tune(
     """The cuts and the schedule with which a step that marks every layer is the fastest, tried with these arguments.
 
     What `schedule="auto"` does in the first steps of a training, done at once, by hand: seven steps are run, and
-    twelve for each choice that is tried (up to three times, while the times don't agree), each with the state that the
+    twelve for each choice that is tried (36 where its times don't agree), each with the state that the
     one before it returns.
 
         tuned = jaxpp.tune(step, state, batch)

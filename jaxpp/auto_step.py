@@ -245,9 +245,14 @@ class AutoStep(CompiledStep):
     def _compared(
         self, choice: Choice, first: Choice, before: float
     ) -> Generator[RunStep, None, tuple[float, float, str]]:
-        """The time of a choice as a share of that of the first one, beside it; then why no trial counts, if so.
+        """Time a choice, with the first choice before and after it, up to TRIALS times, until a trial counts.
 
-        before: the time of the first choice, which ran last. What it takes in the end is the second result.
+        Args:
+            before: milliseconds of the first choice, which ran last.
+
+        Returns:
+            What the choice takes, as a share of what the first one takes beside it; what the first one took in the end;
+            why no trial counts, or "".
         """
         least = max(choice.report.busy_of_meshes) / first.report.makespan
         share, doubt = 1.0, ""

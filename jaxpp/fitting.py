@@ -50,13 +50,19 @@ class Fitting:
 
     def search(self) -> StageChoices | None:
         """The fastest choice that fits, or None."""
-        again, groups = self._stages("recompute"), self._groups()
         return Search(
-            groups, self.levels, again, self._unmoved, self.limits, self.peaks, self.time, self.at_least
+            groups=self._groups(),
+            levels=self.levels,
+            recomputed=self._stages("recompute"),
+            stays=self._stays,
+            limits=self.limits,
+            peaks=self.peaks,
+            time=self.time,
+            at_least=self.at_least,
         ).run()
 
     @property
-    def _unmoved(self) -> set[int]:
+    def _stays(self) -> set[int]:
         """The stages of which no choice offloads anything."""
         return self._stages("offload") if self.times.rates.has_host else set(self.levels)
 
@@ -88,8 +94,11 @@ class Fitting:
 
     def _extreme(self, stage: int, again: bool, offload: bool) -> Way:
         """All that a stage can do again, or nothing of it; and whether it is offloaded too, if it can be."""
-        last = 0 if stage in self._stages("recompute") else len(self.levels[stage]) - 1
-        return Way(last if again else 0, offload and stage not in self._unmoved)
+        return Way(self._last(stage) if again else 0, offload and stage not in self._stays)
+
+    def _last(self, stage: int) -> int:
+        """The level of a stage that does most again; 0 where the schedule recomputes it already."""
+        return 0 if stage in self._stages("recompute") else len(self.levels[stage]) - 1
 
     def excess(self, peaks: Sequence[int], meshes: Iterable[int]) -> float:
         """How far the worst of these meshes and hosts is above its limit; below 0: how much room it has."""
@@ -98,7 +107,9 @@ class Fitting:
     def _groups(self) -> list[tuple[list[int], list[int]]]:
         """Meshes and their hosts, whose memory depends on the same stages, with these stages."""
         count = len(self.limits) // 2
-        return [([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _groups(self.plan)]
+        return [
+            ([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _sharing_stages(self.plan)
+        ]
 
     @property
     def nothing(self) -> StageChoices:
@@ -119,6 +130,7 @@ class Fitting:
                 self.splits[chosen["recompute"]] = module = own_copy(self.base)
                 run_passes(module, [split])
             module = own_copy(self.splits[chosen["recompute"]])
+            # The split module may come from another order, and has its schedule then.
             plan = self._changed(tuple(stage for stage in range(self.plan.stages) if choice[stage].level))
             with module.context:
                 MicrobatchLoop.of(module).rescheduled(lambda _: plan)
@@ -126,7 +138,7 @@ class Fitting:
         return self._tried[key][1]
 
     def options_of(self, choice: StageChoices) -> dict[str, str]:
-        """The options of `mpmd` that say it."""
+        """The options of `mpmd` that stand for this choice."""
         keeps = [f"{stage}:{self.levels[stage][way.level][0]}B" for stage, way in choice.items() if way.level]
         stages = [str(stage) for stage, way in choice.items() if way.offload]
         return {"recompute": " ".join(keeps), "offload": " ".join(stages)}
@@ -176,8 +188,7 @@ class Fitting:
     @cached_property
     def _again(self) -> list[dict[int, float]]:
         """For each mesh and stage the time of each FLOP that is done again, for all microbatches."""
-        made = self._stages("recompute")
-        last = [0 if stage in made else len(self.levels[stage]) - 1 for stage in range(self.plan.stages)]
+        last = [self._last(stage) for stage in range(self.plan.stages)]
         plan = self._changed(tuple(stage for stage, level in enumerate(last) if level))
         graph, times = plan.graph, task_times(plan, self._costs(plan, last))
         found = [dict[int, float]() for _ in graph.rows]
@@ -195,7 +206,7 @@ def divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
     return passes[:first], passes[first:]
 
 
-def _groups(plan: Schedule) -> list[tuple[list[int], list[int]]]:
+def _sharing_stages(plan: Schedule) -> list[tuple[list[int], list[int]]]:
     """Meshes whose memory depends on the same stages, with these stages."""
     groups: list[tuple[set[int], set[int]]] = []
     for mesh, row in enumerate(plan.cells):

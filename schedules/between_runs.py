@@ -40,7 +40,7 @@ class BetweenRuns:
     scatters: Sequence[float]
 
     def leads(self, cells: Iterable[Touched]) -> list[float]:
-        """For how long a mesh is busy before each of its cells, in its order; copies are no cells here.
+        """The time for which a mesh scatters and gathers before each of its cells, in their order; give no copies.
 
         It scatters the gradients of the run before, if there are any, and gathers the weights of this cell's stages.
         """

@@ -25,8 +25,8 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     What leaves is as few activations as the limit asks for. One that leaves is counted on its mesh until the end of the
     cell after its forward, and on its peer from there on, until it comes back. Of one that is recomputed it is what the
     recompute reads that leaves, and comes back one cell before that; the limit counts it like any other. Those that go
-    to the memory of the host (`offload`) still do, and only what stays may leave. Those of stages that are at home on
-    the peer too stay.
+    to the memory of the host (`offload`) still do, and only what stays may leave. An activation stays
+    where its stage has a home on the peer as well.
 
     Args:
         schedule: without evicted activations so far.

@@ -125,5 +125,5 @@ def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
             during = after if again else whole
         left[task.unit] = before, task.kind in remade
         if number == first[task.unit]:
-            before = 0.0  # what a mesh reads that made none of it arrives right then
+            before = 0.0  # a lent backward: its residuals arrive when it starts
         yield Change(number, during - before, after - during)

@@ -149,9 +149,9 @@ class Report:
         """Return for each mesh the most activations alive at once.
 
         The unit is a microbatch's activations in all stages of one mesh. `schedules.activations` counts pairs of stage
-        and microbatch, or slice, in the order in which a program frees them, whatever the times; times the stages of a
-        mesh, and the slices, this is the same number. They differ where tasks run beside a mesh (`offload`, `evict`):
-        here an activation leaves at the end of its copy, and other tasks start meanwhile; a program starts them later.
+        and microbatch (or slice), in the order of a program: it is this number times the stages of a mesh, times the
+        slices. The two differ where copies run beside a mesh (`offload`, `evict`): here an activation is gone when
+        its copy ends, in a program at the instruction that frees it.
 
         Args:
             released_at: an activation lives from the start of its forward to the end of its weight gradient "W", of its

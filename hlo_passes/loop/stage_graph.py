@@ -1,4 +1,4 @@
-"""Stages that are a graph: which reads which, and what each makes for itself, as it is made of the microbatch alone."""
+"""Stages as a graph: which stage reads which, and what each one makes for itself of the microbatch."""
 
 from collections.abc import Collection, Iterable, Mapping
 

@@ -32,7 +32,7 @@ def peaks_of(program: Program) -> list[Peak]:
     makers = {name for name, function in program.functions.items() if "recompute" in function.kind.split("+")}
     made = (each for line in program.sequences for each in line if isinstance(each, Call) and each.function in makers)
     remade = {task[1:] for each in (made if makers else ()) for task in each.tasks if task.kind == "recompute"}
-    lent = _lent(program)
+    lent = _lent(program) - remade
     return [_peak_of(program, mesh, remade, lent) for mesh in range(program.meshes)]
 
 
@@ -110,7 +110,8 @@ class _Activations:
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
 
     remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
-    lent: those whose forward and backward are on different meshes: alive while either runs, and sent in between.
+    lent: those whose forward and backward run on different meshes, and that are not recomputed: on each of these alive
+        while its task runs.
     gathered: the registers of weights that a task gathers for tasks after it.
     parts: of each function that is several tasks, the number of the task that makes each result.
     """
@@ -157,7 +158,7 @@ class _Activations:
         since: dict[int, int] = {}  # by register, the index of the call that read or made it first
         last: dict[int, int] = {}  # by register, the last call of these that reads it: another stage may later
         residuals: list[tuple[int, int]] = []  # (index, register), from which call on each is alive
-        evicted: list[tuple[int, int]] = []
+        alone: list[tuple[int, int]] = []
         forward = None
         for index, call, kind in calls:
             # A sum that earlier microbatches added to is none of this one's.
@@ -171,18 +172,18 @@ class _Activations:
                 residuals += [(index, register) for register in call.results]
             elif not moved:
                 residuals += [(since[each], each) for each in own if each in since and not specs[each].memory]
-            if unit in self._lent - self._remade and kind in ("forward", "backward", "input_grad"):
-                evicted.append((index, index))
+            if unit in self._lent and kind in ("forward", "backward", "input_grad"):
+                alone.append((index, index))  # what is lent is here only while this task runs
             if kind == "forward":
                 forward = index
             elif kind == "load" and not moved and forward is not None:
-                evicted.append((forward, forward))  # its residuals leave right after it
+                alone.append((forward, forward))  # its residuals leave right after it
             since.update(dict.fromkeys(call.results, index))
             for register in own:
                 since.setdefault(register, index)
                 last[register] = index
         ends = ((start, last[each] if each in last else self._deaths[each]) for start, each in residuals)
-        return _merged({*evicted, *ends})
+        return _merged({*alone, *ends})
 
     @cached_property
     def _deaths(self) -> dict[int, int]:

@@ -21,6 +21,9 @@ DOUBT = 2.0
 ATTEMPTS = 3
 """How often a step may end a generation before it is taken for its own fault."""
 
+COMPILES_AHEAD = 2
+"""How often the step is compiled ahead for a number of processes, if it fails, before that is left out."""
+
 SendMessage = Callable[..., None]
 """Sends a message to a process; one that is gone is no error."""
 
@@ -105,7 +108,7 @@ class Head:
         self._attempts: list[int] = []
         self._error = ""
         self._was_safe = self._waits_told = False
-        self._to_prepare = list(range(least, processes)) if prepares else []
+        self._to_prepare = dict.fromkeys(range(least, processes) if prepares else (), COMPILES_AHEAD)
 
     def joined(self, worker: Worker) -> None:
         """A process waits to take part."""
@@ -207,19 +210,28 @@ class Head:
         former = self.generation
         try:
             resume = self._latest()
-            if former is not None and former.is_broken:
+            if former is not None and former.is_broken and not former.prepares:
                 self._count_attempt(resume["step"] if resume else 0)
         except LostError as error:
             self.stop(str(error))
             return
-        if former is not None and former.prepares and not former.is_broken:
-            self._to_prepare.remove(former.count)
+        if former is not None and former.prepares:
+            self._end_preparation(former)
         taking_part = sorted(ready, key=lambda each: each.slot)
         smaller = [count for count in self._to_prepare if count < len(ready)]
         if resume is None and smaller:
             self._begin(taking_part[: smaller[-1]], None, prepares=True)
         else:
             self._begin(taking_part, resume)
+
+    def _end_preparation(self, former: Generation) -> None:
+        """What is compiled ahead is not tried for ever, and may fail: the job can do without it."""
+        self._to_prepare[former.count] -= 1
+        if not former.is_broken:
+            del self._to_prepare[former.count]
+        elif not self._to_prepare[former.count]:
+            del self._to_prepare[former.count]
+            tell(f"nothing is compiled ahead for {former.count} processes: {self._error}")
 
     def _may_begin(self, ready: list[Worker]) -> bool:
         """Whether to begin without the others. Those that took part before don't wait for those that start anew."""

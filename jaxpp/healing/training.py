@@ -157,7 +157,8 @@ class _Training:
             self.earlier = program, events
         found = step.stragglers(events, before=self.earlier[1])
         new = {mesh: speed for mesh, speed in found.items() if mesh not in self.slow}
-        self.slow |= new  # for good: meshes with unequal layers can't be compared any more
+        # For good: a step that is tuned anew gives a slow mesh fewer layers, and later traces are compared with its own.
+        self.slow |= new
         for mesh, speed in new.items() if jax.process_index() == 0 else ():
             tell(step.told_slow(mesh, speed))
         if isinstance(step, AutoStep) and new:
@@ -207,11 +208,12 @@ def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...]) -> C
 def _loaded(folder: Path, arguments: tuple[Any, ...]) -> CompiledStep | None:
     """The step that each process has saved; None where one of them has none that it can load."""
     found, step, error = read_for(folder, arguments), None, ""
-    if not all(job.gather("found" if found else "")) or found is None:
+    all_have_it = all(job.gather("found" if found else ""))
+    if found is None or not all_have_it:
         return None
     try:
         step = found.loaded()
-    except (SavedStepError, ProcessError) as caught:  # a process that is gone is one that `gather` misses too
+    except (SavedStepError, ProcessError) as caught:  # of a process that has ended `gather` tells the others too
         error = str(caught)
         tell(f"a saved step is made again: {error}")
     return None if any(job.gather(error)) else step

@@ -208,7 +208,8 @@ def _executable(
     """What the compiler makes of a module.
 
     Raises:
-        PlanError: libtpu numbers the chips of the first host of a v6e 0 to 3, and knows them as 0, 1, 4 and 5.
+        PlanError: libtpu refuses a collective over the first host of a v6e alone: JAX numbers its chips 0 to 3, and
+            the compiler knows them as 0, 1, 4 and 5.
     """
     try:
         return compile_only(bytecode, devices, options, host_callbacks)

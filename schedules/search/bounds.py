@@ -58,8 +58,8 @@ def _life(problem: Problem, backward: int) -> float:
 def _last_forward(problem: Problem, stage: int) -> float:
     """The least time from the start of a stage's first forward to the end of its last one.
 
-    Of activations of which k fit, that of microbatch j + k has to wait for the release of that of microbatch j. Before
-    that of microbatch j + k + i the mesh runs i forwards more, and the backwards of i microbatches up to their release.
+    Of activations k fit. The forward of microbatch j + k waits until the activation of microbatch j is released. From
+    there to the forward of microbatch j + k + i the mesh runs i more forwards, and what releases i activations.
     """
     size, time = problem.memory[stage], problem.times[stage]
     steps = problem.microbatches - 1

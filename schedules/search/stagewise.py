@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, pairwise, product
+from itertools import pairwise, product
 
 StageChoices = Mapping[int, "Way"]
 """The way of each stage."""
@@ -46,7 +46,7 @@ class Search:
         groups: of each group its meshes and its stages.
         levels: for each stage what a recompute may keep: (bytes, FLOPs), the bytes falling, the FLOPs rising.
         recomputed: the stages that the schedule recomputes already.
-        moved: the stages that are not offloaded: those of which the schedule does so already.
+        stays: the stages that no choice offloads: the schedule does so already, or there is no way to a host.
         limits: of each mesh, in bytes.
         peaks: the bytes that each mesh needs. It takes long.
         time: of the step, and where that is the same, of its tasks.
@@ -56,7 +56,7 @@ class Search:
     groups: Sequence[tuple[Sequence[int], Sequence[int]]]
     levels: Mapping[int, Sequence[tuple[int, int]]]
     recomputed: Collection[int]
-    moved: Collection[int]
+    stays: Collection[int]
     limits: Sequence[float]
     peaks: Callable[[StageChoices], Sequence[int]]
     time: Callable[[StageChoices], tuple[float, float]]
@@ -102,7 +102,7 @@ class Search:
         at = dict.fromkeys(stages, 0)
         found: list[StageChoices] = []
         while True:
-            found.append({stage: Way(level, offload and stage not in self.moved) for stage, level in at.items()})
+            found.append({stage: Way(level, offload and stage not in self.stays) for stage, level in at.items()})
             ahead = [stage for stage in stages if at[stage] < self.last(stage)]
             if not ahead:
                 return found
@@ -150,11 +150,12 @@ class Search:
             for tried in product(*(range(len(each)) for each in options)):
                 improve(tried)
         else:
-            unchanged, groups = 0, cycle(range(len(options)))
-            while unchanged < len(options):
-                n = next(groups)
-                found = [improve([*best[:n], at, *best[n + 1 :]]) for at in range(len(options[n]))]
-                unchanged = 0 if any(found) else unchanged + 1
+            changed = True
+            while changed:
+                changed = False
+                for n, each in enumerate(options):
+                    for at in range(len(each)):
+                        changed |= improve([*best[:n], at, *best[n + 1 :]])
         return self._joined([options[n][number] for n, number in enumerate(best)])
 
     def _joined(self, choices: Sequence[StageChoices]) -> StageChoices:
@@ -194,7 +195,7 @@ class _Reckoning:
             stages = [stage for part in measured for stage in part]
 
             def peaks(again: bool, moved: bool, stages: Sequence[int] = stages) -> Sequence[int]:
-                ways = {s: Way(search.last(s) if again else 0, moved and s not in search.moved) for s in stages}
+                ways = {s: Way(search.last(s) if again else 0, moved and s not in search.stays) for s in stages}
                 return search.peaks(nothing | ways)
 
             again, kept, both = peaks(True, False), peaks(False, True), peaks(True, True)
@@ -226,7 +227,7 @@ class _Reckoning:
         found: list[StageChoices] = []
         for n, offload in product(range(count), (False, True)):
             levels = {stage: round(n * each / max(count - 1, 1)) for stage, each in last.items()}
-            ways = {stage: Way(level, offload and stage not in self.search.moved) for stage, level in levels.items()}
+            ways = {stage: Way(level, offload and stage not in self.search.stays) for stage, level in levels.items()}
             found += [ways] if ways not in found else []
         return found
 

@@ -2,8 +2,8 @@
 
 Time is divided into slots, in which one wave up and one wave down can cross on every mesh. As many microbatches begin
 in a round of slots, as long as one of them lives, as the memory holds, evenly spread; weight gradients run in between.
-With one stage per mesh they are spread over the first part of a round, too: the last microbatch begins the earlier, the
-shorter that part is, until weight gradients lack its slots.
+With one stage per mesh it also tries to start them in the first part of a round only. A shorter part lets the last
+microbatch begin earlier, but leaves fewer slots for weight gradients between the starts.
 Where the memory is about half of what 1F1B has, this is near the optimum for any number of meshes.
 """
 
@@ -24,7 +24,8 @@ _TURNS: Final = 6
 """Slots of a round that are tried as its first."""
 
 _PARTS: Final = 6
-"""Parts of a round that are tried, from all of it to half of the slots that it has more than microbatches."""
+"""How many parts of a round are tried, from all of its slots to those without half of the spare ones: it has more slots
+than microbatches."""
 
 _UNITS: Final = 15
 """What it costs to place and run a task."""

@@ -79,6 +79,19 @@ def test_smaller_numbers_of_processes_compile_ahead() -> None:
     assert all(job.told[slot][-1]["resume"] is None for slot in range(4))
 
 
+def test_what_can_not_be_compiled_ahead_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A step that does not fit into the memory of fewer processes is tried twice, and the job begins without it."""
+    job = Job(processes=4, least=2, prepares=True)
+    counts: list[int] = []
+    while job.told[0][-1]["prepares"]:
+        counts.append(job.told[0][-1]["count"])
+        for slot in range(counts[-1]):
+            job.head.ready(job.workers[slot], "RESOURCE_EXHAUSTED: out of memory", [])
+    assert counts == [3, 3, 2, 2]
+    assert [(job.told[slot][-1]["count"], job.told[slot][-1]["resume"]) for slot in range(4)] == [(4, None)] * 4
+    assert "nothing is compiled ahead for 2 processes: RESOURCE_EXHAUSTED: out of memory" in capsys.readouterr().err
+
+
 def test_a_state_is_safe_when_all_parts_are_held() -> None:
     job = Job()
     job.held(1, 0, 1)

@@ -154,6 +154,20 @@ def test_zb_h1_is_not_slower_than_1f1b(homes: tuple[int, ...], after: list[list[
         assert makespan <= S.simulate(ordered, guess).makespan + 1e-9
 
 
+def test_zb_h1_where_a_whole_backward_costs_less_than_its_halves() -> None:
+    """It is slower than 1F1B there, and as fast as it can be."""
+    placement = Placement.of(0, 0, 1, 1, 0, 1)
+    costs = S.Costs(
+        forward=[3, 3, 3, 1, 1, 1],
+        input_grad=[3, 0.5, 0.5, 1, 0.5, 2],
+        weight_grad=[0.5, 2, 3, 3, 3, 3],
+        kinds={"backward": [3, 1, 2, 0.5, 0.5, 1]},
+    )
+    made = S.make("zb-h1", meshes=2, microbatches=4, placement=placement, costs=costs)
+    ordered = S.make("1f1b", meshes=2, microbatches=4, placement=placement)
+    assert S.simulate(made, costs).makespan <= S.simulate(S.split_backward(ordered), costs).makespan + 1e-9
+
+
 def test_a_class_may_return_a_graph() -> None:
     class Towers(S.BaseSchedule):
         def tasks(self, n_mubatches: int) -> S.Schedule:

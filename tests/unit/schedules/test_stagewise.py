@@ -161,7 +161,7 @@ def test_what_the_schedule_says_is_not_changed() -> None:
         lambda choice: (0.0, 0.0),
     )
     assert search.run() == {0: Way(1), 1: Way(0, True)}
-    assert replace(search, moved=[0, 1]).run() is None
+    assert replace(search, stays=[0, 1]).run() is None
     assert replace(search, recomputed=[0, 1]).run() is None
 
 

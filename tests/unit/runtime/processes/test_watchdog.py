@@ -258,7 +258,7 @@ STOPPED = """
 import sys, time
 from jaxpp.runtime.processes.watchdog import Watchdog
 
-first = Watchdog(0, b"secret", seconds=2.0)
+first = Watchdog(0, b"secret", seconds=4.0)
 print(first.address, flush=True)
 first.connect({1: "the test"})
 print("connected", flush=True)
@@ -274,12 +274,12 @@ def test_a_process_that_was_stopped_blames_nobody(make: Make) -> None:
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
-        second = make(1, secret=b"secret", seconds=2.0)
+        second = make(1, secret=b"secret", seconds=4.0)
         second.seconds = 60.0  # it speaks often, and has patience
         second.connect({0: child.stdout.readline().strip()})
         assert child.stdout.readline() == "connected\n"
         child.send_signal(signal.SIGSTOP)
-        time.sleep(3.0)
+        time.sleep(5.0)
         child.send_signal(signal.SIGCONT)
         child.stdin.write("go on\n")
         child.stdin.flush()
