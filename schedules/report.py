@@ -152,6 +152,8 @@ class Report:
         and microbatch, or slice, in the order in which a program frees them, whatever the times; times the stages of a
         mesh, and the slices, this is the same number. They differ where tasks run beside a mesh (`offload`, `evict`):
         here an activation leaves at the end of its copy, and other tasks start meanwhile; a program starts them later.
+        They differ from a program, too, where a stage is recomputed of which the backward reads nothing but the inputs
+        and the weights, such as a linear one: there is nothing to recompute, and a program counts inputs that wait.
 
         Args:
             released_at: an activation lives from the start of its forward to the end of its weight gradient "W", of its
