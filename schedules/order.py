@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import NEVER, sweep
 from jaxpp.schedules.task import Task
@@ -40,7 +41,8 @@ def start_times(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -
 def merged_order(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, Task]]:
     """All tasks as (mesh, task), by start time, ties by mesh: a topological order.
 
-    It keeps the order of every mesh, but for tasks that run beside it: what follows such a task may start before it.
+    It keeps the order of every mesh, but for a task that runs beside it and waits for another mesh (`load`): what
+    follows such a task may start before it.
 
     A single thread that dispatches in this order never lets a mesh wait for a task that could have been issued
     earlier; tasks that are fused stand side by side.
@@ -59,5 +61,25 @@ def merged_numbers(schedule: Schedule, cost: Callable[[Task], float] = unit_cost
         ScheduleError: as there.
     """
     starts = list(itertools.chain.from_iterable(start_times(schedule, cost)))
-    homes = schedule.graph.homes
+    graph, homes = schedule.graph, schedule.graph.homes
+    if graph.asides:
+        local = _local_asides(graph)
+        for row in graph.rows:
+            for number in reversed(row[:-1]):
+                if number in local:  # issued in its turn, though it starts when its track is free
+                    starts[number] = min(starts[number], starts[number + 1])
     return [(homes[number], number) for number in sorted(range(len(starts)), key=starts.__getitem__)]
+
+
+def _local_asides(graph: Graph) -> set[int]:
+    """The tasks that run beside their mesh and wait for nothing but what stands before them there."""
+    local: set[int] = set()
+    for row in graph.rows:
+        for head in row:
+            cell = range(head, head + graph.spans[head])
+            needs = {need for number in cell for need in graph.needs[number]}.difference(cell)
+            if graph.asides.issuperset(cell) and all(
+                row.start <= need < head and (need in local or need not in graph.asides) for need in needs
+            ):
+                local.update(cell)
+    return local

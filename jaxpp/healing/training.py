@@ -157,7 +157,7 @@ class _Training:
             self.earlier = program, events
         found = step.stragglers(events, before=self.earlier[1])
         new = {mesh: speed for mesh, speed in found.items() if mesh not in self.slow}
-        # For good: a step that is tuned anew gives a slow mesh fewer layers, and later traces are compared with its own.
+        # For good: a step that is tuned anew gives a slow mesh fewer layers, and later traces are compared with it.
         self.slow |= new
         for mesh, speed in new.items() if jax.process_index() == 0 else ():
             tell(step.told_slow(mesh, speed))

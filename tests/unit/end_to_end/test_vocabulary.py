@@ -79,9 +79,10 @@ def test_a_table_that_is_stored_transposed() -> None:
     check(step, (params | {"table": params["table"].T.copy()}, tokens), make_mesh(2))
 
 
-def test_peaks_of_stages_that_are_made_again() -> None:
-    """The last stage has no weights: behind its backward nothing is kept."""
-    schedule = schedules.recompute(schedules.make("vocab-v-half", meshes=2, microbatches=MICROBATCHES))
+@pytest.mark.parametrize("change", [schedules.recompute, schedules.offload])
+def test_peaks_of_stages_that_are_made_again_or_moved(change: Any) -> None:
+    """The last stage has no weights: behind its backward nothing is kept. Two reloads are under way at once."""
+    schedule = change(schedules.make("vocab-v-half", meshes=2, microbatches=MICROBATCHES))
     step = partial(train_step, loss=partial(sharded_loss, shards=2, embeds=False), schedule=schedule)
     text = jaxpp.mpmd_jit_with_loop(step, make_mesh(2)).lower(*arguments(12, 4)).program().as_text()
     found = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", text)]
