@@ -26,8 +26,9 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
         if isinstance(value, jax.Array) and kind is not None and value.sharding.memory_kind != kind:
             # Where the sharding has fewer devices than the array, JAX forgets to change the memory, too (0.12).
             value = jax.device_put(value, value.sharding.with_memory_kind(kind))
-        return jax.device_put(value, sharding)
-    whole = np.asarray(value) if is_here else None
+        if not _is_reordered(value, sharding):
+            return jax.device_put(value, sharding)
+    whole = np.asarray(value) if is_here and not sharding.is_fully_addressable else None
     indices = sharding.addressable_devices_indices_map(value.shape)
     parts = [
         jax.device_put(
@@ -37,6 +38,14 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
         for device, index in indices.items()
     ]
     return jax.make_array_from_single_device_arrays(value.shape, sharding, parts, dtype=value.dtype)
+
+
+def _is_reordered(value: Any, sharding: Sharding) -> bool:
+    """Whether the shards only change places on the same devices: JAX compiles that, with warnings of XLA (0.12)."""
+    if not isinstance(value, jax.Array) or value.sharding.device_set != sharding.device_set:
+        return False
+    before, after = (each.devices_indices_map(value.shape) for each in (value.sharding, sharding))
+    return [*before] != [*after] and are_parts_here(value, sharding)
 
 
 def _part(array: jax.Array, index: Any) -> jax.Array:

@@ -109,9 +109,7 @@ def _meeting(structure: Any, arrays: Sequence[tuple[int, Any, Sharding]]) -> Mee
 
 def move(array: Any, sharding: Sharding) -> jax.Array:
     """`jax.device_put` for shardings over several processes, which all call it. Raises as `fetch` does."""
-    if jax.process_count() == 1:
-        return jax.device_put(array, sharding)
-    is_elsewhere = _is_global(array) and not are_parts_here(array, sharding)
+    is_elsewhere = jax.process_count() > 1 and _is_global(array) and not are_parts_here(array, sharding)
     return put(fetch(array) if is_elsewhere else array, sharding)
 
 
