@@ -3,9 +3,9 @@
     python benchmarks/healing.py [--processes 4] [--steps 500] [--every 50] [--seconds 1]
 
 Runs `examples/healing.py` under `jaxpp-run --least N-1 --prepare`, kills its processes with SIGKILL in turn, and compares
-the losses with those of plain `jax.jit` in this process. A step is held back until it has lasted `--seconds`, so that a process
-that was killed is back before the next one is. Prints how many steps were made again, and the processor time of a
-process from the last step before a change to the first one after it.
+the losses with those of plain `jax.jit` in this process. Each process sleeps for `--seconds` after a step, so that one that
+was killed is back before the next kill. Prints how many steps were made again, and the processor time of a process from
+the last step before a change to the end of the first one after it.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--every", type=int, default=50, help="steps from kill to kill")
-    parser.add_argument("--seconds", type=float, default=1.0, help="that a step lasts at least")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of sleep after a step")
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     with tempfile.TemporaryDirectory() as plans:
@@ -98,7 +98,7 @@ def report(made: list[Made], kills: int, options: argparse.Namespace) -> int:
     lost = [max((before.step for before in made[:k]), default=-1) - each.step + 1 for k, each in changes]
     counts = [each.processes for each in made]  # lines of one generation come before those of the next
     changed = [count for k, count in enumerate(counts) if not k or counts[k - 1] != count]
-    print(f"{options.steps} steps, {kills} of {options.processes} processes killed, one every {options.every} steps")
+    print(f"{options.steps} steps of {options.processes} processes, {kills} kills: one every {options.every} steps")
     print(f"processes: {' '.join(map(str, changed))}")
     print(f"losses {losses[0]:.4f} to {losses[-1]:.4f}; of all that were told, within {difference:.1e} of jax.jit")
     print(f"steps made again after a change, at most: {max(lost)}")
