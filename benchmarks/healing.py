@@ -2,10 +2,10 @@
 
     python benchmarks/healing.py [--processes 4] [--steps 500] [--every 50] [--seconds 1]
 
-Runs `examples/healing.py` under `jaxpp-run --least N-1 --prepare`, kills its processes with SIGKILL in turn, and compares
-the losses with those of plain `jax.jit` in this process. Each process sleeps for `--seconds` after a step, so that one that
-was killed is back before the next kill. Prints how many steps were made again, and the processor time of a process from
-the last step before a change to the end of the first one after it.
+Runs `examples/healing.py` under `jaxpp-run --least N-1 --prepare`, kills its processes with SIGKILL in turn, and
+compares the losses with those of plain `jax.jit` in this process. Each process sleeps for `--seconds` after a step, so
+that one that was killed is back before the next kill. Prints how many steps were made again, and the processor time of
+a process from the last step before a change to the end of the first one after it.
 """
 
 import argparse
