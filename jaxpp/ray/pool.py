@@ -166,7 +166,7 @@ class Pool:
         for released in self.released:
             released.clear()
         self._replace()
-        starting = [remote for remote in self._remotes if remote.started is None]
+        starting = self._starting()
         if least is not None and len(self._present) >= least:
             starting = [remote for remote in starting if _has_ended(remote.starting)]
         self._wait_for(starting)
@@ -174,12 +174,8 @@ class Pool:
         return [remote.number for remote in starting]
 
     def has_newcomers(self) -> bool:
-        """Whether an actor has started that does not take part yet. One that died meanwhile is started once more."""
-        starting = [number for number, remote in enumerate(self._remotes) if remote.started is None]
-        for number in starting:
-            if isinstance(error_of(self._remotes[number].starting), RayError):
-                self._remotes[number] = self._create(number)
-        return any(_has_ended(self._remotes[number].starting) for number in starting)
+        """Whether an actor has started that does not take part yet."""
+        return any(_has_ended(remote.starting) for remote in self._starting())
 
     def shutdown(self) -> None:
         """End the actors, and Ray too if it was started here. Does nothing the second time."""
@@ -197,6 +193,13 @@ class Pool:
         remote = Remote(number, ray.remote(Actor).options(**self._options).remote())
         _, remote.starting = remote.call("start", self.platform, self.devices)
         return remote
+
+    def _starting(self) -> list[Remote]:
+        """The actors that don't take part yet. One that died while it started is started once more."""
+        for number, remote in enumerate(self._remotes):
+            if remote.started is None and isinstance(error_of(remote.starting), RayError):
+                self._remotes[number] = self._create(number)
+        return [remote for remote in self._remotes if remote.started is None]
 
     def _wait_for(self, remotes: Sequence[Remote]) -> None:
         """Wait until these actors have started, and see whether they are what they should be."""

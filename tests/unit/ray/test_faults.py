@@ -80,6 +80,8 @@ def test_a_killed_actor_is_replaced_and_no_step_is_lost_or_made_twice(
 
 
 def test_a_dead_actor_is_an_error_within_seconds_that_names_its_mesh(cluster: Any, step: Any) -> None:
+    with pytest.raises(ValueError, match=r"^least must be between 1 and the 2 actors of the cluster, not 3$"):
+        jaxpp.ray.train(cluster, step, steps.init(2), steps.batch, 1, least=3)
     state, _ = step(steps.init(2), steps.batch(0))
     jax.block_until_ready(state)
     pid = cluster.processes[1]
