@@ -118,7 +118,7 @@ class Agent:
                     child.kill()
         except (OSError, EOFError):
             if self._end is None:
-                self._end = f"jaxpp-run at {self._head} is gone"
+                self._end = f"jaxpp-run at {self._head} is gone, and the job with it: start it again from a checkpoint"
 
 
 class Office:

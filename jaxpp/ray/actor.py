@@ -39,12 +39,11 @@ class Failed:
 
 @dataclass(frozen=True)
 class Started:
-    """What an actor says of itself: where it runs, and where its transfers are to be had."""
+    """What an actor says of itself: where it runs, and of what."""
 
     host: str
     node: str
     pid: int
-    address: str
     versions: Mapping[str, str]
 
 
@@ -101,6 +100,7 @@ class Actor:
         self.failure: Failed | None = None
         self.arrays: dict[int, Any] = {}
         self.programs: dict[int, Executable] = {}
+        self.addresses: Sequence[str] = ()
         self.turn = 0
         self.early: dict[int, Callable[[], None]] = {}
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxpp-actor")
@@ -135,17 +135,20 @@ class Actor:
             self.failure = Failed("\n".join([first, *getattr(error, "__notes__", ())]), follows)
             return self.failure
 
-    def start(self, number: int, platform: str, count: int, host: str) -> Started:
-        """Start JAX with `count` devices, and the transport of actor `number` on the address `host`."""
-        self.number, self.devices = number, _devices(platform, count)
-        return self.again(host)
+    def start(self, platform: str, count: int) -> Started:
+        """Start JAX with `count` devices."""
+        self.devices = _devices(platform, count)
+        return Started(socket.gethostname(), ray.get_runtime_context().get_node_id(), os.getpid(), versions())
 
-    def again(self, host: str) -> Started:
-        """Begin with no programs, no arrays and no transfers: when it starts, and when another actor is replaced."""
-        self.arrays, self.programs, self.addresses = {}, {}, []
-        self.transport = PullTransport(self.number, self.devices[0], self._find, host or get_node_ip_address())
-        node = ray.get_runtime_context().get_node_id()
-        return Started(socket.gethostname(), node, os.getpid(), self.transport.address, versions())
+    def again(self) -> None:
+        """Begin with no programs and no arrays, as other actors take part from now on."""
+        self.arrays, self.programs = {}, {}
+
+    def listen(self, number: int, host: str) -> str:
+        """Be actor `number`, with a new transport on the address `host`; where its transfers are to be had."""
+        self.number = number
+        self.transport = PullTransport(number, self.devices[0], self._find, host or get_node_ip_address())
+        return self.transport.address
 
     def meet(self, addresses: Sequence[str]) -> None:
         """Hear where the transport of each actor is."""

@@ -43,11 +43,14 @@ PendingCall = tuple["Remote", Any]
 class Remote:
     """An actor as the driver knows it.
 
+    number: among those that take part.
+    starting: what Ray will hand out when it has started; started: that.
     meshes: those that it runs.
     """
 
     number: int
     handle: Any
+    starting: Any = None
     started: Started | None = None
     meshes: Sequence[int] = ()
     ping: Any = None

@@ -71,6 +71,7 @@ class RemoteExecutable:
     @cached_property
     def stats(self) -> Stats:
         """What the compiler says of each function, asked of the actors once."""
+        self.pool.ship(self._number)
         calls = [self.pool.call(actor, "stats", self._number) for actor in self.actors]
         parts = self.pool.calls.get(calls, "memory_analysis")
         return {name: each for part in parts for name, each in part.items()}
@@ -86,6 +87,7 @@ class RemoteExecutable:
         given: dict[int, dict[int, Any]] = {actor: {} for actor in self.actors}
         for entrance in self._entrances:
             entrance.enter(arguments[entrance.number], held, given)
+        self.pool.ship(self._number)
         first = self.pool.reserve(len(self._results))
         self._steps += 1
         what = f"step {self._steps}"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from jaxpp.ray.calls import ActorError
@@ -12,9 +13,12 @@ ATTEMPTS = 3
 """How often one step may fail before it is taken for its own fault."""
 
 
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
 def train(
     cluster: Cluster,
-    step: Callable[[Any, Any], tuple[Any, Any]],
+    step: Step,
     state: Any,
     batch: Callable[[int], Any],
     steps: int,
@@ -23,6 +27,8 @@ def train(
     every: int = 100,
     keep: int | None = 2,
     on_step: Callable[[int, Any], None] | None = None,
+    fewer: Callable[[int], Step] | None = None,
+    least: int = 1,
 ) -> Any:
     """Make `steps` steps, going on from the last checkpoint whenever an actor dies, freezes or fails.
 
@@ -42,37 +48,91 @@ def train(
         every: steps from checkpoint to checkpoint.
         keep: how many of them to keep in the directory.
         on_step: called as (i, output) after each step; for one that is made again, once more.
+        fewer: makes the step for so many actors, over a new mesh of `cluster`, which then has as many; called once for
+            each number. With it the training goes on with the actors that are left while those that died are started
+            anew, and takes them in after the step during which they are ready. None: it waits for them.
+        least: with how many actors it goes on, given `fewer`; it waits for others where fewer are left.
 
     Returns: the last state.
 
     Raises:
         ActorError: the same step failed three times.
-        ValueError, OSError: as `jaxpp.checkpoint`.
+        ValueError, OSError: as `jaxpp.checkpoint`; ValueError also when `least` is not between 1 and the actors of the
+            cluster, and when a dead actor is waited for that does not start.
     """
+    count = len(cluster.processes)
+    if not 1 <= least <= count:
+        raise ValueError(f"least must be between 1 and the {count} actors of the cluster, not {least}")
     like = fetched(state)
-    failures: list[int] = []
     with _Memory() if directory is None else _Directory(directory, keep, like) as states:
+        if states.latest() is None:
+            states.save(0, like)
+            states.settle()
+        shown: Callable[[int, Any], None] = on_step or (lambda number, output: None)
+        return _Training(cluster, {count: step}, batch, steps, every, shown, fewer, least, states).run()
+
+
+@dataclass
+class _Training:
+    """What `train` was given, and how far it is.
+
+    made: the step for each number of actors.
+    done: the steps that were made.
+    """
+
+    cluster: Cluster
+    made: dict[int, Step]
+    batch: Callable[[int], Any]
+    steps: int
+    every: int
+    on_step: Callable[[int, Any], None]
+    fewer: Callable[[int], Step] | None
+    least: int
+    states: "_Memory | _Directory"
+    done: int = 0
+
+    def run(self) -> Any:
+        """Make all steps; returns the last state."""
+        failures: list[int] = []
+        recovers = False
         while True:
-            found = states.latest()
-            if found is None:
-                found = 0, like
-                states.save(*found)
-            done, state = found
             try:
-                for number in range(done, steps):
-                    done = number
-                    state, output = step(state, batch(number))
-                    if on_step is not None:
-                        on_step(number, output)
-                    if (number + 1) % every == 0 or number + 1 == steps:
-                        states.save(number + 1, fetched(state))
-                return state
+                if recovers:
+                    self.cluster.recover(self.least if self.fewer else None)
+                recovers = True
+                if (last := self._run_until_actors_return()) is not None:
+                    return last[0]
             except ActorError:
-                failures.append(done)
-                if failures.count(done) >= ATTEMPTS:
+                failures.append(self.done)
+                if failures.count(self.done) >= ATTEMPTS:
                     raise
-                states.settle()
-                cluster.recover()
+            self.states.settle()
+
+    def _run_until_actors_return(self) -> tuple[Any] | None:
+        """Go on from the last checkpoint; the last state alone in a tuple, if all steps are made."""
+        found = self.states.latest()
+        assert found is not None  # `train` has saved the first
+        self.done, state = found
+        step = self._step()
+        for number in range(self.done, self.steps):
+            self.done = number
+            state, output = step(state, self.batch(number))
+            self.on_step(number, output)
+            is_last = number + 1 == self.steps
+            returns = self.fewer is not None and not is_last and self.cluster.has_newcomers()
+            if returns or is_last or (number + 1) % self.every == 0:
+                self.states.save(number + 1, fetched(state))
+            if returns:
+                return None
+        return (state,)
+
+    def _step(self) -> Step:
+        """The step for as many actors as take part now."""
+        count = len(self.cluster.processes)
+        if count not in self.made:
+            assert self.fewer is not None  # without it `recover` waits for all
+            self.made[count] = self.fewer(count)
+        return self.made[count]
 
 
 class _Memory:

@@ -454,6 +454,11 @@ def test_the_process_goes_on_after_errors() -> None:
             "^compiler_options: XLA ends the process with xla_disable_all_hlo_passes=True: leave it out$",
         ),
         (
+            {"xla_disable_hlo_passes": "sharding-removal,spmd-partitioning"},
+            ValueError,
+            "XLA ends the process with xla_disable_hlo_passes='sharding-removal,spmd-partitioning': leave it out$",
+        ),
+        (
             {"xla_cpu_parallel_codegen_split_count": "many"},
             jax.errors.JaxRuntimeError,
             "'many' is not a valid int32 value",

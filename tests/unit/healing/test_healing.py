@@ -17,7 +17,7 @@ import pytest
 from unit.healing import job
 
 from jaxpp import healing
-from jaxpp.healing import launcher
+from jaxpp.healing import launcher, messages
 from jaxpp.tools import run
 
 TESTS = Path(__file__).parents[2]
@@ -117,6 +117,24 @@ def test_a_head_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
     assert run.main(["--join", "127.0.0.1:1", __file__]) == 1
     assert "jaxpp-run: 127.0.0.1:1 can't be reached: " in capsys.readouterr().err
+
+
+def test_the_head_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The other hosts end their processes, and say why."""
+    monkeypatch.setattr(launcher, "GRACE", 0.0)
+    monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
+    script = tmp_path / "slow.py"
+    script.write_text("import time\ntime.sleep(600)")
+
+    def serve(connection: messages.MessageConnection) -> None:
+        connection.receive()
+        connection.send(slots=[1])
+        connection.close()
+
+    head = messages.Listener("127.0.0.1", b"secret", serve).address
+    assert run.main(["--join", head, str(script)]) == 1
+    expected = f"jaxpp: jaxpp-run at {head} is gone, and the job with it: start it again from a checkpoint\n"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["steps", "every", "watch"])
