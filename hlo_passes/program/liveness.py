@@ -14,9 +14,6 @@ from jaxpp.schedules.task import Unit
 _Slice: TypeAlias = tuple[int, int]
 """A microbatch, and a slice of its sequence: 0 where that is not cut."""
 
-_TaskCall: TypeAlias = tuple[int, Call, str]
-"""The index of a call, the call, and as what kind of task it counts."""
-
 
 @dataclass(frozen=True)
 class Peak:
@@ -35,41 +32,30 @@ def peaks_of(program: Program) -> list[Peak]:
     makers = {name for name, function in program.functions.items() if "recompute" in function.kind.split("+")}
     made = (each for line in program.sequences for each in line if isinstance(each, Call) and each.function in makers)
     remade = {task[1:] for each in (made if makers else ()) for task in each.tasks if task.kind == "recompute"}
-    activations = [_activations(program, mesh, remade) for mesh in range(program.meshes)]
-    lent = _lent([each.calls for each in activations]) - remade
-    return [_peak_of(program, mesh, each.peak(lent)) for mesh, each in enumerate(activations)]
+    lent = _lent(program) - remade
+    return [_peak_of(program, mesh, remade, lent) for mesh in range(program.meshes)]
 
 
-def _lent(calls: Sequence[Mapping[Unit, Sequence[_TaskCall]]]) -> Set[Unit]:
-    """The (stage, microbatch, slice) of which one mesh runs the forward and another one the backward.
-
-    calls: those of each mesh.
-    """
-    seen: set[Unit] = set()
-    several: set[Unit] = set()
-    for each in calls:
-        several |= seen & each.keys()
-        seen |= each.keys()
+def _lent(program: Program) -> Set[Unit]:
+    """The (stage, microbatch, slice) of which one mesh runs the forward and another one the backward."""
     forwards: dict[Unit, int] = {}
     backwards: dict[Unit, int] = {}
-    for mesh, each in enumerate(calls):
-        for unit in several & each.keys():
-            for _, _, kind in each[unit]:
-                if kind in ("forward", "backward", "input_grad"):
-                    (forwards if kind == "forward" else backwards)[unit] = mesh
+    found = {"forward": forwards, "backward": backwards, "input_grad": backwards}
+    for mesh, sequence in enumerate(program.sequences):
+        for each in sequence:
+            if not isinstance(each, Call):
+                continue
+            if each.stage is not None and each.microbatch is not None:
+                if each.kind in found:
+                    found[each.kind][each.stage, each.microbatch, each.slice] = mesh
+                continue
+            for task in each.fused:
+                if task.kind in found:
+                    found[task.kind][task[1:]] = mesh
     return {unit for unit, mesh in forwards.items() if backwards.get(unit, mesh) != mesh}
 
 
-def _activations(program: Program, mesh: int, remade: Set[Unit]) -> "_Activations":
-    sequence = program.sequences[mesh]
-    gathering = {name: function.gathered for name, function in program.functions.items() if function.gathered}
-    calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
-    gathered = {each.results[number] for each in calls for number in gathering[each.function]}
-    parts = {name: function.result_parts for name, function in program.functions.items() if function.result_parts}
-    return _Activations(sequence, program.registers[mesh], remade, gathered, parts)
-
-
-def _peak_of(program: Program, mesh: int, activations: int) -> Peak:
+def _peak_of(program: Program, mesh: int, remade: Set[Unit], lent: Set[Unit]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
     keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
@@ -86,7 +72,11 @@ def _peak_of(program: Program, mesh: int, activations: int) -> Peak:
         else 0
         for pool in (0, 1)
     )
-    return Peak(here, activations, host)
+    gathering = {name: function.gathered for name, function in program.functions.items() if function.gathered}
+    calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
+    gathered = {each.results[number] for each in calls for number in gathering[each.function]}
+    parts = {name: function.result_parts for name, function in program.functions.items() if function.result_parts}
+    return Peak(here, _Activations(sequence, specs, remade, lent, gathered, parts).peak(), host)
 
 
 def _peak_bytes(
@@ -126,14 +116,11 @@ class _Activations:
     if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
 
-    calls: those of each (stage, microbatch, slice).
-
-    Args:
-        sequence: the instructions of the mesh.
-        specs: the spec of each register.
-        remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
-        gathered: the registers of weights that a task gathers for tasks after it.
-        parts: of each function that is several tasks, the number of the task that makes each result.
+    remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
+    lent: those whose forward and backward run on different meshes, and that are not recomputed: on each of these alive
+        while its task runs.
+    gathered: the registers of weights that a task gathers for tasks after it.
+    parts: of each function that is several tasks, the number of the task that makes each result.
     """
 
     def __init__(
@@ -141,12 +128,14 @@ class _Activations:
         sequence: Sequence[Instruction],
         specs: Sequence[TensorSpec],
         remade: Set[Unit],
+        lent: Set[Unit],
         gathered: Set[int],
         parts: Mapping[str, Sequence[int]],
     ) -> None:
-        self._sequence, self._specs, self._remade = sequence, specs, remade
+        self._sequence, self._specs, self._remade, self._lent = sequence, specs, remade, lent
         self._made_for: list[Sequence[_Slice] | None] = [()] * len(specs)  # None: any, as it came from another mesh
-        self.calls: dict[Unit, list[_TaskCall]] = {}
+        self._calls: dict[Unit, list[tuple[int, Call, str]]] = {}
+        """The calls of each: the index of each, and as what kind of task it counts."""
         for index, each in enumerate(sequence):
             if isinstance(each, Receive):
                 self._made_for[each.result] = None
@@ -156,25 +145,21 @@ class _Activations:
                     tasks = ((each.kind, each.stage, each.microbatch, each.slice),)
                 here = [task[2:] for task in tasks]
                 for task in tasks:
-                    self.calls.setdefault(task[1:], []).append((index, each, task[0]))
+                    self._calls.setdefault(task[1:], []).append((index, each, task[0]))
                 makers = [here[part : part + 1] for part in parts.get(each.function, ())] if len(here) > 1 else ()
                 for register, made_for in zip(each.results, makers or repeat(here), strict=False):
                     self._made_for[register] = () if register in gathered else made_for
 
-    def peak(self, lent: Set[Unit]) -> int:
-        """The most that are alive at once.
-
-        lent: the (stage, microbatch, slice) whose forward and backward run on different meshes, and that are not
-            recomputed: on each of these alive while its task runs.
-        """
+    def peak(self) -> int:
+        """The most that are alive at once."""
         change = [0] * (len(self._sequence) + 2)
-        for unit, calls in self.calls.items():
-            for start, stop in self._spans(unit, calls, unit in lent):
+        for unit, calls in self._calls.items():
+            for start, stop in self._spans(unit, calls):
                 change[start] += 1
                 change[stop + 1] -= 1
         return max(accumulate(change))
 
-    def _spans(self, unit: Unit, calls: Sequence[_TaskCall], is_lent: bool) -> list[tuple[int, int]]:
+    def _spans(self, unit: Unit, calls: Sequence[tuple[int, Call, str]]) -> list[tuple[int, int]]:
         """From which call to which the residuals of one stage and microbatch are alive."""
         specs, made_for, one, is_remade = self._specs, self._made_for, unit[1:], unit in self._remade
         since: dict[int, int] = {}  # by register, the index of the call that read or made it first
@@ -194,7 +179,7 @@ class _Activations:
                 residuals += [(index, register) for register in call.results]
             elif not moved:
                 residuals += [(since[each], each) for each in own if each in since and not specs[each].memory]
-            if is_lent and kind in ("forward", "backward", "input_grad"):
+            if unit in self._lent and kind in ("forward", "backward", "input_grad"):
                 alone.append((index, index))  # what is lent is here only while this task runs
             if kind == "forward":
                 forward = index
