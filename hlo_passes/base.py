@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 from jaxlib.mlir import ir
 
 from jaxpp._system import collector_paused
+from jaxpp.ir.attributes import tables_read_once
 from jaxpp.ir.steps import Relay
 
 
@@ -49,7 +50,7 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
         RuntimeError: an observer added or removed operations.
     """
     # Passes make many objects that live on; searching them for cycles would take a quarter of their time.
-    with module.context, ir.Location.unknown(), collector_paused():
+    with module.context, ir.Location.unknown(), collector_paused(), tables_read_once():
         _run(module, passes, (*observers, *STANDING))  # all that it made is gone before the collector comes back
 
 

@@ -1,6 +1,8 @@
 """The attributes that jaxpp puts on ops, functions and values, and small readers and writers for them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import inf
 
 from jaxlib.mlir import ir
@@ -185,9 +187,31 @@ def _table(function: ir.Operation, table: str, count: int) -> list[dict[str, ir.
     attribute = function.attributes.get(table)
     if attribute is None:
         return [{} for _ in range(count)]
-    entries = list(ir.ArrayAttr(attribute))
-    known = {entry: dictionary(entry) for entry in dict.fromkeys(entries)}  # most say the same: nothing, or a sharding
-    return [known[entry].copy() for entry in entries]
+    tables = _TABLES.get()
+    entries = tables.get(attribute) if tables is not None else None
+    if entries is None:
+        said = list(ir.ArrayAttr(attribute))
+        known = {entry: dictionary(entry) for entry in dict.fromkeys(said)}  # most say the same: nothing, or a sharding
+        entries = [known[entry] for entry in said]
+        if tables is not None:
+            tables[attribute] = entries
+    return [entry.copy() for entry in entries]
+
+
+_TABLES: ContextVar[dict[ir.Attribute, list[dict[str, ir.Attribute]]] | None] = ContextVar("tables", default=None)
+
+
+@contextmanager
+def tables_read_once() -> Generator[None]:
+    """Keep what `argument_attributes` and `result_attributes` read: several passes ask, and an attribute never changes.
+
+    Not for longer than the context of the module lives, which the attributes would keep alive.
+    """
+    token = _TABLES.set({})
+    try:
+        yield
+    finally:
+        _TABLES.reset(token)
 
 
 def set_tables(

@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import calls_in, functions, text_of
+from jaxpp.ir.functions import bytecode_of, calls_in, functions
 from jaxpp.ir.mesh_functions import task_functions
 from jaxpp.ir.steps import MeshLines, Step, handed, leave
 
@@ -39,16 +39,16 @@ class DeduplicateFunctions(Pass):
         alike = Counter(map(_size, tasks.values()))
         for name, function in tasks.items():
             if alike[_size(function)] == 1:
-                continue  # to print a function takes long
-            text = text_of(function)
-            if text in first:
-                same, other = first[text]
+                continue  # to write a function as bytecode takes long
+            bytecode = bytecode_of(function)
+            if bytecode in first:
+                same, other = first[bytecode]
                 renamed[name] = same
                 for one in (function, other):
                     if at.STAGE in one.attributes:
                         del one.attributes[at.STAGE]
             else:
-                first[text] = (name, function)
+                first[bytecode] = (name, function)
         by_name = functions(module)
         for name in renamed:
             by_name.pop(name).erase()

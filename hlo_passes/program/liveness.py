@@ -40,11 +40,18 @@ def _lent(program: Program) -> Set[Unit]:
     """The (stage, microbatch, slice) of which one mesh runs the forward and another one the backward."""
     forwards: dict[Unit, int] = {}
     backwards: dict[Unit, int] = {}
+    found = {"forward": forwards, "backward": backwards, "input_grad": backwards}
     for mesh, sequence in enumerate(program.sequences):
         for each in sequence:
-            for task in each.tasks if isinstance(each, Call) else ():
-                if task[0] in ("forward", "backward", "input_grad"):
-                    (forwards if task[0] == "forward" else backwards)[task[1:]] = mesh
+            if not isinstance(each, Call):
+                continue
+            if each.stage is not None and each.microbatch is not None:
+                if each.kind in found:
+                    found[each.kind][each.stage, each.microbatch, each.slice] = mesh
+                continue
+            for task in each.fused:
+                if task.kind in found:
+                    found[task.kind][task[1:]] = mesh
     return {unit for unit, mesh in forwards.items() if backwards.get(unit, mesh) != mesh}
 
 
@@ -154,7 +161,7 @@ class _Activations:
 
     def _spans(self, unit: Unit, calls: Sequence[tuple[int, Call, str]]) -> list[tuple[int, int]]:
         """From which call to which the residuals of one stage and microbatch are alive."""
-        specs, made_for, one = self._specs, self._made_for, unit[1:]
+        specs, made_for, one, is_remade = self._specs, self._made_for, unit[1:], unit in self._remade
         since: dict[int, int] = {}  # by register, the index of the call that read or made it first
         last: dict[int, int] = {}  # by register, the last call of these that reads it: another stage may later
         residuals: list[tuple[int, int]] = []  # (index, register), from which call on each is alive
@@ -167,7 +174,7 @@ class _Activations:
                 for register in own:
                     since.pop(register, None)
             # Nor where it is moved, or a function of the user's looks at it.
-            moved = unit in self._remade and (form_of(kind).is_copy or kind not in FORMS)
+            moved = is_remade and (form_of(kind).is_copy or kind not in FORMS)
             if kind == "evict" and not moved:
                 residuals += [(index, register) for register in call.results]
             elif not moved:
@@ -178,11 +185,13 @@ class _Activations:
                 forward = index
             elif kind == "load" and not moved and forward is not None:
                 alone.append((forward, forward))  # its residuals leave right after it
-            since.update(dict.fromkeys(call.results, index))
+            for register in call.results:
+                since[register] = index
             for register in own:
-                since.setdefault(register, index)
                 last[register] = index
-        ends = ((start, last[each] if each in last else self._deaths[each]) for start, each in residuals)
+                if register not in since:
+                    since[register] = index
+        ends = [(start, last[each] if each in last else self._deaths[each]) for start, each in residuals]
         return _merged({*alone, *ends})
 
     @cached_property
@@ -197,6 +206,8 @@ class _Activations:
 
 def _merged(spans: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans in order, those that overlap or meet in one."""
+    if len(spans) < 2:
+        return list(spans)
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1] + 1:

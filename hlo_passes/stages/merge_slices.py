@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import callee, functions, kind_and_stage, name_of, operations, text_of
+from jaxpp.ir.functions import bytecode_of, callee, functions, kind_and_stage, name_of, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.values import block_of, is_zero, viewed
 
@@ -50,7 +50,7 @@ class MergeSlices(Pass):
             part, stage = divmod(number, loop.stages_per_slice)
             if number == loop.stages:
                 stage = loop.stages_per_slice - 1
-            merged = first.setdefault((kind, stage, text_of(function)), function)
+            merged = first.setdefault((kind, stage, bytecode_of(function)), function)
             if merged == function:
                 ending = f"slice_{part}" if part < loop.slices else "end"
                 name = f"{kind}_{stage}_{ending}" if part else f"{kind}_{stage}"

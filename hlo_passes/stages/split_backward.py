@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.stages.halves import Backward, halve
 from jaxpp.hlo_passes.stages.loop_fission import divide_loops
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
-from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, operations, text_of
+from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_tasks
@@ -81,7 +81,7 @@ def _treat_slices_alike(
     """
     groups: dict[bytes, list[Backward]] = {}
     for (function, _), backward in zip(split, backwards, strict=True) if loop.slices > 1 else ():
-        groups.setdefault(text_of(function), []).append(backward)
+        groups.setdefault(bytecode_of(function), []).append(backward)
     for group in groups.values():
         awaited = set[int]().union(*(backward.awaited for backward in group))
         free = {k for backward in group for k, each in enumerate(backward.arguments) if each in backward.free}
