@@ -81,7 +81,7 @@ def fetch(tree: Any) -> Any:
     call = next(_calls)
     arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if _is_global(leaf)}
     if arrays:
-        types = ((number, leaf.array.aval, leaf.array.sharding) for number, leaf in arrays.items())
+        types = ((number, jax.typeof(leaf.array), leaf.array.sharding) for number, leaf in arrays.items())
         job.begin(_meeting(structure, tuple(types)))
     for array in arrays.values():
         array.send()

@@ -150,6 +150,22 @@ def residuals_on_the_host() -> list[list[int]]:
     return [check(2, devices, function=function) for devices in (None, [first, third, second, fourth])]
 
 
+def state_on_the_host() -> list[str | None]:
+    """The weights of a step are in the memory of the hosts, and every process fetches those of all."""
+    weights, batch = arguments(2)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data"))
+    host = NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host")
+    step = jaxpp.mpmd_jit_with_loop(
+        train_step, mpmd_mesh=jaxpp.MpmdMesh(mesh, "mpmd"), in_shardings=(host, None), out_shardings=(host, None)
+    )
+    found, expected = weights, weights
+    for _ in range(2):
+        found, expected = step(found, batch)[0], jax.jit(train_step)(expected, batch)[0]
+    for array, right in zip(jaxpp.fetch(found), expected, strict=True):
+        np.testing.assert_allclose(array, right, rtol=1e-5, atol=1e-6)
+    return [array.sharding.memory_kind for array in found]
+
+
 def residuals_on_a_peer() -> list[int]:
     """Four stages on two processes: those of the first stage wait on a mesh of the other process."""
     function = partial(train_step, schedule=jaxpp.BPipe(4).build(6))

@@ -13,6 +13,7 @@ JOBS = [
     jobs.some_shards_cross,
     jobs.saved_and_loaded,
     jobs.residuals_on_the_host,
+    jobs.state_on_the_host,
     jobs.residuals_on_a_peer,
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
@@ -43,6 +44,7 @@ JOBS = [
 ]
 
 ONCE = [
+    jobs.state_on_the_host,
     jobs.saved_and_loaded,
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
@@ -93,6 +95,11 @@ def test_saved_steps(results: dict[str, list[Any]]) -> None:
 
 def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
     assert results["residuals_on_the_host"] == [[[2, 0, 0], [1, 1, 1]], [[0, 2, 2], [1, 1, 1]]]
+
+
+@once
+def test_a_state_that_stays_on_the_host(results: dict[str, list[Any]]) -> None:
+    assert results["state_on_the_host"] == [["pinned_host"] * 2] * 2
 
 
 def test_residuals_that_go_to_a_peer(results: dict[str, list[Any]]) -> None:
