@@ -103,9 +103,11 @@ def partition(
     layers = given_costs(costs).stages
     if layers is None:
         raise ScheduleError("partition: the costs are scalars: give a list with a number for each layer")
-    shapes = [each for each in placements(meshes, placement, chunks, Costs()) if each.stages <= layers]
+    possible = placements(meshes, placement, chunks, Costs())
+    shapes = [each for each in possible if each.stages <= layers]
     if not shapes:
-        raise ScheduleError(f"partition: {layers} layers are fewer than the stages of {meshes} meshes")
+        stages = min(each.stages for each in possible)
+        raise ScheduleError(f"partition: {layers} layers are fewer than the {stages} stages of {meshes} meshes")
     resident = per_stage(resident_bytes, "resident_bytes", positive=False)
     resident = tuple(resident) if isinstance(resident, Sequence) else (resident,) * layers
     if len(resident) != layers:

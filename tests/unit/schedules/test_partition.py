@@ -214,8 +214,8 @@ def test_neighbours_and_even_cuts():
     ("costs", "options", "message"),
     [
         (Costs(), {}, "partition: the costs are scalars: give a list with a number for each layer"),
-        (alike([1.0] * 3), {}, "partition: 3 layers are fewer than the stages of 4 meshes"),
-        (alike([1.0] * 8), {"chunks": 3}, "partition: 8 layers are fewer than the stages of 4 meshes"),
+        (alike([1.0] * 3), {}, "partition: 3 layers are fewer than the 4 stages of 4 meshes"),
+        (alike([1.0] * 8), {"chunks": 3}, "partition: 8 layers are fewer than the 12 stages of 4 meshes"),
         (
             alike([1.0] * 8),
             {"resident_bytes": [1.0]},
