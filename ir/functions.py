@@ -249,8 +249,8 @@ def call(
 def bytecode_of(function: ir.Operation) -> bytes:
     """What a function does: equal for two that differ only in their name, stage and source locations.
 
-    Bytecode of a copy without locations, which is made in a third of the time that the text takes. In a copy the uses of
-    each value, whose order bytecode tells, are in program order.
+    Bytecode of a copy without locations, which is made in a third of the time that the text takes. In a copy the uses
+    of each value, whose order bytecode tells, are in program order.
     """
     copy = function.clone().operation
     copy.attributes["sym_name"] = ir.StringAttr.get("")
