@@ -97,7 +97,7 @@ def test_a_mask_that_looks_ahead_shows_in_the_number_of_slices() -> None:
         keys, values = decoder.block(weights, x, cache, start)[1]
         return x + jax.nn.softmax(x @ weights["query"] @ keys.mT) @ values, (keys, values)
 
-    params, text = decoder.parameters(1), decoder.batch(1)[0]
+    params, text = jax.tree.map(jnp.asarray, (decoder.parameters(1), decoder.batch(1)[0]))
     for block, agrees in ((decoder.block, True), (ahead, False)):
         one = partial(decoder.of_slice, block=block)
         losses = [decoder.loss(params, text, slices=slices, one=one) for slices in (1, 3)]
