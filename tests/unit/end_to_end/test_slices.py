@@ -90,6 +90,20 @@ def test_peaks_are_those_of_the_schedule(name: str) -> None:
         assert [peak / n for peak in peaks] == [min(m * n, p - i - 1 + n) / n for i in range(p)]
 
 
+def test_a_mask_that_looks_ahead_shows_in_the_number_of_slices() -> None:
+    """The check that docs/slices.md describes: rows of later slices are zeros."""
+
+    def ahead(weights: Any, x: jax.Array, cache: Any, start: jax.Array) -> Any:
+        keys, values = decoder.block(weights, x, cache, start)[1]
+        return x + jax.nn.softmax(x @ weights["query"] @ keys.mT) @ values, (keys, values)
+
+    params, text = jax.tree.map(jnp.asarray, (decoder.parameters(1), decoder.batch(1)[0]))
+    for block, agrees in ((decoder.block, True), (ahead, False)):
+        one = partial(decoder.of_slice, block=block)
+        losses = [decoder.loss(params, text, slices=slices, one=one) for slices in (1, 3)]
+        assert bool(abs(losses[0] / losses[1] - 1) < 1e-5) == agrees
+
+
 def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
     step = step_of(made("seq1f1b", 2), loss=decoder.plain_scan)
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2), reference=WHOLE)
