@@ -33,7 +33,7 @@ def vocab_1f1b(
         embedding: whether the input's embedding is spread too.
         ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0.
         costs: of the tasks: of the layers of each stage, of the shards, and of the last stage; by default all stages of
-            layers take equally long, all else a tenth of it. The default order is taken where it is faster on the costs.
+            layers take equally long, all else a tenth of it. If the default order is faster on the costs, it is taken.
 
     Raises:
         ScheduleError: a count is too small, or the costs are for other stages.
