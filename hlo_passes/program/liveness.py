@@ -162,7 +162,8 @@ class _Activations:
     def _spans(self, unit: Unit, calls: Sequence[tuple[int, Call, str]]) -> list[tuple[int, int]]:
         """From which call to which the residuals of one stage and microbatch are alive."""
         specs, made_for, one, is_remade = self._specs, self._made_for, unit[1:], unit in self._remade
-        since: dict[int, int] = {}  # by register, the index of the call that read or made it first
+        since: dict[int, tuple[int, str]] = {}  # by register, the call that made or first read it, and its kind
+        own_results: set[int] = set()
         last: dict[int, int] = {}  # by register, the last call of these that reads it: another stage may later
         residuals: list[tuple[int, int]] = []  # (index, register), from which call on each is alive
         alone: list[tuple[int, int]] = []
@@ -170,27 +171,29 @@ class _Activations:
         for index, call, kind in calls:
             # A sum that earlier microbatches added to is none of this one's.
             own = [each for each in call.operands if (made := made_for[each]) is None or one in made]
-            if kind == "recompute":  # what it reads is none of the residuals that it makes
-                for register in own:
-                    since.pop(register, None)
+            if kind == "recompute":  # neither what it reads is a residual, nor what its stage is given
+                since = {each: found for each, found in since.items() if each in own_results and each not in own}
             # Nor where it is moved, or a function of the user's looks at it.
             moved = is_remade and (form_of(kind).is_copy or kind not in FORMS)
             if kind == "evict" and not moved:
                 residuals += [(index, register) for register in call.results]
             elif not moved:
-                residuals += [(since[each], each) for each in own if each in since and not specs[each].memory]
+                found = [(*since[each], each) for each in own if each in since and not specs[each].memory]
+                residuals += [(start, each) for start, maker, each in found if maker != kind]  # not within a task
             if unit in self._lent and kind in ("forward", "backward", "input_grad"):
                 alone.append((index, index))  # what is lent is here only while this task runs
             if kind == "forward":
                 forward = index
             elif kind == "load" and not moved and forward is not None:
                 alone.append((forward, forward))  # its residuals leave right after it
+            if is_remade and not moved:
+                own_results.update(call.results)
             for register in call.results:
-                since[register] = index
+                since[register] = index, kind
             for register in own:
                 last[register] = index
                 if register not in since:
-                    since[register] = index
+                    since[register] = index, kind
         ends = [(start, last[each] if each in last else self._deaths[each]) for start, each in residuals]
         return _merged({*alone, *ends})
 
