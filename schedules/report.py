@@ -152,8 +152,8 @@ class Report:
         and microbatch (or slice), in the order of a program: it is this number times the stages of a mesh, times the
         slices. The two differ where copies run beside a mesh (`offload`, `evict`): here an activation is gone when
         its copy ends, in a program at the instruction that frees it.
-        A program of stages whose backward reads nothing but their inputs and weights, as of linear ones, has no
-        recompute of them, and counts inputs that wait as activations.
+        Where the backward of a stage reads nothing but its input and its weights, as that of a linear one, there is
+        nothing to recompute in its program, and the inputs that wait count as activations.
 
         Args:
             released_at: an activation lives from the start of its forward to the end of its weight gradient "W", of its

@@ -33,7 +33,13 @@ def peaks_of(program: Program) -> list[Peak]:
     made = (each for line in program.sequences for each in line if isinstance(each, Call) and each.function in makers)
     remade = {task[1:] for each in (made if makers else ()) for task in each.tasks if task.kind == "recompute"}
     lent = _lent(program) - remade
-    return [_peak_of(program, mesh, remade, lent) for mesh in range(program.meshes)]
+    alive = [_activations_on(program, mesh, remade, lent) for mesh in range(program.meshes)]
+    of_none = set[int]().union(*(each.of_none for each in alive))
+    peaks: list[Peak] = []
+    for mesh, each in enumerate(alive):
+        here, host = _bytes_on(program, mesh)
+        peaks.append(Peak(here, each.peak(of_none), host))
+    return peaks
 
 
 def _lent(program: Program) -> Set[Unit]:
@@ -55,7 +61,17 @@ def _lent(program: Program) -> Set[Unit]:
     return {unit for unit, mesh in forwards.items() if backwards.get(unit, mesh) != mesh}
 
 
-def _peak_of(program: Program, mesh: int, remade: Set[Unit], lent: Set[Unit]) -> Peak:
+def _activations_on(program: Program, mesh: int, remade: Set[Unit], lent: Set[Unit]) -> "_Activations":
+    sequence = program.sequences[mesh]
+    gathering = {name: function.gathered for name, function in program.functions.items() if function.gathered}
+    calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
+    gathered = {each.results[number] for each in calls for number in gathering[each.function]}
+    parts = {name: function.result_parts for name, function in program.functions.items() if function.result_parts}
+    return _Activations(sequence, program.registers[mesh], remade, lent, gathered, parts)
+
+
+def _bytes_on(program: Program, mesh: int) -> list[int]:
+    """The peak in the memory of the devices, and in that of the host."""
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
     keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
@@ -66,17 +82,12 @@ def _peak_of(program: Program, mesh: int, remade: Set[Unit], lent: Set[Unit]) ->
         for name, function in program.functions.items()
         if function.donates
     }
-    here, host = (
+    return [
         _peak_bytes(sequence, [sizes[key][pool] for key in keys], given, in_place)
         if any(size[pool] for size in sizes.values())
         else 0
         for pool in (0, 1)
-    )
-    gathering = {name: function.gathered for name, function in program.functions.items() if function.gathered}
-    calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
-    gathered = {each.results[number] for each in calls for number in gathering[each.function]}
-    parts = {name: function.result_parts for name, function in program.functions.items() if function.result_parts}
-    return Peak(here, _Activations(sequence, specs, remade, lent, gathered, parts).peak(), host)
+    ]
 
 
 def _peak_bytes(
@@ -111,7 +122,8 @@ class _Activations:
     Where the sequence is not cut, all of it is slice 0; else a slice is what a microbatch is below.
 
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
-    what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
+    what the forward hands to the backward, and the input gradient to the weight gradient. What another mesh sends and no
+    task made there, such as a weight, is none. The residuals of a microbatch
     are alive from the call that makes or first reads one of them until the last that reads one; from its recompute on,
     if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
@@ -121,6 +133,9 @@ class _Activations:
         while its task runs.
     gathered: the registers of weights that a task gathers for tasks after it.
     parts: of each function that is several tasks, the number of the task that makes each result.
+
+    Attributes:
+        of_none: the channels on which the mesh sends what no task made, such as a weight.
     """
 
     def __init__(
@@ -136,9 +151,16 @@ class _Activations:
         self._made_for: list[Sequence[_Slice] | None] = [()] * len(specs)  # None: any, as it came from another mesh
         self._calls: dict[Unit, list[tuple[int, Call, str]]] = {}
         """The calls of each: the index of each, and as what kind of task it counts."""
+        self._received: list[tuple[int, int]] = []
+        self.of_none: set[int] = set()
         for index, each in enumerate(sequence):
             if isinstance(each, Receive):
                 self._made_for[each.result] = None
+                self._received.append((each.channel, each.result))
+            elif isinstance(each, Send):
+                made_for = self._made_for[each.operand]
+                if made_for is not None and not made_for:
+                    self.of_none.add(each.channel)
             elif isinstance(each, Call):
                 tasks = each.fused
                 if each.stage is not None and each.microbatch is not None:
@@ -150,8 +172,11 @@ class _Activations:
                 for register, made_for in zip(each.results, makers or repeat(here), strict=False):
                     self._made_for[register] = () if register in gathered else made_for
 
-    def peak(self) -> int:
-        """The most that are alive at once."""
+    def peak(self, of_none: Set[int]) -> int:
+        """The most that are alive at once, given the channels of all meshes that carry something of no microbatch."""
+        for channel, register in self._received:
+            if channel in of_none:
+                self._made_for[register] = ()
         change = [0] * (len(self._sequence) + 2)
         for unit, calls in self._calls.items():
             for start, stop in self._spans(unit, calls):
