@@ -122,11 +122,11 @@ class _Activations:
     Where the sequence is not cut, all of it is slice 0; else a slice is what a microbatch is below.
 
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
-    what the forward hands to the backward, and the input gradient to the weight gradient. What another mesh sends and no
-    task made there, such as a weight, is none. The residuals of a microbatch
-    are alive from the call that makes or first reads one of them until the last that reads one; from its recompute on,
-    if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
-    are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
+    what the forward hands to the backward, and the input gradient to the weight gradient. What no task made, such as a
+    weight that another mesh sends, is none. The residuals of a microbatch are alive from the call that makes or first
+    reads one of them until the last that reads one; from its recompute on, if it has one, even where what that reads
+    was moved; and not while they are in the memory of the host. Those that are evicted are alive on their mesh in the
+    forward, on the other one until they are sent back, and from the load on.
 
     remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
     lent: those whose forward and backward run on different meshes, and that are not recomputed: on each of these alive
