@@ -53,7 +53,7 @@ def memory_limits(
     released_at: Release,
     costs: Costs,
     bytes_name: str = "memory_bytes",
-    resident: Sequence[object] = (),
+    resident: Sequence[float] = (),
 ) -> MemoryLimits:
     """The limits, one per mesh; those in bytes are called `bytes_name` in messages.
 

@@ -110,7 +110,7 @@ def partition(
         stages = min(each.stages for each in possible)
         raise ScheduleError(f"partition: {layers} layers are fewer than the {stages} stages of {meshes} meshes")
     resident = _resident(resident_bytes, layers, meshes)
-    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs, resident=resident)
+    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs, resident=[*map(max, resident)])
     row = LayerRow(costs.listed(layers, meshes), microbatches, memory, resident, split_backward)
     effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
     searches = [Cutting(row, shape, effort, rng) for shape in shapes]

@@ -106,7 +106,7 @@ def test_the_bound_takes_the_times_of_kinds_as_orders_do(placement: tuple[int, .
     memory, shape = MemoryLimits((math.inf,) * 2, "W"), S.Placement.of(*placement)
 
     def bound(costs: Costs) -> float:
-        row = LayerRow(costs, 4, memory, (0.0,) * 5, split)
+        row = LayerRow(costs, 4, memory, ((0.0, 0.0),) * 5, split)
         return Cutting(row, shape, Effort(1), np.random.default_rng(0)).bound
 
     assert bound(replace(long, kinds=told)) == pytest.approx(bound(Costs(forward, half, half)))
