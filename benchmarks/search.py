@@ -4,7 +4,8 @@
 
 The gap is value / optimum - 1, over pipelines whose optimum is proven, those of `benchmarks/data/optima.json`;
 `library` is the best published schedule for the placement that fits the memory, where one does. `--prove` looks for
-the optima that the file lacks (`pip install ortools`); without it the file is all that is needed.
+the optima that the file lacks (`pip install ortools`); without it the file is all that is needed. Each case is told on
+the standard error as it ends; the tables come last, on the standard output.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import inspect
 import json
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -214,6 +216,11 @@ class Row:
     search: float
     bound: float
 
+    def __str__(self) -> str:
+        """`v p=4 m=8 memory=2.5 W unit hop=0 makespan split: optimum 30, library 33, search 30, its bound 30`."""
+        values = f"optimum {self.optimum:.10g}, library {self.library:.10g}, search {self.search:.10g}"
+        return f"{self.case}: {values}, its bound {self.bound:.10g}"
+
 
 def compare(case: Case, optimum: float, seconds: float) -> Row:
     """Search, and check that what is found fits the memory, and that nothing is better than the optimum."""
@@ -264,7 +271,10 @@ def against_optima(quick: bool, seconds: float) -> str:
     """The gaps, for each placement and memory limit."""
     known = optima()
     chosen = [case for case in cases() if str(case) in known][:: 7 if quick else 1]
-    rows = [compare(case, known[str(case)], seconds) for case in tqdm(chosen, desc="gaps", unit="case")]
+    rows: list[Row] = []
+    for case in tqdm(chosen, desc="gaps", unit="case"):
+        rows.append(compare(case, known[str(case)], seconds))
+        tqdm.write(str(rows[-1]), file=sys.stderr)
     groups = {(row.case.placement, row.case.level): list[Row]() for row in rows}
     for row in rows:
         groups[row.case.placement, row.case.level].append(row)
@@ -292,6 +302,7 @@ def large(quick: bool, seconds: float) -> str:
         numbers = (published, f"{found.value:.10g}", f"{found.lower_bound:.10g}", f"{took:.1f}")
         size = f"{case.meshes} x {case.microbatches}, {case.costs}"
         lines.append([case.placement, size, f"{case.memory:g}", *numbers])
+        tqdm.write(", ".join(lines[-1]), file=sys.stderr)
     return table(
         ("placement", "meshes x microbatches, costs", "memory", "library", "search", "its bound", "seconds"), lines
     )

@@ -5,7 +5,8 @@ import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, takewhile
+from functools import cached_property
+from itertools import accumulate, chain, product, takewhile
 from typing import Any, Protocol, cast
 
 import jax
@@ -23,11 +24,14 @@ from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.stage_graph import Reads, stage_reads
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.program import Call, Program
+from jaxpp.ir.read_program import ProgramReader
+from jaxpp.ir.tensors import TensorSpec
 from jaxpp.lowering.lower import Lowered
 from jaxpp.memory_limit import limit_text
-from jaxpp.runtime import Event, mesh_speeds
+from jaxpp.runtime import Event, kept_places, mesh_speeds
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.cost_values import positive
@@ -108,7 +112,7 @@ def partition(
     whole_number(seed, "seed", least=0)
     split_backward = true_or_false(split_backward, "split_backward")
     layers = step.measure_layers(*args)
-    limit = limit_text(memory_limit, len(layers.devices))
+    limit = limit_text(memory_limit, len(layers.shares))
     return layers.partition(
         limit, chunks=chunks, placement=placement, split_backward=split_backward, seconds=seconds, seed=seed
     )
@@ -132,16 +136,17 @@ class Layers:
 
     Attributes:
         costs: with a stage for each layer, in milliseconds; the speed of each mesh is that of all its devices.
-        resident: the bytes that each layer takes at all times, on all devices of a mesh together.
-        devices: of each mesh.
+        resident: the bytes that each layer takes at all times on each device of each mesh: [layer][mesh].
+        shares: of each mesh, how much of an activation each of its devices has: 1 if all of it, as where it is
+            replicated.
         microbatches: how many there are.
         speeds: what is known of the speed of each mesh, as of `mesh_speeds`; the costs know it.
         reads: for each layer those whose results it reads.
     """
 
     costs: Costs
-    resident: list[float]
-    devices: list[int]
+    resident: list[list[float]]
+    shares: list[float]
     microbatches: int
     speeds: list[float]
     reads: Reads
@@ -149,7 +154,8 @@ class Layers:
     def cut(self, cuts: Sequence[int]) -> "Layers":
         """What so many neighbours together cost, each as one layer."""
         ends = list(accumulate(cuts))
-        resident = [math.fsum(self.resident[end - size : end]) for size, end in zip(cuts, ends, strict=True)]
+        stages = [self.resident[end - size : end] for size, end in zip(cuts, ends, strict=True)]
+        resident = [list(map(math.fsum, zip(*stage, strict=True))) for stage in stages]
         stage_of = [stage for stage, size in enumerate(cuts) for _ in range(size)]
         reads: list[set[int]] = [set() for _ in cuts]
         for stage, read in zip(stage_of, self.reads, strict=True):
@@ -167,22 +173,24 @@ class Layers:
     ) -> Partition:
         """`schedules.partition` of them; the limit is in bytes per device, as the option of `verify-program`.
 
-        The cuts are those of a chain. Where the stages that they make are a graph, its order is taken if it is shorter.
+        Costs are of whole activations: a mesh has room for as many bytes of these as lie on a device, divided by its
+        share. The cuts are those of a chain. Where the stages that they make are a graph, its order is taken if it is
+        shorter.
 
         Raises:
             ScheduleError: nothing fits the memory.
         """
         limits = [float(word) for word in memory_limit.split()] or [math.inf]
-        each = limits * len(self.devices) if len(limits) == 1 else limits
-        by_mesh = [limit * devices for limit, devices in zip(each, self.devices, strict=False)]
+        each = limits * len(self.shares) if len(limits) == 1 else limits
+        by_mesh = [limit / share for limit, share in zip(each, self.shares, strict=False)]
         parts = 1 if self.is_chain else 2
         same: dict[str, Any] = {"split_backward": split_backward, "seconds": seconds / parts, "seed": seed}
         found = schedules.partition(
             self.costs,
-            len(self.devices),
+            len(self.shares),
             self.microbatches,
             memory_bytes=by_mesh,
-            resident_bytes=self.resident,
+            resident_bytes=[list(map(operator.truediv, layer, self.shares)) for layer in self.resident],
             **same,
             **options,
         )
@@ -199,7 +207,7 @@ class Layers:
             return found
         left = list(limits)
         for resident, (mesh, *_) in zip(stages.resident, placement.homes, strict=True):
-            left[mesh] -= resident
+            left[mesh] -= resident[mesh] / self.shares[mesh]
         placement = replace(placement, after=stages.reads)
         try:
             order = schedules.search(
@@ -213,7 +221,7 @@ class Layers:
         """What any order takes of any graph of these layers: their work, divided by the speed of all meshes."""
         kinds = ("forward", "input_grad", "weight_grad")
         times = [cast("Sequence[float]", getattr(self.costs, kind)) for kind in kinds]
-        speed = float(np.broadcast_to(np.array(self.costs.speed), len(self.devices)).sum())
+        speed = float(np.broadcast_to(np.array(self.costs.speed), len(self.shares)).sum())
         return self.microbatches * math.fsum(map(math.fsum, times)) / speed
 
 
@@ -244,12 +252,14 @@ class LayeredStep:
         """
         costs, program = self.compiled.costs(*steps), self.compiled.executable.program
         devices = list(program.partitions)
-        resident = _resident(program, self.schedule, costs, self.lowered.program().peak_bytes)
+        module = self.lowered.program()
+        sizes = _DeviceBytes(program, _as_written(module.module))
+        resident, shares = sizes.resident(self.schedule, module.peak_bytes), sizes.shares
         in_costs = mesh_speeds(program, *steps, average=statistics.median)  # costs are medians, too
         known = [(slow or {}).get(mesh, 1.0) for mesh in range(len(devices))]
         speeds = list(map(min, in_costs, mesh_speeds(program, *steps), known))
         costs = _by_speed(costs, self.schedule, devices, in_costs, speeds)
-        return Layers(costs, resident, devices, self.schedule.microbatches, speeds, self.reads)
+        return Layers(costs, resident, shares, self.schedule.microbatches, speeds, self.reads)
 
 
 def loop_of_layers(module: ir.Module) -> LoopOfLayers:
@@ -328,22 +338,65 @@ def _by_speed(
     return replace(costs, **times, speed=speed)
 
 
-def _resident(program: Program, schedule: Schedule, costs: Costs, peaks: Sequence[int]) -> list[float]:
-    """What each layer takes at all times: the most that its mesh needs, less the activations of one microbatch.
+def _as_written(module: ir.Module) -> Program:
+    """The program as if all meshes had the size for which it was written: an axis of one device shards nothing."""
+    copy = own_copy(module)
+    with copy.context:
+        if at.MESH_SIZES in copy.operation.attributes:
+            del copy.operation.attributes[at.MESH_SIZES]
+        return ProgramReader(copy).program
 
-    The layers of a mesh have it in proportion to the bytes of the arguments that they read.
+
+@dataclass(frozen=True)
+class _DeviceBytes:
+    """What values take on the devices of each mesh, by their shardings.
+
+    written: the program, as if all meshes had the size for which it was written.
     """
-    read = [1.0] * schedule.stages
-    for argument in program.arguments.values():
-        for mesh, register in argument.registers:
-            calls = (each for each in program.sequences[mesh] if isinstance(each, Call) and register in each.operands)
-            readers = {call.stage for call in calls if call.stage is not None}
-            for stage in readers:
-                read[stage] += argument.spec.device_bytes / len(readers)
-    kept, homes = costs.bytes("activation_bytes", schedule), [schedule.placement[s] for s in range(schedule.stages)]
-    there = [0.0] * schedule.meshes
-    always = [float(peak * count) for peak, count in zip(peaks, program.partitions, strict=True)]
-    for stage, mesh in enumerate(homes):
-        there[mesh] += read[stage]
-        always[mesh] -= kept[stage]
-    return [max(0.0, always[mesh]) * read[stage] / there[mesh] for stage, mesh in enumerate(homes)]
+
+    program: Program
+    written: Program
+
+    def of(self, spec: TensorSpec) -> list[int]:
+        """What a value would take on each device of each mesh."""
+        return [self.program.shard_bytes(mesh, spec)[0] for mesh in range(self.program.meshes)]
+
+    @cached_property
+    def _kept(self) -> dict[int, list[int]]:
+        """For each stage what one microbatch keeps on each device of each mesh."""
+        registers = self.written.registers
+        return {
+            stage: list(map(sum, zip(*(self.of(registers[mesh][register]) for mesh, register in places), strict=True)))
+            or [0] * self.program.meshes
+            for stage, places in kept_places(self.program).items()
+        }
+
+    @property
+    def shares(self) -> list[float]:
+        """How much of an activation each device of each mesh has, on average over all layers."""
+        places = chain.from_iterable(kept_places(self.program).values())
+        whole = sum(self.program.registers[mesh][register].device_bytes for mesh, register in places)
+        if not whole:
+            return [1 / devices for devices in self.program.partitions]
+        return [sum(each) / whole for each in zip(*self._kept.values(), strict=True)]
+
+    def resident(self, schedule: Schedule, peaks: Sequence[int]) -> list[list[float]]:
+        """What each layer takes at all times: the most that its mesh needs, less the activations of one microbatch.
+
+        The layers of a mesh have it in proportion to the bytes of the arguments that they read, on any mesh.
+        """
+        meshes = range(self.program.meshes)
+        read = [[1.0 for _ in meshes] for _ in range(schedule.stages)]
+        for argument in self.written.arguments.values():
+            for mesh, register in argument.registers:
+                calls = (each for each in self.written.sequences[mesh] if isinstance(each, Call))
+                readers = {call.stage for call in calls if call.stage is not None and register in call.operands}
+                for stage, (where, size) in product(readers, enumerate(self.of(argument.spec))):
+                    read[stage][where] += size / len(readers)
+        homes = [schedule.placement[stage] for stage in range(schedule.stages)]
+        there, always = [0.0 for _ in meshes], list(map(float, peaks))
+        for stage, mesh in enumerate(homes):
+            there[mesh] += read[stage][mesh]
+            always[mesh] -= self._kept[stage][mesh]
+        factors = [max(0.0, have) / of for have, of in zip(always, there, strict=True)]
+        return [[size * factors[home] for size in row] for row, home in zip(read, homes, strict=True)]

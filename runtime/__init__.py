@@ -6,7 +6,7 @@ from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.load import load
 from jaxpp.runtime.measuring.bubbles import BubbleUse, bubble_use
-from jaxpp.runtime.measuring.costs import measured_costs, slice_shares
+from jaxpp.runtime.measuring.costs import kept_places, measured_costs, slice_shares
 from jaxpp.runtime.measuring.speeds import mesh_speeds
 from jaxpp.runtime.measuring.trace import Event, trace_step, write_chrome_trace
 
@@ -23,6 +23,7 @@ __all__ = [
     "Send",
     "TaskName",
     "bubble_use",
+    "kept_places",
     "load",
     "measured_costs",
     "mesh_speeds",

@@ -149,13 +149,27 @@ def _plan(options: argparse.Namespace) -> Plan:
     if options.source.endswith(".json"):
         _refuse(options, "a saved plan", "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", *_LIMITS)
         return Plan.load(options.source)
+    is_function = re.fullmatch(r"[\w.]*:\w+", options.source) and not os.path.exists(options.source)
+    data = b"" if is_function else _module_in(options)
     if options.target is None:
         raise PlanError("give a --target, such as v5p:4x4x4, h200 or cpu")
     counts = {name: getattr(options, name) for name in ("nodes", "gpus", "devices")}
     target = jaxpp.target(options.target, **{name: count for name, count in counts.items() if count is not None})
-    if re.fullmatch(r"[\w.]*:\w+", options.source) and not os.path.exists(options.source):
-        return _of_function(options, target)
-    return _of_module(options, target)
+    return _of_function(options, target) if is_function else _of_module(options, target, data)
+
+
+def _module_in(options: argparse.Namespace) -> bytes:
+    """What the file has. Raise PlanError where that can't be a module, whether a --target is given or not."""
+    path = options.source
+    _refuse(options, "a module", "shapes")
+    if options.mesh and len(options.mesh) > 1:
+        raise PlanError(
+            f"{path} is a module, whose meshes have their shapes: give --mesh mpmd={options.mesh['mpmd']} alone"
+        )
+    data = streams.read(path, sys.stdin, "a lowered module")
+    if data.lstrip()[:1] == b"<":
+        raise PlanError(f"{path} is a page, expected a lowered module, or a plan that -o saved as .json")
+    return data
 
 
 def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
@@ -210,16 +224,10 @@ def _check_takes(name: str, function: Callable[..., Any], given: Sequence[Any], 
         raise PlanError(f"{name} does not take {what}: {error}") from None
 
 
-def _of_module(options: argparse.Namespace, target: Target) -> Plan:
-    """The plan of a lowered module in a file."""
+def _of_module(options: argparse.Namespace, target: Target, data: bytes) -> Plan:
+    """The plan of a lowered module, `data` of a file."""
     path = options.source
-    _refuse(options, "a module", "shapes")
-    if options.mesh and len(options.mesh) > 1:
-        raise PlanError(
-            f"{path} is a module, whose meshes have their shapes: give --mesh mpmd={options.mesh['mpmd']} alone"
-        )
     context = make_context()
-    data = streams.read(path, sys.stdin, "a lowered module")
     lowered = source.parse(data, path, context, whole=True)
     if options.schedule:
         _refuse_schedule(lowered)

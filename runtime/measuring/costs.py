@@ -202,9 +202,7 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
     for stage, microbatch in {task[1:3] for task in values.tasks}:
         makers = values.of(_MAKERS, stage, microbatch)
-        known = values.read(makers) | {(mesh, register) for mesh, call in makers for register in call.results}
-        backward = values.read(values.of(_BACKWARD, stage, microbatch))
-        activations[stage] = max(activations[stage], values.size(known & backward))
+        activations[stage] = max(activations[stage], values.size(values.kept(stage, microbatch)))
         # Stages may be a graph: what a stage sends is as much as the one takes that takes most.
         for source in {source for kind, source in values.sources(makers) if kind == "forward"} - {stage}:
             sent = values.read(makers, made_by=("forward", source))
@@ -212,6 +210,12 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
         weight_grads = values.of(("weight_grad",), stage, microbatch)
         kept[stage] = max(kept[stage], values.size(values.read(weight_grads)))
     return activations, messages, kept if any(kind == "weight_grad" for kind, *_ in values.tasks) else None
+
+
+def kept_places(program: Program) -> dict[int, set[Place]]:
+    """For each stage the values that the forward of one microbatch keeps for its backward (`activation_bytes`)."""
+    values = _Values(program)
+    return {task.stage: values.kept(task.stage, task.microbatch) for task in values.tasks if not task.microbatch}
 
 
 def _apart(program: Program, call: Call) -> list[Call]:
@@ -275,6 +279,12 @@ class _Values:
             for maker in self._maker((mesh, register))
             if maker.microbatch == call.microbatch and made_by in (None, (maker.kind, maker.stage))
         }
+
+    def kept(self, stage: int, microbatch: int) -> set[Place]:
+        """Return what a backward reads of what its forward or recompute has or makes, or of what is brought back."""
+        makers = self.of(_MAKERS, stage, microbatch)
+        known = self.read(makers) | {(mesh, register) for mesh, call in makers for register in call.results}
+        return known & self.read(self.of(_BACKWARD, stage, microbatch))
 
     def sources(self, calls: Iterable[tuple[int, Call]]) -> set[tuple[str, int]]:
         """Return the (kind, stage) of the tasks that made what the calls read."""

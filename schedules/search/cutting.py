@@ -66,14 +66,14 @@ class LayerRow:
         costs: a list for each kind of task, with a number for each layer.
         microbatches: how many there are.
         memory: the limits.
-        resident: the bytes of each layer that are there at all times.
+        resident: the bytes of each layer that are there at all times, mesh by mesh.
         split_backward: whether backwards are cut in two.
     """
 
     costs: Costs
     microbatches: int
     memory: MemoryLimits
-    resident: tuple[float, ...]
+    resident: tuple[tuple[float, ...], ...]
     split_backward: bool
 
     @property
@@ -104,7 +104,7 @@ class LayerRow:
         if not self.in_bytes:
             return ": a mesh keeps at least 1 microbatch"
         layers = Schedule("layers", Placement.of(*[0] * (self.costs.stages or 1)), ((),))
-        kept, there = math.fsum(self.costs.bytes("activation_bytes", layers)), math.fsum(self.resident)
+        kept, there = math.fsum(self.costs.bytes("activation_bytes", layers)), math.fsum(map(min, self.resident))
         has = f"the {shape.meshes} meshes have {math.fsum(self.memory.limits):,.0f}"
         return (
             f", even if every stage recomputes: all layers take {there:,.0f} bytes at all times, and one microbatch "
@@ -115,7 +115,8 @@ class LayerRow:
         """The limit of each mesh, less what is always there."""
         limits, first = list(self.memory.limits), 0
         for stage, size in enumerate(cuts):
-            limits[shape[stage]] -= math.fsum(self.resident[first : first + size])
+            mesh = shape[stage]
+            limits[mesh] -= math.fsum(layer[mesh] for layer in self.resident[first : first + size])
             first += size
         return limits
 
@@ -267,9 +268,11 @@ class Cutting:
         tables = [loads, loads + self._ways(speed, both=False), loads + self._ways(speed, both=True)]
         if self.row.in_bytes:
             bytes_ = cast("tuple[float, ...]", self.row.costs.activation_bytes)
-            kept = [sum(each) for each in zip(bytes_, self.row.resident, strict=True)]
-            limits = [self.row.memory.limits[self.shape[stage]] for stage in range(self.shape.stages)]
-            tables.append(np.stack([spans([size / limit for size in kept]) for limit in limits]))
+            shares: list[NDArray[np.float64]] = []
+            for mesh in map(self.shape.__getitem__, range(self.shape.stages)):
+                limit, there = self.row.memory.limits[mesh], (layer[mesh] for layer in self.row.resident)
+                shares.append(spans([sum(each) / limit for each in zip(bytes_, there, strict=True)]))
+            tables.append(np.stack(shares))
         for weights in tables:
             found = best_cuts(weights)
             if found is not None:

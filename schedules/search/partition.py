@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from jaxpp.schedules.cost_values import per_stage, positive
+from jaxpp.schedules.cost_values import is_list, number, positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.errors import ScheduleError, true_or_false, whole_number
 from jaxpp.schedules.problem import Limits
@@ -60,7 +61,7 @@ def partition(
     placement: str | Placement = "any",
     released_at: Release = "W",
     memory_bytes: Limits = None,
-    resident_bytes: float | Sequence[float] = 0.0,
+    resident_bytes: float | Sequence[float] | Sequence[Sequence[float]] = 0.0,
     split_backward: bool = True,
     seconds: float = 10.0,
     seed: int = 0,
@@ -87,7 +88,7 @@ def partition(
         released_at: as for `search`.
         memory_bytes: the limit in bytes instead; a number, or one per mesh.
         resident_bytes: what a layer takes of these at all times (parameters, gradients, the optimizer's state); a
-            number, or one per layer.
+            number, or one per layer, or for each layer one per mesh.
         split_backward: whether input and weight gradients are tasks of their own.
         seconds: what to spend, counted as in `search`: equal arguments give equal results.
         seed: of the random choices.
@@ -108,11 +109,8 @@ def partition(
     if not shapes:
         stages = min(each.stages for each in possible)
         raise ScheduleError(f"partition: {layers} layers are fewer than the {stages} stages of {meshes} meshes")
-    resident = per_stage(resident_bytes, "resident_bytes", positive=False)
-    resident = tuple(resident) if isinstance(resident, Sequence) else (resident,) * layers
-    if len(resident) != layers:
-        raise ScheduleError(f"resident_bytes: expected a number for each of {layers} layers, found {len(resident)}")
-    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs, resident=resident)
+    resident = _resident(resident_bytes, layers, meshes)
+    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs, resident=[*map(max, resident)])
     row = LayerRow(costs.listed(layers, meshes), microbatches, memory, resident, split_backward)
     effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
     searches = [Cutting(row, shape, effort, rng) for shape in shapes]
@@ -123,3 +121,18 @@ def partition(
             each.improve(share * effort.seconds)
     cuts, schedule, value = min(searches, key=lambda each: each.value).finish()
     return Partition(cuts, schedule, row.costs.cut(cuts), value, min(bound, value))
+
+
+def _resident(given: object, layers: int, meshes: int) -> tuple[tuple[float, ...], ...]:
+    """The bytes of each layer on each mesh."""
+    each = list(cast("Sequence[object]", given)) if is_list(given) else [given] * layers
+    if len(each) != layers:
+        raise ScheduleError(f"resident_bytes: expected a number for each of {layers} layers, found {len(each)}")
+    rows: list[tuple[float, ...]] = []
+    for layer, row in enumerate(each):
+        what = f"resident_bytes of layer {layer}" if is_list(given) else "resident_bytes"
+        here = list(cast("Sequence[object]", row)) if is_list(row) else [row] * meshes
+        if len(here) != meshes:
+            raise ScheduleError(f"{what}: expected a number for each of {meshes} meshes, found {len(here)}")
+        rows.append(tuple(number(size, what, positive=False) for size in here))
+    return tuple(rows)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
@@ -105,6 +105,30 @@ def test_meshes_of_different_size() -> None:
     assert sum(found.cuts) == 4
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_bytes_on_meshes_of_different_size(sharded: bool) -> None:
+    """Each device has all of what is replicated, and a part of what is sharded, however large its mesh is."""
+
+    def over_data(params: Any, microbatch: Any) -> jax.Array:
+        specs = PartitionSpec(None, "data"), PartitionSpec("data", None)
+        return loss([tuple(map(jax.lax.with_sharding_constraint, layer, specs)) for layer in params], microbatch)
+
+    devices, sizes = np.array(target("cpu", devices=7).devices), (4, 2, 1)
+    meshes = [Mesh(row.reshape(1, -1), ("mpmd", "data")) for row in np.split(devices, np.cumsum(sizes)[:-1])]
+    mpmd_mesh, (params, inputs) = jaxpp.MpmdMesh.of(meshes), ([layer(4096, key) for key in range(6)], batch(4, 64))
+    train = partial(STEP, schedule=jaxpp.Std1F1B(6), loss=over_data if sharded else loss)
+    step = jaxpp.mpmd_jit_with_loop(train, mpmd_mesh, donate_argnums=0)
+    layers = step.measure_layers(params, inputs)
+    parts = np.array([1 / size for size in sizes]) if sharded else np.ones(3)
+    assert layers.shares == pytest.approx(parts, rel=0.02)
+    each = 4 * 4096 * (8 + 8)  # the bytes of the weights of a layer; its gradients and sums of these are as large
+    np.testing.assert_allclose(layers.resident, np.outer(np.full(6, 4 * each), parts), rtol=0.2)
+    limit = 3 * 10**6 if sharded else 7 * 10**6
+    cuts = partition(step, params, inputs, seconds=0.1, memory_limit=limit)
+    compiled = jaxpp.mpmd_jit_with_loop(train, mpmd_mesh, donate_argnums=0, cuts=cuts).lower(params, inputs)
+    assert max(compiled.program().peak_bytes) <= limit * 1.01
+
+
 def events_of(step: CompiledStep, seconds: Callable[[int, int], float]) -> list[Event]:
     """A traced step whose tasks take the given time of their mesh and microbatch."""
     return [
@@ -172,7 +196,7 @@ def test_layers_that_are_a_graph_run_side_by_side() -> None:
     layers = jaxpp.mpmd_jit_with_loop(train, make_mesh(3)).measure_layers(weights(3), batch(4))
     assert layers.reads == ((), (), (0, 1))
     costs = S.Costs(forward=[1.0] * 3, input_grad=[1.0] * 3, weight_grad=[1.0] * 3, activation_bytes=[8.0] * 3)
-    layers = replace(layers, costs=costs, resident=[100.0] * 3)
+    layers = replace(layers, costs=costs, resident=[[100.0] * 3] * 3)
     found, chain = (each.partition("200", seconds=0.1) for each in (layers, replace(layers, reads=((), (0,), (1,)))))
     assert (found.cuts, found.schedule.placement.after) == ((1, 1, 1), ((), (), (0, 1)))
     assert found.lower_bound <= found.value < chain.value

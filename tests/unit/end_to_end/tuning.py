@@ -28,7 +28,7 @@ def given(layers: Sequence[float], times: Callable[[AutoStep], float], steps: in
     def costs(self: LayeredStep, *events: Any, **options: Any) -> Layers:
         found = measured(self, *events, **options)
         assert found.costs.stages == len(layers)
-        return replace(found, costs=of_layers(layers), speeds=[1.0] * len(found.devices))
+        return replace(found, costs=of_layers(layers), speeds=[1.0] * len(found.shares))
 
     def timed(self: AutoStep) -> Generator[Any, None, float]:
         for _ in range(steps):

@@ -106,7 +106,7 @@ def test_the_bound_takes_the_times_of_kinds_as_orders_do(placement: tuple[int, .
     memory, shape = MemoryLimits((math.inf,) * 2, "W"), S.Placement.of(*placement)
 
     def bound(costs: Costs) -> float:
-        row = LayerRow(costs, 4, memory, (0.0,) * 5, split)
+        row = LayerRow(costs, 4, memory, ((0.0, 0.0),) * 5, split)
         return Cutting(row, shape, Effort(1), np.random.default_rng(0)).bound
 
     assert bound(replace(long, kinds=told)) == pytest.approx(bound(Costs(forward, half, half)))
@@ -154,6 +154,8 @@ def test_a_mesh_with_less_memory_gets_fewer_layers():
     costs = alike([1.0] * 8, activation_bytes=[1.0] * 8)
     found = S.partition(costs, 2, 4, memory_bytes=[4, 100], resident_bytes=[1.0] * 8, seconds=0.2)
     assert found.cuts[0] < 4
+    sizes = {"memory_bytes": [50, 50], "resident_bytes": [[20.0, 5.0]] * 8}
+    assert S.partition(costs, 2, 4, **sizes, seconds=0.2).cuts[0] <= 2  # pyright: ignore[reportArgumentType]  # a dict
 
 
 @pytest.mark.filterwarnings("error")
@@ -221,11 +223,16 @@ def test_neighbours_and_even_cuts():
             {"resident_bytes": [1.0]},
             "resident_bytes: expected a number for each of 8 layers, found 1",
         ),
+        (
+            alike([1.0] * 8),
+            {"resident_bytes": [[1.0]] * 8},
+            "resident_bytes of layer 0: expected a number for each of 4 meshes, found 1",
+        ),
         (alike([1.0] * 8), {"resident_bytes": math.nan}, "resident_bytes must be 0 or more, found nan"),
         (
             alike([1.0] * 8),
             {"resident_bytes": [*[1.0] * 7, "x"]},
-            "resident_bytes of stage 7 must be 0 or more, found 'x'",
+            "resident_bytes of layer 7 must be 0 or more, found 'x'",
         ),
         (
             alike([1.0] * 8, activation_bytes=[4.0] * 8),

@@ -146,9 +146,17 @@ def test_a_message_says_error_once(tmp_path: Path) -> None:
     assert failure(path, *CPUS).count("error: ") == 1
 
 
+def test_a_page_is_no_source(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<!doctype html><title>plan</title>", encoding="utf-8")
+    message = f"error: {path} is a page, expected a lowered module, or a plan that -o saved as .json\n"
+    assert failure(path) == failure(path, *CPUS) == message.rstrip()
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (("no.mlir",), "no.mlir: error: cannot read: No such file or directory"),
         (("a.b:c",), "error: give a --target, such as v5p:4x4x4, h200 or cpu"),
         (("no_such_module:f", *CPUS), "error: No module named 'no_such_module'"),
         (("unit.planning.steps:f", *CPUS), "error: unit.planning.steps:f: the module has no function 'f'"),
