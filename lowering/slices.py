@@ -186,7 +186,10 @@ def _check_carry(old: Any, new: Any) -> None:
     before, after = (dict(jax.tree_util.tree_leaves_with_path(each)) for each in (old, new))
     if before.keys() != after.keys():
         trees = (jax.tree.structure(each) for each in (old, new))
-        raise TypeError(f"{here()}scan_slices: what a slice takes is {next(trees)}, what it hands on is {next(trees)}")
+        raise TypeError(
+            f"{here()}scan_slices: what a slice takes is {next(trees)}, what it hands on is {next(trees)}: "
+            "hand on as many arrays as it takes, in the same structure"
+        )
     for path, leaf in after.items():
         found, expected = (jnp.asarray(each).aval for each in (leaf, before[path]))
         if found.shape != expected.shape:

@@ -101,8 +101,11 @@ def _checked(who: str, what: str, numbers: Any, embedding: Any, shards: int) -> 
         raise TypeError(f"{here()}{who}: {what} are integers, found {numbers.dtype}")
     if not isinstance(cast("object", shards), int) or isinstance(shards, bool):
         raise TypeError(f"{here()}{who}: shards is a whole number, found {shards!r}")
-    if embedding.ndim != 2 or not 1 <= shards <= embedding.shape[0]:
+    if shards < 1:
+        raise ValueError(f"{here()}{who}: shards must be at least 1, found {shards}")
+    if embedding.ndim != 2 or shards > embedding.shape[0]:
         expected = f"expected an embedding [vocabulary, width] with a row or more for each of {shards} shards"
-        raise ValueError(f"{here()}{who}: {expected}, found {[*embedding.shape]}")
+        hint = ": take fewer shards, and a schedule of as many meshes" if embedding.ndim == 2 else ""
+        raise ValueError(f"{here()}{who}: {expected}, found {[*embedding.shape]}{hint}")
     borders = [embedding.shape[0] * number // shards for number in range(shards + 1)]
     return numbers.astype(jnp.int32) if numbers.dtype.itemsize < 4 else numbers, list(pairwise(borders))

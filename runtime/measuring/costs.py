@@ -53,24 +53,24 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     scale = 1 / UNITS[Costs(unit=unit).unit]
     times = _task_times(steps)
     share = _add_fused(times, steps)
-    hop = _rounded(scale * _hop(steps))
-    scale *= 1 + max((each.slice for events in steps for each in events), default=0)  # tasks are of whole microbatches
+    slices = 1 + max((each.slice for events in steps for each in events), default=0)
+    per_task = scale * slices  # tasks are of whole microbatches
     if not times:
         raise ValueError("measured_costs: the events have no task of a stage")
     activation_bytes, message_bytes, weight_grad_bytes = _bytes(program)
     table = [_stage_times(times, stage) for stage in range(len(activation_bytes))]
-    forward, input_grad, weight_grad = ([_rounded(scale * row[column]) for row in table] for column in range(3))
+    forward, input_grad, weight_grad = ([_rounded(per_task * row[column]) for row in table] for column in range(3))
     return Costs(
         forward=forward,
         input_grad=input_grad,
         weight_grad=weight_grad,
         gather=_times(gather_times(program, steps, times, len(table)), scale),
         scatter=_times(scatter_times(program, steps, len(table)), scale),
-        hop=hop,
+        hop=_rounded(scale * _hop(steps)),
         message_bytes=message_bytes,
         activation_bytes=activation_bytes,
         weight_grad_bytes=weight_grad_bytes,
-        kinds=_full_backwards(times, table, scale) | _other_kinds(program, times, len(table), scale),
+        kinds=_full_backwards(times, table, per_task) | _other_kinds(program, times, len(table), per_task),
         fused=_rounded(share),
         unit=unit,
     )

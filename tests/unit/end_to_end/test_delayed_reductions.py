@@ -269,6 +269,10 @@ def test_gathers_are_among_the_costs() -> None:
                 seconds += 0.25 * bool(program.functions[call.function].gathered)
                 events.append(Event(number, call.kind, call.stage, call.microbatch, 0.0, 0.0, seconds))
         found[choice] = measured_costs(program, events, unit="s")
+        if choice == "chunk":  # tasks as if of half a microbatch: a gather is once per run, whatever runs in it
+            halves = [replace(each, slice=(each.microbatch or 0) % 2) for each in events]
+            of_halves = measured_costs(program, halves, unit="s")
+            assert (of_halves.gather, of_halves.forward) == (found[choice].gather, (2,) * 4)
     assert found["microbatch"].gather == 0
     assert found["chunk"].gather == (0.25, 0.5, 0.5, 0.5)  # the backward of stage 0 needs no weight
     assert found["ahead"].gather == (0.25, 0.375, 0.25, 0.25)

@@ -402,7 +402,8 @@ def test_a_memory_limit_chooses_nothing_for_slices() -> None:
         ),
         (
             lambda xs: jaxpp.scan_slices(lambda c, x, i: ((c, x), x), 0.0, xs, 3),
-            "scan_slices: what a slice takes is PyTreeDef(*), what it hands on is PyTreeDef((*, *))",
+            "scan_slices: what a slice takes is PyTreeDef(*), what it hands on is PyTreeDef((*, *)): hand on as many "
+            "arrays as it takes, in the same structure",
         ),
         (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 0), "slices must be at least 1, found 0"),
         (

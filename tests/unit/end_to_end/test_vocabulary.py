@@ -116,8 +116,10 @@ def test_peaks_and_logits() -> None:
         (
             {"embedding": np.zeros((2, 4))},
             ValueError,
-            r"expected an embedding \[vocabulary, width\] with a row or more for each of 3 shards, found \[2, 4\]",
+            r"expected an embedding \[vocabulary, width\] with a row or more for each of 3 shards, found \[2, 4\]: "
+            "take fewer shards, and a schedule of as many meshes",
         ),
+        ({"shards": 0}, ValueError, "shards must be at least 1, found 0"),
         ({"targets": np.zeros((2, 3), np.float32)}, TypeError, "targets are integers, found float32"),
         ({"shards": 2.0}, TypeError, r"shards is a whole number, found 2\.0"),
         ({"hidden": np.zeros((2, 3, 4), int)}, TypeError, "hidden is floating-point, found int64"),
