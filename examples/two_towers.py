@@ -1,16 +1,19 @@
 """Trains on pairs of pictures and texts: an encoder for each, side by side on meshes of their own, and what joins them.
 
     python examples/two_towers.py                        # stages: picture, picture, text, both
+    python examples/two_towers.py --spread               # picture, picture, text, text; and both on all four meshes
     python examples/two_towers.py --check                # and the same steps with plain jax.jit
     python examples/two_towers.py --picture towers.html  # the schedule, above it the one of a chain
 
-What makes it a graph of stages: `AFTER`. It says of each stage which others it reads; the text is encoded without
-waiting for the picture. The order is searched for: no published schedule is one of a graph.
+What makes it a graph of stages: `after`. It says of each stage which others it reads; the text is encoded without
+waiting for the picture. The order is searched for: no published schedule is one of a graph. The first form is the
+multimodal case of FlexPipe (arXiv 2510.05112); the second is the K of Tessel (arXiv 2311.15269): every mesh has a shard
+of what joins them.
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,33 +26,66 @@ from jax.sharding import Mesh
 import jaxpp
 from jaxpp import schedules
 
-STAGES = ("lower layers of the picture", "upper layers of the picture", "text", "both")
-AFTER = [[], [0], [], [1, 2]]
-TIMES = [1.0, 1.0, 2.0, 1.0]  # the text's encoder is one stage, as long as two of the others
-MICROBATCHES, ROWS, WIDTH, STEPS, RATE = 8, 16, 32, 20, 0.02
+MESHES, MICROBATCHES, ROWS, WIDTH, STEPS, RATE = 4, 8, 16, 32, 20, 0.4
 
-Parameters = list[list[jax.Array]]
+Parameters = dict[str, list[list[jax.Array]]]
 
 
-def init() -> Parameters:
-    """Two matrices for each stage, four for the text's."""
-    counts = [2, 2, 4, 2]
-    keys = iter(jax.random.split(jax.random.key(0), sum(counts)))
-    return [[jax.random.normal(next(keys), (WIDTH, WIDTH)) * WIDTH**-0.5 for _ in range(count)] for count in counts]
+@dataclass(frozen=True)
+class Form:
+    """The stages: two of the picture's encoder, those of the text's, and of what joins them.
+
+    Attributes:
+        layers: of each stage of the text's encoder; a stage of the picture's has two.
+        placement: the mesh of each stage, and which stages it reads.
+        times: of a forward of each stage; a backward takes twice as long.
+        shards: of what joins them.
+    """
+
+    layers: tuple[int, ...]
+    placement: schedules.Placement
+    times: tuple[float, ...]
+    shards: int = 1
+
+
+JOINED = Form((4,), schedules.Placement.of(0, 1, 2, 3, after=[[], [0], [], [1, 2]]), (1.0, 1.0, 2.0, 1.0))
+SPREAD = Form(
+    (2, 2),
+    schedules.Placement.of(0, 1, 2, 3, *range(MESHES), 3, after=[[], [0], [], [2], *[[1, 3]] * MESHES, [4, 5, 6, 7]]),
+    (*[1.0] * 4, *[0.25] * MESHES, 0.01),  # the last one adds up what the shards make
+    MESHES,
+)
+
+
+def init(form: Form) -> Parameters:
+    """The matrices of each stage: two or four of an encoder's, two of a shard."""
+    keys = iter(jax.random.split(jax.random.key(0), 8 + 2 * form.shards))
+
+    def matrix(rows: int, columns: int) -> jax.Array:
+        return jax.random.normal(next(keys), (rows, columns)) * WIDTH**-0.5
+
+    part = WIDTH // form.shards
+    encoders = {"picture": (2, 2), "text": form.layers}
+    both = [[matrix(WIDTH, part), matrix(part, WIDTH)] for _ in range(form.shards)]
+    return {"both": both} | {
+        tower: [[matrix(WIDTH, WIDTH) for _ in range(count)] for count in layers] for tower, layers in encoders.items()
+    }
 
 
 def loss(parameters: Parameters, microbatch: Any) -> jax.Array:
     """Mean squared error of what both towers say together."""
-    lower, upper, words, joined = (partial(_layers, weights) for weights in parameters)
-    picture = jaxpp.mark_stage_end(lower(microbatch["picture"]))
-    picture = jaxpp.mark_stage_end(upper(picture))
-    text = jaxpp.mark_stage_end(words(microbatch["text"]))
-    return jaxpp.mark_stage_end(jnp.mean((joined(picture * text) - microbatch["target"]) ** 2))
+    picture, text = (_encoded(parameters[tower], microbatch[tower]) for tower in ("picture", "text"))
+    shards = [jnp.tanh((picture * text) @ into) @ back for into, back in parameters["both"]]
+    if len(shards) > 1:
+        shards = list(map(jaxpp.mark_stage_end, shards))
+    return jaxpp.mark_stage_end(jnp.mean((sum(shards) - microbatch["target"]) ** 2))
 
 
-def _layers(weights: list[jax.Array], x: jax.Array) -> jax.Array:
-    for weight in weights:
-        x = x + jnp.tanh(x @ weight)
+def _encoded(stages: list[list[jax.Array]], x: jax.Array) -> jax.Array:
+    for weights in stages:
+        for weight in weights:
+            x = x + jnp.tanh(x @ weight)
+        x = jaxpp.mark_stage_end(x)
     return x
 
 
@@ -64,12 +100,12 @@ def _updated(weight: jax.Array, gradient: jax.Array) -> jax.Array:
     return weight - RATE / MICROBATCHES * gradient
 
 
-def make_schedules() -> tuple[schedules.Schedule, schedules.Schedule, schedules.Costs]:
+def make_schedules(form: Form) -> tuple[schedules.Schedule, schedules.Schedule, schedules.Costs]:
     """The best that is found for the graph, and for a chain of the same stages, with their costs."""
-    costs = schedules.Costs(forward=TIMES, input_grad=TIMES, weight_grad=TIMES)
-    graph = schedules.Placement.of(0, 1, 2, 3, after=AFTER)
-    chain = schedules.Placement.linear(len(STAGES))
-    found = [schedules.search(4, MICROBATCHES, costs, placement=each, seconds=1) for each in (graph, chain)]
+    costs = schedules.Costs(forward=form.times, input_grad=form.times, weight_grad=form.times)
+    homes = [form.placement[stage] for stage in range(form.placement.stages)]
+    placements = form.placement, schedules.Placement.of(*homes)
+    found = [schedules.search(MESHES, MICROBATCHES, costs, placement=each, seconds=1) for each in placements]
     return replace(found[0], name="a graph"), replace(found[1], name="a chain"), costs
 
 
@@ -81,24 +117,25 @@ def make_batch() -> dict[str, jax.Array]:
     return batch | {"target": jnp.sin(batch["picture"] + batch["text"])}
 
 
-def train(step: Any) -> list[float]:
+def train(step: Any, parameters: Parameters) -> list[float]:
     """The losses of all steps."""
-    parameters, batch, losses = init(), make_batch(), list[float]()
+    batch, losses = make_batch(), list[float]()
     for _ in range(STEPS):
         parameters, value = step(parameters, batch)
         losses.append(float(value))
     return losses
 
 
-def side_by_side(events: Sequence[Any]) -> tuple[float, float]:
+def side_by_side(events: Sequence[Any], text: set[int]) -> tuple[float, float]:
     """Of a traced step the time that the text's encoder takes, and how much of it the picture's runs too."""
     tasks = [event for event in events if event.kind in ("forward", "backward", "input_grad", "weight_grad")]
     edges = sorted({each for event in tasks for each in (event.start, event.end)})
     total = both = 0.0
     for start, end in pairwise(edges):
         running = {event.stage for event in tasks if event.start <= start and end <= event.end}
-        total += (end - start) * (2 in running)
-        both += (end - start) * (2 in running and bool(running & {0, 1}))
+        if running & text:
+            total += end - start
+            both += (end - start) * bool(running & {0, 1})
     return total, both
 
 
@@ -106,9 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, and return the exit code: 1 when --check finds too large a difference."""
     parser = argparse.ArgumentParser(description="two encoders, side by side")
     parser.add_argument("--check", action="store_true", help="compare with plain jax.jit")
+    parser.add_argument("--spread", action="store_true", help="what joins them on all meshes")
     parser.add_argument("--picture", metavar="FILE", help="draw the schedules: .svg, .png or .html")
     options = parser.parse_args(arguments)
-    schedule, chain, costs = make_schedules()
+    form = SPREAD if options.spread else JOINED
+    schedule, chain, costs = make_schedules(form)
     reports = [schedules.simulate(each, costs) for each in (chain, schedule)]
     print(schedule)
     for report in reports:
@@ -118,19 +157,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         schedules.draw(reports, options.picture)
     mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()[: schedule.meshes]), ("mpmd",)), "mpmd")
     step = partial(train_step, schedule=schedule)
-    compiled = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh).compile(init(), make_batch())
-    losses = train(compiled)
-    text, both = side_by_side(compiled.trace(init(), make_batch())[1])
+    compiled = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh).compile(init(form), make_batch())
+    losses = train(compiled, init(form))
+    _, events = compiled.trace(init(form), make_batch())
+    text, both = side_by_side(events, {*range(2, 2 + len(form.layers))})
     print(f"as traced, the text's encoder runs {text * 1e3:.2f} ms, {both / text:.0%} of them beside the picture's")
     print(f"loss {losses[0]:.4f} after the first step, {losses[-1]:.4f} after {STEPS}")
     if not options.check:
         return 0
-    difference = float(np.max(np.abs(np.array(losses) / np.array(train(jax.jit(step))) - 1)))
+    difference = float(np.max(np.abs(np.array(losses) / np.array(train(jax.jit(step), init(form))) - 1)))
     print(f"largest relative difference from plain jax.jit: {difference:.1e}")
     return int(not difference < 1e-5)
 
 
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")  # virtual devices; leave these two lines out where there are real ones
-    jax.config.update("jax_num_cpu_devices", len(STAGES))
+    jax.config.update("jax_num_cpu_devices", MESHES)
     raise SystemExit(main())
