@@ -99,7 +99,7 @@ def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
 
 @once
 def test_a_state_that_stays_on_the_host(results: dict[str, list[Any]]) -> None:
-    assert results["state_on_the_host"] == [["pinned_host"] * 2] * 2
+    assert results["state_on_the_host"] == [["pinned_host"]] * 2
 
 
 def test_residuals_that_go_to_a_peer(results: dict[str, list[Any]]) -> None:
