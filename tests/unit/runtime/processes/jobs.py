@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from unit.end_to_end import decoder, test_vocabulary, tuning
+from unit.end_to_end import decoder, test_vocabulary, transformer, tuning
 
 import jaxpp.api as jaxpp
 from jaxpp import _jobs, load, partition, schedules
