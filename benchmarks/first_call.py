@@ -6,8 +6,8 @@ Both run on the same devices, each in a process of its own, in turns, without a 
 one mesh of all devices: the batch is sharded over its data axis, the parameters over its model axis, as in each stage
 of the pipeline; along the mpmd axis are copies. The first call traces, lowers, rewrites, compiles and runs a step; it
 is timed until all results are ready. Behind each time stands that of the processors, summed over all threads.
-`shared` is the pipeline with `share_tasks="always"`, `restart` the first call in a new process of the step that the
-pipeline's process has saved.
+The pipeline is that of the default `share_tasks="auto"`; `never` is the one with `share_tasks="never"`, `restart` the
+first call in a new process of the step that the pipeline's process has saved.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from typing import Any
 # By part: the seconds that passed, and those of the processors.
 Times = dict[str, tuple[float, float]]
 
-STEPS = ("plain", "pipeline", "shared", "restart")
+STEPS = ("plain", "pipeline", "never", "restart")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -46,11 +46,11 @@ def main() -> None:
         for _ in range(options.repeat):
             for name, measured in found.items():
                 measured.append(_in_process(name, flags, folder))
-    print("| seconds (of the processors) | plain `jax.jit` | pipeline | shared | restart |\n|---|---:|---:|---:|---:|")
+    print("| seconds (of the processors) | plain `jax.jit` | pipeline | never | restart |\n|---|---:|---:|---:|---:|")
     for part in ("tracing and lowering", "passes", "compiling", "loading", "running", "all"):
         cells = [_spread([each[part] for each in found[name] if part in each]) for name in STEPS]
         print(f"| {part} | {' | '.join(cells)} |")
-    for name, other in (("pipeline", "plain"), ("shared", "plain"), ("restart", "pipeline")):
+    for name, other in (("pipeline", "plain"), ("never", "plain"), ("restart", "pipeline")):
         pairs = [(a["all"], b["all"]) for a, b in zip(found[name], found[other], strict=True)]
         print(f"{name} / {other}, run by run: {_spread([(a[0] / b[0], a[1] / b[1]) for a, b in pairs])}")
 
@@ -89,8 +89,8 @@ def measure(name: str, flags: Sequence[str], folder: str) -> Times:
         return _restart(state, batch, folder)
     if name == "plain":
         return _plain(step, options, devices, state, batch)
-    share = "always" if name == "shared" else "never"
-    return _pipeline(step, options, devices, state, batch, share, "" if name == "shared" else folder)
+    share = "never" if name == "never" else "auto"
+    return _pipeline(step, options, devices, state, batch, share, "" if name == "never" else folder)
 
 
 class _Clock:

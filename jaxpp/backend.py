@@ -78,7 +78,7 @@ def backend_of(mesh: MpmdMesh) -> Backend:
         return cast("Backend", mesh.backend)
     if not mesh.is_present:
         return PlanBackend(target_of(mesh.jax_mesh))
-    return LocalBackend(mesh.jax_mesh.devices.flat[0].platform)
+    return LocalBackend(mesh.platform)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def mpmd_jit_with_loop(
     compiler_options: Options | None = None,
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
-    share_tasks: str = "never",
+    share_tasks: str = "auto",
     cuts: Partition | Sequence[int] | None = None,
     recompute: Recompute | None = None,
     memory_limit: int | Sequence[int] | None = None,
@@ -95,7 +95,8 @@ def mpmd_jit_with_loop(
             ("chunk") the whole sums of that stage, or of all stages of its mesh ("step").
         share_tasks: "always" lets the first and the last stage call the programs of the layers that the middle stages
             have, and one of their own for the embedding or the head: less to compile, and one more call for each of
-            their tasks. "never": one call for each.
+            their tasks. "never": one call for each. "auto": shares tasks that are so large that a call more counts for
+            little: of 1e7 FLOPs on each device of a CPU, 1e11 elsewhere. Or from how many FLOPs on, such as "1e9".
         cuts: where every layer is marked, how many layers each stage has, from the first one on: [5, 5, 4, 2]. Or what
             `jaxpp.partition` found, whose schedule then takes the place of that of the loop.
         recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
@@ -130,7 +131,7 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
-    passes["share_tasks"] = ShareTasks(share_tasks).when
+    passes["share_tasks"] = share_tasks if share_tasks == "auto" else ShareTasks(share_tasks).when
     passes |= cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
     for name, limit in (("memory_limit", memory_limit), ("host_memory_limit", host_memory_limit)):

@@ -82,7 +82,7 @@ class ReadStep:
         Raises SavedStepError for code that XLA refuses, when the processes have agreed on the step; ProcessError as
         `load`.
         """
-        backend = LocalBackend(self.lowered.mpmd_mesh.jax_mesh.devices.flat[0].platform)
+        backend = LocalBackend(self.lowered.mpmd_mesh.platform)
         try:
             executable = backend.restore(self.lowered, self.module, self.program, self.options, self.code)
         except jax.errors.JaxRuntimeError as error:

@@ -166,6 +166,11 @@ class MpmdMesh:
         return tuple(found) if found and held == devices else None
 
     @property
+    def platform(self) -> str:
+        """That of its devices: "cpu", "gpu", "tpu"; or of its backend."""
+        return str(self.jax_mesh.devices.flat[0].platform) if self.backend is None else self.backend.platform
+
+    @property
     def platforms(self) -> tuple[str] | None:
         """The platforms for which functions are lowered, ("cpu",) or ("cuda",); None: that of the `jax_mesh`."""
         if self.backend is not None:

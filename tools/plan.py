@@ -34,7 +34,7 @@ from jaxpp.ir.tensors import DTYPES
 from jaxpp.memory_limit import limit_text
 from jaxpp.planning import Plan, PlanError, Target
 from jaxpp.planning.backend import plan_program
-from jaxpp.program import ProgramModule, rewritten
+from jaxpp.program import ProgramModule, rewritten, shared_from
 from jaxpp.step import LoweredStep
 from jaxpp.task_times import Rates
 from jaxpp.tools import source, streams
@@ -240,7 +240,8 @@ def _of_module(options: argparse.Namespace, target: Target, data: bytes) -> Plan
     host_limit = limit_text(options.host_memory_limit, count, "host_memory_limit")
 
     def make(limits: str) -> tuple[ProgramModule, Plan]:
-        passes = {"memory_limit": limits, "host_memory_limit": host_limit}
+        shared = shared_from(target.devices[0].platform)
+        passes = {"memory_limit": limits, "host_memory_limit": host_limit, "share_tasks": shared}
         program = rewritten(own_copy(lowered), options.schedule or "", count, passes, rates=rates)
         return program, plan_program(program, target, name.removeprefix("jit_")).plan
 

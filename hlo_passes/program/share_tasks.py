@@ -1,5 +1,6 @@
 """`share-tasks`: the first and the last stage call the programs of a middle one, so that fewer are compiled."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.inclusion import Body, BodyOp, find
 from jaxpp.ir import attributes as at
+from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import has_side_effect, kind_and_stage, name_of, nested
 from jaxpp.ir.outlining import Outlined, outline_members
 from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 
-CHOICES = ("never", "always")
+_LEAST_FLOPS = {"never": math.inf, "always": 0.0}
 _KINDS = ("forward", "backward", "input_grad", "weight_grad")
 
 
@@ -32,10 +34,11 @@ class ShareTasks(Pass):
     A task is divided where at least half of its operations, with those in loops, are those of the other task, and
     where the rest comes before or behind them as a whole. Which of its operations these are is found from the kinds of
     operations that are as frequent in both, and from what they use. Tasks that are one call with others stay whole, as
-    do those that gather weights.
+    do those that gather weights, and those whose layers read values that are sharded otherwise than in the other task.
 
     Options:
-        when: `never`, or `always` where it can be done.
+        when: `never`, `always` where it can be done, or where both tasks take at least so many FLOPs on each device,
+            such as `1e7`.
 
     Preconditions: `infer-placement` ran.
 
@@ -50,17 +53,26 @@ class ShareTasks(Pass):
     when: str = "never"
 
     def __post_init__(self) -> None:
-        if self.when not in CHOICES:
-            raise ValueError(f"share_tasks is {self.when!r}, expected one of {', '.join(CHOICES)}")
+        if not self._least_flops >= 0:
+            raise ValueError(f"share_tasks is {self.when!r}, expected never, always, or a number of FLOPs such as 1e7")
+
+    @property
+    def _least_flops(self) -> float:
+        """The FLOPs on each device from which on tasks are divided; nan if `when` does not say it."""
+        try:
+            return _LEAST_FLOPS[self.when] if self.when in _LEAST_FLOPS else float(self.when)
+        except ValueError:
+            return math.nan
 
     def run(self, module: ir.Module) -> None:
         """Divide tasks of `module`. Raises PassError where something is on no mesh."""
         line = check_placed(module)
-        divisions = _divisions(line.steps) if self.when == "always" else {}
+        shardings, least = Shardings(module), self._least_flops
+        divisions = _divisions(_large_tasks(module, line.steps, least), shardings) if least < math.inf else {}
         if not divisions:
             leave(module, line)
             return
-        shardings, steps = Shardings(module), list[Step[ir.Value]]()
+        steps = list[Step[ir.Value]]()
         functions = {each: division.make(module, shardings) for each, division in divisions.items()}
         instead: dict[ir.Value, ir.Value] = {}
         for step in line.steps:
@@ -100,13 +112,13 @@ class _Division:
     rest_is_first: bool
 
     @staticmethod
-    def of(large: Body, small: Body) -> "_Division | None":
+    def of(large: Body, small: Body, shardings: Shardings) -> "_Division | None":
         """Divide a task; None where that can't be done in two calls, or is not worth while."""
         work = _work(large)
         if not _work(small) < work <= 2 * _work(small):
             return None
         values = find(small, large)
-        if values is None:
+        if values is None or any(shardings.of(values[each]) != shardings.of(each) for each in small.arguments):
             return None
         shared = {
             result for each in small.ops if not each.is_constant for result in map(values.__getitem__, each.results)
@@ -152,11 +164,17 @@ def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> li
     return found[::-1]
 
 
-def _divisions(steps: Iterable[Step[ir.Value]]) -> dict[str, _Division]:
-    """How tasks are divided, by the names of their functions; none by one that is divided itself."""
+def _large_tasks(module: ir.Module, steps: Iterable[Step[ir.Value]], least: float) -> list[ir.Operation]:
+    """The functions of tasks that take at least so many FLOPs on each device."""
     functions = {step.callee: step.function for step in steps if step.function is not None and _is_task(step)}
+    counter, devices = FlopCounter(module), at.integer(module.operation, at.PARTITIONS) or 1
+    return [each for each in functions.values() if not least or counter.inside(each) >= least * devices]
+
+
+def _divisions(functions: Iterable[ir.Operation], shardings: Shardings) -> dict[str, _Division]:
+    """How tasks are divided, by the names of their functions; none by one that is divided itself."""
     by_kind: defaultdict[str, list[Body]] = defaultdict(list)
-    for function in functions.values():
+    for function in functions:
         kind, _ = kind_and_stage(function)
         gathers = any(at.GATHER in entry for entry in at.result_attributes(function))
         if kind in _KINDS and at.SUMS not in function.attributes and not gathers and not has_side_effect(function):
@@ -167,7 +185,7 @@ def _divisions(steps: Iterable[Step[ir.Value]]) -> dict[str, _Division]:
         for body in sorted(bodies, key=_work):
             if body.text in whole:
                 continue
-            divisions = (_Division.of(body, each) for each in reversed(whole.values()))
+            divisions = (_Division.of(body, each, shardings) for each in reversed(whole.values()))
             division = next((each for each in divisions if each is not None), None)
             if division is None:
                 whole[body.text] = body

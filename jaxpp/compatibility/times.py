@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from jaxpp.runtime import Event
+from jaxpp.schedules.formats.chrome_trace import Label
 
 Times = dict[str, list[float]]
 
@@ -44,9 +45,16 @@ def current_times() -> Times | None:
 
 
 def record(times: Times, events: Sequence[Event]) -> None:
-    """Add the tasks among the events of a step."""
+    """Add the tasks among the events of a step; one of several calls takes the time of all of them."""
+    tasks: defaultdict[tuple[str, int, tuple[Label, ...]], float] = defaultdict(float)
     for event in events:
-        if event.target is None:
-            tasks = " + ".join(f"{each.kind} {each.stage}" for each in event.labels if each.stage is not None)
-            name = tasks or f"{event.kind} on mesh {event.mesh}"
-            times.setdefault(name, []).append(1e3 * event.seconds)
+        if event.target is not None:
+            continue
+        labels = tuple([each for each in event.labels if each.stage is not None])
+        if labels:
+            name = " + ".join(f"{each.kind} {each.stage}" for each in labels)
+            tasks[name, event.mesh, labels] += 1e3 * event.seconds
+        else:
+            times.setdefault(f"{event.kind} on mesh {event.mesh}", []).append(1e3 * event.seconds)
+    for (name, *_), milliseconds in tasks.items():
+        times.setdefault(name, []).append(milliseconds)

@@ -7,10 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import assert_same, lowered, make_mesh, plain_of, sgd_step
+from unit.end_to_end.compare import assert_same, batch, check, lowered, make_mesh, plain_of, sgd_step, weights
 
 import jaxpp.api as jaxpp
+from jaxpp.compatibility.times import record
 
 STAGES = 3
 
@@ -43,6 +45,9 @@ def test_the_first_and_the_last_stage_call_the_programs_of_the_layers() -> None:
     assert_same(found, whole.compile()(*given), exact=True)
     first = [each for each in events if (each.kind, each.stage, each.target) == ("forward", 0, None)]
     assert [each.microbatch for each in first] == [0, 0, 1, 1, 2, 2, 3, 3]
+    by_task: dict[str, list[float]] = {}
+    record(by_task, events)
+    assert [len(by_task[f"forward {stage}"]) for stage in range(STAGES)] == [4] * STAGES
     times = [1e3 * (one.seconds + other.seconds) for one, other in zip(first[::2], first[1::2], strict=True)]
     assert compiled.costs(events).table()["forward"][0] == pytest.approx(sorted(times[1:])[1], rel=1e-5)
 
@@ -81,6 +86,47 @@ def test_operations_that_only_look_alike_are_not_shared() -> None:
     assert_same(shared.compile()(*given), plain_of(step)(*given))
 
 
-def test_there_are_two_choices() -> None:
-    with pytest.raises(ValueError, match=r"^share_tasks is 'auto', expected one of never, always$"):
-        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(STAGES), share_tasks="auto")
+@pytest.mark.parametrize("when", ["sometimes", "-1", "nan"])
+def test_choices(when: str) -> None:
+    message = f"share_tasks is {when!r}, expected never, always, or a number of FLOPs such as 1e7"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(STAGES), share_tasks=when)
+
+
+def test_large_tasks_are_shared_unless_told_otherwise() -> None:
+    """The forward of a layer takes 2 * 32 * width * width FLOPs on a mesh, half of them on each device."""
+
+    def step(params: Any, batch: Any) -> Any:
+        return sgd_step(params, batch, schedule="1f1b", loss=dense_loss)
+
+    def dense_loss(params: Any, microbatch: Any) -> jax.Array:
+        x = microbatch["x"] - microbatch["x"].mean()
+        for w in params:
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ w))
+        return ((x - microbatch["y"]) ** 2).mean()
+
+    for width, is_shared in ((512, False), (640, True)):
+        microbatches = {name: jax.ShapeDtypeStruct((4, 32, width), jnp.float32) for name in "xy"}
+        given = ([jax.ShapeDtypeStruct((width, width), jnp.float32)] * STAGES, microbatches)
+        options: dict[str, Any] = {"in_shardings": (P(), P(None, "data"))}
+        program = lowered(step, given, make_mesh(STAGES, data=2), **options).program()
+        assert ("forward_2_own" in functions(program)) == is_shared
+        never = lowered(step, given, make_mesh(STAGES, data=2), share_tasks="never", **options).program()
+        assert "forward_2_own" not in functions(never)
+
+
+def test_layers_whose_inputs_are_sharded_otherwise_are_not_shared() -> None:
+    """Between stages activations are sharded over the model axis too; the batch that the first stage reads is not."""
+
+    def step(params: Any, batch: Any) -> Any:
+        return sgd_step(params, batch, schedule=jaxpp.Interleaved1F1B(num_stages=4, mpmd_dim=2), loss=layers)
+
+    def layers(params: Any, microbatch: Any) -> jax.Array:
+        x = microbatch["x"]
+        for w, scale in params:
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ w * scale))
+        return ((x - microbatch["y"]) ** 2).mean()
+
+    params = [(w, jnp.ones(8)) for w in weights(4)]
+    options: dict[str, Any] = {"in_shardings": ([(P(None, "model"), P("model"))] * 4, P())}
+    check(step, (params, batch(4)), make_mesh(2, model=2), share_tasks="always", **options)
