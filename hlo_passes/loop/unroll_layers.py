@@ -15,6 +15,7 @@ from jaxpp.ir.build import clone, replace
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, loop_body, main_of, nested, nested_by_name, operations, terminator
+from jaxpp.ir.tasks import op_of
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class UnrollLayers(Pass):
             return
         schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
         weaves = schedule is None or any(len({task.microbatch for task in cell}) > 1 for cell in schedule.fused)
-        inside = {op for loop in loops for op in nested(loop)} if weaves else set[ir.Operation]()
-        for mark in [mark for mark in marks if mark not in inside]:
+        main = body_of(main_of(module))
+        for mark in [mark for mark in marks if not weaves or op_of(main, mark) not in loops]:
             replace(mark, mark.operands)
 
 

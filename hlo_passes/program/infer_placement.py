@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.placement import place, sources_of
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, numbers
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, following, main_of, operations, terminator
+from jaxpp.ir.functions import body_of, call, following, main_of, operations, program_order, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_unrolled, main_line
@@ -258,9 +258,8 @@ class _Regroup:
         graph = self._graph
         shardings = Shardings(self._module)
         order = {node: number for number, node in enumerate(graph.ops)}
-        stacked = graph.stacks.concatenations
-        end = next((op for op in operations(body_of(graph.main)) if op in stacked), None) if stacked else None
-        end = end or self._return.op
+        stacked = [stack.op for stack in graph.stacks.results.values()]
+        end = min(stacked, key=program_order, default=self._return.op)
         first_task = graph.tasks[0].op if graph.tasks else end
         made: dict[ir.Value, ir.Value] = {}
         for key in self._sorted_keys():
