@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.pieces import Evaluator, Piece, Pieces
 from jaxpp.hlo_passes.loop.stack_reads import Homes, Read, StackReads
-from jaxpp.hlo_passes.loop.transfer import Rows, is_by_rows, mapped
+from jaxpp.hlo_passes.loop.transfer_functions import Rows, is_by_rows, mapped
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import combine, erase_dead
 from jaxpp.ir.functions import body_of, main_of, nested, operations, reducer

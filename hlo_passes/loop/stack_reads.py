@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.transfer import is_by_rows
+from jaxpp.hlo_passes.loop.transfer_functions import is_by_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import body_of, terminator

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 from jaxpp.schedules.search.cells import Cells
-from jaxpp.schedules.search.runs import EARLY, Run, special_cells
+from jaxpp.schedules.search.order_times import EARLY, OrderTimes, special_cells
 
 _STEP: Final = 4
 """What it costs to run a cell because of a change, in cells of a run of all."""
@@ -34,7 +34,7 @@ class Settled(ABC):
         rows: the cells of each mesh.
         end_of: when each cell ends.
         value: the objective.
-        cost: what should become small, see `Run.cost`.
+        cost: what should become small, see `OrderTimes.cost`.
         last: a cell that ends last, and when its mesh began.
         work: what has been done, in cells that have run.
     """
@@ -102,16 +102,16 @@ class Whole(Settled):
     def __init__(self, cells: Cells) -> None:
         super().__init__(cells)
         self.special = special_cells(cells)
-        self._take(Run(cells, self.rows, math.inf))
+        self._take(OrderTimes(cells, self.rows, math.inf))
 
-    def _take(self, run: Run) -> None:
+    def _take(self, run: OrderTimes) -> None:
         self.end_of, self.value, self.cost, self.last = run.end_of, run.value, run.cost, run.last
         self.ends, self.leads = run.ends, run.leads
 
     def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
         row = self.rows[mesh]
         new = [*row[:first], *window, *row[first + len(window) :]]
-        run = Run(self.cells, [*self.rows[:mesh], new, *self.rows[mesh + 1 :]], most)
+        run = OrderTimes(self.cells, [*self.rows[:mesh], new, *self.rows[mesh + 1 :]], most)
         self.work += _SPECIAL * run.steps
         if not run.whole or run.cost > most or not run.fits_by_time():
             return False
@@ -153,7 +153,7 @@ class Partly(Settled):
         for cell, waits in enumerate(cells.waits):
             for need, delay in waits:
                 self.users[need].append((cell, delay))
-        self.end_of = [*Run(cells, self.rows, math.inf).end_of, *[0.0] * meshes]
+        self.end_of = [*OrderTimes(cells, self.rows, math.inf).end_of, *[0.0] * meshes]
         self.tails = [0.0] * (count + meshes)
         self.times = [*cells.times, *[0.0] * meshes]
         self.starts, self.average = [0.0] * meshes, 0.0
