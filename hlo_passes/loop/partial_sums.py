@@ -82,7 +82,7 @@ def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], GroupedDime
 
 
 def _axes_of_cut(mesh: MeshAxes, op: ir.Operation, cuts: GroupedDimensions) -> tuple[str, ...]:
-    """The axes that shard the operands of `op` along `cuts`; none unless their shards are equal and the only ones."""
+    """The axes that shard the operands of `op` along `cuts`; none if these differ, or the shards are unequal."""
     shardings = [(mesh.read(op.operands[number]), dimension) for number, dimension in cuts.items()]
     choices = {axes[dimension] for axes, dimension in shardings} - {()}
     if len(choices) != 1:

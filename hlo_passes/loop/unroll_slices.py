@@ -105,9 +105,9 @@ class UnrollSlices(Pass):
 
 
 def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: schedules.Schedule) -> None:
-    """Say on what the forward of each slice computes which slice that is, where no loop is over slices.
+    """Write `jaxpp.slice` on the operations of each slice's forward, in a model without a loop over slices.
 
-    What is cheaply made of the microbatch and of constants, as the targets of all slices, belongs to none.
+    Cheap values that are made of the microbatch and constants alone, such as the targets of all slices, belong to none.
 
     Raises PassError for marks of another number of slices than the schedule has.
     """
@@ -186,9 +186,9 @@ class _Unrolling:
     """Unrolls one loop over slices.
 
     Attributes:
-        new: what its slices make.
-        last: (first, last) of each value that the last slice hands to no other, as the others do.
-        first: what makes the first values outside of the microbatch loop.
+        new: the values that its slices make.
+        last: for each value that slices hand on, (the initial value, the value that the last slice hands to no other).
+        first: the operations that make initial values outside of the microbatch loop.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class _Unrolling:
         self._sums = self._find_sums()
 
     def run(self) -> None:
-        """Replace the loop by its slices. made: what loops over slices before this one made."""
+        """Replace the loop by its slices."""
         carried = first = [self._first(position, value) for position, value in enumerate(self._loop.operands)]
         count = len(self._numbers)
         for trip in range(count):
@@ -253,9 +253,10 @@ class _Unrolling:
         return values
 
     def _find_counted(self) -> dict[ir.Value, tuple[int, int]]:
-        """(start, step) of what is a difference with a count: as JAX counts down in the gradient of a scan.
+        """(start, step) of each integer that is a difference with a count: JAX counts down in the gradient of a scan.
 
-        Made of the slice's number, as in the forward, for `jax.checkpoint` to compute the same marks again.
+        Such an integer is computed from the number of the slice, as in the forward. Only then are the marks that
+        `jax.checkpoint` rematerialises equal to those of the forward.
         """
         found: dict[ir.Value, tuple[int, int]] = {}
         for op in self._ops:
@@ -267,7 +268,7 @@ class _Unrolling:
         return found
 
     def _count(self, type_: ir.Type, start: int, step: int, number: int) -> ir.Value:
-        """What a count of the loop is in the slice of this number: made of the number that the outer loop carries."""
+        """A count of the loop in the slice of this number, computed from the number that the outer loop carries."""
         if self._is_backward:  # trip t does slice n - 1 - t
             start, step = start + step * (len(self._numbers) - 1), -step
 

@@ -85,7 +85,7 @@ class Settled(ABC):
 
     @abstractmethod
     def ahead(self, cell: int, latest: float) -> list[int]:
-        """Those of the same mesh whose end a cell may have waited for, until `latest`, for what it uses."""
+        """The cells of the same mesh that end at `latest` or later, and for which a cell may have waited."""
 
 
 def settled(cells: Cells) -> Settled:
@@ -94,9 +94,10 @@ def settled(cells: Cells) -> Settled:
 
 
 class Whole(Settled):
-    """All that is run again with each change.
+    """Runs all cells again after each change.
 
-    Cells run beside their mesh, memory depends on times, or how long a cell takes depends on the one before it.
+    It has to where cells run beside their mesh, where memory depends on times, and where the time of a cell depends on
+    the cell before it.
     """
 
     def __init__(self, cells: Cells) -> None:
@@ -136,7 +137,7 @@ class Whole(Settled):
 
 
 class Partly(Settled):
-    """Where each cell has its turn on one mesh.
+    """Runs only those cells again that a change makes earlier or later; each cell has its turn on one mesh.
 
     Beside the cells there is a number for each mesh, of what stands before its first cell and behind its last.
 
