@@ -72,9 +72,10 @@ class UnrollLayers(Pass):
             return
         schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
         weaves = schedule is None or any(len({task.microbatch for task in cell}) > 1 for cell in schedule.fused)
-        main = body_of(main_of(module))
-        for mark in [mark for mark in marks if not weaves or op_of(main, mark) not in loops]:
-            replace(mark, mark.operands)
+        kept = [weaves and len(loops) > 0 and op_of(loops[0].block, mark) in loops for mark in marks]
+        for mark, stays in zip(marks, kept, strict=True):
+            if not stays:
+                replace(mark, mark.operands)
 
 
 def _has_marks(loop: ir.Operation) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects import func, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
@@ -320,9 +320,9 @@ class _MeshWriter:
         block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
         self._line = MeshLine([], list(block.arguments))
-        op = ir.Operation.create("stablehlo.create_token", self._tokens, ip=self._ip, loc=self._unknown)
+        self._token: ir.Value = stablehlo.create_token(ip=self._ip, loc=self._unknown)
+        op = ir.OpResult(self._token).owner.operation
         self._line.steps.append(Step(op, op.name, [], ()))
-        self._token = op.result
         self._send(line.sends.get(-1, []))
         for number, step in enumerate(line.steps):
             if isinstance(step, _Receive):
