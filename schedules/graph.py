@@ -199,7 +199,7 @@ def _find_waits(graph: Graph) -> None:
             waits = nothing
             for need in graph.needs[number]:
                 if start <= need < stop:
-                    # What is earlier on the mesh is done by then, but for what runs beside it.
+                    # Earlier tasks of the mesh have ended by then, except those that run beside it.
                     if need >= after or (need < head and need in asides):
                         waits = (*waits, need)
                     continue
