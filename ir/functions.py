@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cmp_to_key
 from graphlib import CycleError, TopologicalSorter
 from io import BytesIO
 
@@ -63,6 +64,14 @@ def following(op: ir.Operation) -> Iterator[ir.Operation]:
     while (behind := after(op).ref_operation) is not None:
         op = behind.operation
         yield op
+
+
+def _compare(one: ir.Operation, other: ir.Operation) -> int:
+    return other.is_before_in_block(one) - one.is_before_in_block(other)
+
+
+program_order = cmp_to_key(_compare)
+"""A key that sorts operations of one block in the order in which they stand there."""
 
 
 def terminator(block: ir.Block) -> ir.Operation:

@@ -1,4 +1,8 @@
-"""Operations by their numbers: to hash an MLIR object, or to read it again, takes longer than using it."""
+"""Operations by their numbers, each read once: reading one through the bindings takes longer than using it.
+
+Operations are no keys of dictionaries: their hash is made of their operands and attributes, so that an edit loses them.
+Numbers are keys, or results. The tests make it an error to hash an operation.
+"""
 
 from collections.abc import Mapping, Sequence
 

@@ -107,8 +107,8 @@ def task_inside(op: ir.Operation, body: ir.Block) -> StageTask | None:
 
 
 def op_of(body: ir.Block, op: ir.Operation) -> ir.Operation:
-    """The operation of `body` that is `op`, or has it inside."""
-    while op.block != body and op.parent is not None:
+    """The operation of `body` that is `op`, or has it inside; the module where there is none."""
+    while op.parent is not None and op.block != body:  # a module is in no block, and MLIR crashes when asked for it
         op = op.parent.operation
     return op
 

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from jaxpp.argument_moves import Moves
 from jaxpp.backend import CompiledProgram
 from jaxpp.compatibility.times import current_times
 from jaxpp.hlo_passes import PassError
 from jaxpp.ir.errors import ProgramError
-from jaxpp.moves import Moves
 from jaxpp.partitioning import LayeredStep, Layers
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event

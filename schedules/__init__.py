@@ -43,7 +43,6 @@ from jaxpp.schedules.blocks import block
 from jaxpp.schedules.check import check
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.cuts import equal_cuts
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.fill import bubbles_used, fill
 from jaxpp.schedules.formats.picture import draw, draw_history
@@ -98,6 +97,7 @@ from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward, subdivide
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search import Found, Partition, Tuned, improve, make, partition, search, tune
+from jaxpp.schedules.sequence_cuts import equal_cuts
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.steps import UPDATE, first_step, in_steps, is_in_one_order, repeat, steps_of
 from jaxpp.schedules.task import Placement, Task

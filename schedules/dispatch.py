@@ -111,7 +111,7 @@ class Dispatch:
             self.touched.add(mesh)
 
     def _decide(self, mesh: int, now: float) -> None:
-        """Start the best that is ready and fits, and before it what has a track of its own."""
+        """Start the best task that is ready and fits; before it, those that have a track of their own."""
         ready, tracks = self.ready[mesh], self.tracks
         while True:
             best, least = -1, None

@@ -18,7 +18,7 @@ from jaxpp.schedules.task import Cell, Placement, Task
 CellRows: TypeAlias = tuple[tuple[Cell, ...], ...]
 """For each mesh its cells in order."""
 
-Numbers: TypeAlias = Sequence[int]
+TaskNumbers: TypeAlias = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Graph:
     asides: set[int] = field(default_factory=set[int])
     sources: dict[int, int] = field(default_factory=dict[int, int])
     partners: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    needs: list[Numbers] = field(default_factory=list)
+    needs: list[TaskNumbers] = field(default_factory=list)
     lacking: dict[int, list[Task]] = field(default_factory=dict)
     transfers: list[tuple[int, int]] = field(default_factory=list)
     borders: list[int] = field(default_factory=list)
-    sends: list[Numbers] = field(default_factory=list)
-    waits: list[Numbers] = field(default_factory=list)
+    sends: list[TaskNumbers] = field(default_factory=list)
+    waits: list[TaskNumbers] = field(default_factory=list)
 
     @cached_property
     def homes(self) -> list[int]:
@@ -186,7 +186,7 @@ def _find_waits(graph: Graph) -> None:
     meshes, base = len(graph.rows), len(graph.tasks)
     tasks, asides, sources, borders = graph.tasks, graph.asides, graph.sources, graph.borders
     transfers, sends, all_waits = graph.transfers, graph.sends, graph.waits
-    nothing: Numbers = ()
+    nothing: TaskNumbers = ()
     sends.extend([nothing] * base)
     known: dict[int, int] = {}
     for mesh, row in enumerate(graph.rows):
@@ -199,7 +199,7 @@ def _find_waits(graph: Graph) -> None:
             waits = nothing
             for need in graph.needs[number]:
                 if start <= need < stop:
-                    # What is earlier on the mesh is done by then, but for what runs beside it.
+                    # Earlier tasks of the mesh have ended by then, except those that run beside it.
                     if need >= after or (need < head and need in asides):
                         waits = (*waits, need)
                     continue

@@ -77,7 +77,10 @@ class _Trip(NamedTuple):
 
 
 def _in_time(timeline: Timeline, lives: Sequence[Life], seconds: Sequence[float]) -> list[_Trip]:
-    """The activations that are back in time: each way takes one at a time, there at once, back at the last moment."""
+    """The activations that can be copied and brought back in time.
+
+    Each direction copies one activation at a time: to the host as early as possible, and back as late as possible.
+    """
     starts, ends = timeline.starts, timeline.ends
     going = sorted(lives, key=lambda life: life.read)
     while True:

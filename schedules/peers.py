@@ -81,10 +81,10 @@ def _checked_peers(peers: Sequence[int] | None, meshes: int) -> list[int]:
 def _evicted(
     name: str, pair: tuple[int, int], rows: Sequence[Timeline], limit: int | None, kept: Sequence[int]
 ) -> list[Life]:
-    """The activations that leave the first mesh of a pair for the second, as few as keep both to the limit.
+    """The activations that leave the first mesh of a pair for the second: the fewest with which both keep the limit.
 
-    Without a limit to the least that is possible, from half of what both keep on: less than that can't be done where
-    some are offloaded.
+    Without a limit the lowest possible one is found. The search begins at half of what both meshes keep, and goes on to
+    higher limits where that is impossible, as with activations that are offloaded.
     """
     home, peer = pair
     least = limit or (kept[home] + kept[peer] + 2) // 2
@@ -104,8 +104,9 @@ def _evicted(
 def _fewest(home: Timeline, peer: Timeline, limit: int) -> list[Life] | None:
     """As few activations of a mesh as must leave it for a peer, so that both keep to the limit; None if they can't.
 
-    An integer programme: in each cell of the one mesh so many must be away, in each of the other so many may be there.
-    As the cells in which one is away are neighbours, it has whole numbers as its solution mostly, without a search.
+    An integer programme: for each cell of one mesh it says how many activations must be away, for each cell of the
+    other how many may be there. An activation is away in consecutive cells, so that the relaxation mostly has a
+    solution in whole numbers, without a search.
     """
     lives = home.lives
     must = _members([range(life.made + 2, life.read - 1) for life in lives], len(home.alive))

@@ -169,7 +169,7 @@ class Problem:
                     start += leads[mesh][position]
                 if need >= 0:
                     if len(ends[need]) <= len(mine):
-                        # A type has one user on each other mesh at most, and that waits in one place.
+                        # A type has at most one user on another mesh: one mesh at most waits for it.
                         waiting[need] = mesh
                         break
                     arrives = ends[need][len(mine)] + delays[each]

@@ -8,18 +8,26 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxpp.schedules.costs import UNITS, Costs
 from jaxpp.schedules.errors import ScheduleError, one_of
-from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
+from jaxpp.schedules.formats.chrome_trace import (
+    COMPUTE,
+    Arrow,
+    Bar,
+    Floats,
+    Label,
+    Memory,
+    curve,
+    in_order,
+    print_chrome_trace,
+)
 from jaxpp.schedules.pools import Sizes, byte_sizes, changes, share_sizes
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import SweptTimes
 from jaxpp.schedules.task import Task
 
 Release: TypeAlias = Literal["W", "B", "half"]
-Numbers: TypeAlias = NDArray[np.float64]
 
 KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
 """What lives on from the input gradient to the weight gradient, as a share of a stage's activations."""
@@ -60,12 +68,12 @@ class Report:
     run: SweptTimes
 
     @cached_property
-    def start(self) -> tuple[Numbers, ...]:
+    def start(self) -> tuple[Floats, ...]:
         """The start of every task: an array per mesh, in the order of `schedule.orders`."""
         return self._rows(self.run.starts)
 
     @cached_property
-    def end(self) -> tuple[Numbers, ...]:
+    def end(self) -> tuple[Floats, ...]:
         """The end of every task: an array per mesh, in the order of `schedule.orders`."""
         return self._rows(self.run.ends)
 
@@ -170,7 +178,7 @@ class Report:
         """Return for each mesh the most bytes of activations alive at once, with the sizes that the costs give."""
         return [_peak(deltas) for _, deltas in (self.live_bytes(mesh) for mesh in self._meshes)]
 
-    def activations(self, mesh: int, released_at: Release = "W") -> tuple[Numbers, Numbers]:
+    def activations(self, mesh: int, released_at: Release = "W") -> tuple[Floats, Floats]:
         """Return the times at which the number of activations of a mesh changes, in order, and by how much.
 
         Raises:
@@ -179,7 +187,7 @@ class Report:
         one_of(list(KEPT), released_at, "released_at")
         return self._memory(mesh, share_sizes(self.schedule, KEPT[released_at], self.costs.size(self.schedule)))
 
-    def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Numbers, Numbers]:
+    def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Floats, Floats]:
         """Return the times at which the bytes of activations of a mesh change, in order, and by how much.
 
         A stage that recomputes keeps its input until then; the first stage's input is an argument of the step.
@@ -227,12 +235,12 @@ class Report:
     def _meshes(self) -> range:
         return range(self.schedule.meshes)
 
-    def _rows(self, numbers: list[float]) -> tuple[Numbers, ...]:
+    def _rows(self, numbers: list[float]) -> tuple[Floats, ...]:
         array = np.array(numbers)
         return tuple(array[row.start : row.stop] for row in self.schedule.graph.rows)
 
     @cached_property
-    def _cells(self) -> list[Numbers]:
+    def _cells(self) -> list[Floats]:
         """For each mesh the (start, end) of its cells in order, without those on other tracks."""
         graph = self.schedule.graph
         first = np.array(graph.spans) > 0
@@ -240,7 +248,7 @@ class Report:
         times = np.stack([self.run.starts, self.run.ends], axis=1)
         return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
 
-    def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> tuple[Numbers, Numbers]:
+    def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> tuple[Floats, Floats]:
         """Return the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
 
         Raises:
@@ -260,7 +268,7 @@ class Report:
         return in_order(times, deltas)
 
 
-def _peak(deltas: Numbers) -> float:
+def _peak(deltas: Floats) -> float:
     return float(max(deltas.cumsum(), default=0.0))
 
 

@@ -95,7 +95,7 @@ def insert(
 
 
 def split_backward(schedule: Schedule, *stages: int, delay: int = 0) -> Schedule:
-    """Each backward as its two halves, the weight gradient of a mesh `delay` of its split backwards later.
+    """Split each backward into its two halves; a weight gradient runs `delay` split backwards of its mesh later.
 
     Raises:
         ScheduleError: a stage does not exist, or the delay is not a whole number of at least 0.
@@ -137,13 +137,13 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
 
 
 def subdivide(schedule: Schedule, parts: int) -> Schedule:
-    """Each stage as several, one after the other on its mesh: a finer grain for what waits and what is done again.
+    """Divide each stage into several on the same mesh: offloads and recomputes of the result are of smaller parts.
 
-    A task becomes its parts, those of a backward in reverse; of tasks that are fused, a part of each is; of those of
-    one microbatch, such as a forward and its own backward, the last part of one with the first part of the next. What
-    the tasks take together stays, and so does the order of the schedule. The model has `parts` times as many marks.
-    Done to the result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a part
-    at a time, and the temporaries are those of a part.
+    Each task becomes its parts, one after the other, those of a backward in reverse. Of fused tasks one part of each is
+    fused; where they are of one microbatch, such as a forward and its own backward, only the last part of one and the
+    first part of the next. The time of a task and the order of the schedule stay. The model has `parts` times as many
+    marks. On the result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a
+    part at a time, and the temporaries are those of a part.
 
     Args:
         schedule: of forwards and backwards, whole or split.

@@ -212,7 +212,7 @@ def is_in_one_order(schedule: Schedule) -> bool:
 
 
 def _of_each_stage(row: Iterable[Cell], beside: Collection[str]) -> Mapping[tuple[str, int], list[tuple[int, int]]]:
-    """Of each kind and stage its (microbatch, slice) in order, but for what runs beside the other tasks of its mesh."""
+    """For each kind and stage the (microbatch, slice) of its tasks in order, but for kinds beside the mesh."""
     found = defaultdict[tuple[str, int], list[tuple[int, int]]](list)
     for cell in row:
         for task in cell:

@@ -44,6 +44,8 @@ In the order in which `jaxpp-opt --pipeline mpmd` runs them. Alone, a pass is ru
 
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _EXCERPT = re.compile(r"^<!-- after ([\w-]+): ([^\n]*) -->\n(?:\n```mlir\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_VALUE = re.compile(r"`(%[\w#]+)`")
 _HEADER = re.compile(r"^// -----// after ([\w-]+) //----- //\n", re.MULTILINE)
 # An excerpt leaves out the types of operands, results and attributes, and the precision of products.
 _LEFT_OUT = re.compile(
@@ -90,7 +92,8 @@ def tour_page(text: str) -> str:
     """Return the page docs/tour.md, which is `text`, with the excerpts that it asks for.
 
     Raises:
-        ValueError: a marker names no pass of the pipeline, or no line matches its pattern.
+        ValueError: a marker names no pass of the pipeline, or no line matches its pattern; or the text of a section
+            names a value, as `%8#0`, that its excerpts don't have.
     """
     modules = _modules(text)
 
@@ -103,7 +106,14 @@ def tour_page(text: str) -> str:
             raise ValueError(f"`after {name}`: no line matches `{pattern}`")
         return "\n".join([f"<!-- after {name}: {pattern} -->", "", "```mlir", *lines, "```", ""])
 
-    return _EXCERPT.sub(excerpt, text)
+    page = _EXCERPT.sub(excerpt, text)
+    for section in page.split("\n## "):
+        code, prose = "\n".join(_CODE.findall(section)), _CODE.sub("", section)
+        missing = [name for name in _VALUE.findall(prose) if not re.search(rf"{name}\b", code)]
+        if missing:
+            title = section.partition("\n")[0]
+            raise ValueError(f"`{title}`: the text names {', '.join(missing)}, which no excerpt of the section has")
+    return page
 
 
 def _modules(text: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ import inspect
 import re
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.tools.arguments import Passes, Pipelines
+from jaxpp.tools.opt_arguments import Passes, Pipelines
 from jaxpp.tools.pipeline_text import Option, options_of, quote
 
 

@@ -22,9 +22,9 @@ from jaxpp.schedules.formats.picture import history_pen, picture
 from jaxpp.schedules.given import library_name
 from jaxpp.tools import schedule_tables as tables
 from jaxpp.tools import streams
-from jaxpp.tools.progress import progress_of
 from jaxpp.tools.schedule_arguments import make_parser
 from jaxpp.tools.schedule_input import UsageError, check_options, load_costs, load_schedule
+from jaxpp.tools.search_progress import progress_of
 
 OK, BAD_INPUT, BAD_USAGE, INTERNAL_ERROR = 0, 1, 2, 70
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 # The allowed difference, relative to an array's largest value, by the coarsest type that the module computes in.
 _TOLERANCES = {"xf8": 0.2, "xbf16": 2e-2, "xf16": 5e-3, "xf32": 1e-5, "<f8": 0.2, "<bf16": 2e-2, "<f16": 5e-3}
@@ -23,7 +23,7 @@ def coarsest_tolerance(types: Iterable[str]) -> float:
 
 def random_inputs(
     shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]], seed: int, *, positive: bool = False
-) -> dict[int, Numbers]:
+) -> dict[int, HostArray]:
     """Make an array for each shape and type: integers from 0 to 7, booleans, normal numbers or their absolute values.
 
     Arrays of two and more dimensions are divided by the square root of the longest one: weights of that size keep the
@@ -35,7 +35,7 @@ def random_inputs(
 
 def _random(
     generator: np.random.Generator, shape: tuple[int, ...], dtype: "np.dtype[Any]", *, positive: bool
-) -> Numbers:
+) -> HostArray:
     if dtype.kind == "b":
         return generator.integers(0, 2, shape).astype(dtype)
     if is_integer(dtype):
@@ -49,7 +49,7 @@ def _random(
     return np.asarray(numbers, dtype)
 
 
-def enlarged(inputs: Mapping[int, Numbers]) -> dict[int, Numbers]:
+def enlarged(inputs: Mapping[int, HostArray]) -> dict[int, HostArray]:
     """Return the inputs with arrays of floating point numbers four times as large, so that gradients are clipped."""
     return {
         number: value
@@ -64,7 +64,7 @@ def is_integer(dtype: "np.dtype[Any]") -> bool:
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
 
 
-def perturbed(inputs: Mapping[int, Numbers], seed: int) -> dict[int, Numbers]:
+def perturbed(inputs: Mapping[int, HostArray], seed: int) -> dict[int, HostArray]:
     """Return the inputs with about the last bit of each float32 or float64 number changed at random."""
     generator = np.random.default_rng(seed + 1)
     return {
@@ -75,7 +75,7 @@ def perturbed(inputs: Mapping[int, Numbers], seed: int) -> dict[int, Numbers]:
     }
 
 
-def noise_of(expected: Numbers, moved: Numbers) -> float:
+def noise_of(expected: HostArray, moved: HostArray) -> float:
     """Return how far rounding alone moves a result: the largest difference where both are finite."""
     if is_integer(expected.dtype) or expected.dtype.kind == "b":
         return 0.0
@@ -84,13 +84,13 @@ def noise_of(expected: Numbers, moved: Numbers) -> float:
     return float(np.max(np.abs(wide - other), initial=0.0, where=finite)) if finite.any() else 0.0
 
 
-def somewhere_finite(value: Numbers, *, everywhere: bool = False) -> bool:
+def somewhere_finite(value: HostArray, *, everywhere: bool = False) -> bool:
     """Return whether an array has a finite number, or with `everywhere` no others. Both hold for an empty array."""
     finite = np.isfinite(_widen(value))
     return bool(finite.all()) if everywhere else bool(finite.any() or not finite.size)
 
 
-def compare(expected: Numbers, actual: Numbers, relative: float, noise: float) -> tuple[float, str]:
+def compare(expected: HostArray, actual: HostArray, relative: float, noise: float) -> tuple[float, str]:
     """Return (the largest difference relative to the largest expected value, an error message or "")."""
     if is_integer(expected.dtype) or expected.dtype.kind == "b":
         wrong = expected != actual
@@ -115,10 +115,10 @@ def compare(expected: Numbers, actual: Numbers, relative: float, noise: float) -
     return worst / scale if scale else 0.0, ""
 
 
-def _widen(value: Numbers) -> Numbers:
+def _widen(value: HostArray) -> HostArray:
     return value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
 
 
-def _at(index: tuple[Any, ...], expected: Numbers, actual: Numbers) -> str:
+def _at(index: tuple[Any, ...], expected: HostArray, actual: HostArray) -> str:
     place = f" at [{', '.join(str(int(i)) for i in index)}]" if index else ""
     return f"{expected[index]:.6g} before and {actual[index]:.6g} after{place}"

@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
@@ -17,8 +16,8 @@ from jaxpp.ir.counted import never_ends
 from jaxpp.ir.functions import callee, calls_in, functions, nested, reachable, recursive
 from jaxpp.ir.locations import source_of
 from jaxpp.validation.bound import MOST_TRIPS, bound_loops
+from jaxpp.validation.compare import HostArray
 
-Numbers = npt.NDArray[Any]
 Array = Any  # a jax.Array that is replicated over the runner's devices
 _EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 _PREFIX = re.compile(r"bf|f8|f|ui|i")
@@ -52,7 +51,7 @@ class Runner:
         mesh = Mesh(np.array(self._devices, dtype=object), ("validate",))
         self._sharding = NamedSharding(mesh, PartitionSpec())
 
-    def put(self, numbers: Numbers) -> Array:
+    def put(self, numbers: HostArray) -> Array:
         """Return the array that `compile`d functions take."""
         import jax
 

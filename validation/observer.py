@@ -15,7 +15,7 @@ from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
-    Numbers,
+    HostArray,
     coarsest_tolerance,
     compare,
     enlarged,
@@ -39,7 +39,7 @@ class _Trial:
     """Holds one set of inputs, the results of the first module, and how far rounding may move these."""
 
     inputs: dict[int, Array]
-    expected: dict[int, Numbers]
+    expected: dict[int, HostArray]
     noise: dict[int, float]
 
 
@@ -140,7 +140,7 @@ class Validate:
             if inputs is normal and not all(somewhere_finite(v, everywhere=True) for v in trial.expected.values()):
                 trials.append(random_inputs(shapes, self._seed, positive=True))
 
-    def _trial(self, inputs: dict[int, Numbers], runner: Runner, run: StepFunction) -> _Trial:
+    def _trial(self, inputs: dict[int, HostArray], runner: Runner, run: StepFunction) -> _Trial:
         arrays = {number: runner.put(value) for number, value in inputs.items()}
         nudged = {number: runner.put(value) for number, value in perturbed(inputs, self._seed).items()}
         expected, moved = _numbers(run(arrays)), _numbers(run(nudged))
@@ -170,7 +170,7 @@ def _fingerprint(module: ir.Module) -> bytes:
     return buffer.getvalue()
 
 
-def _numbers(results: NamedResults) -> dict[int, Numbers]:
+def _numbers(results: NamedResults) -> dict[int, HostArray]:
     return {number: np.asarray(places[0][1]) for number, places in results.items()}
 
 

@@ -75,7 +75,7 @@ class AssignStages(Pass):
                 op.attributes[at.TASK] = names[task]
         _hand_on(loop, assignment.handed_on())
         if assignment.of_batch:
-            copy_to_readers(loop, {assignment.ops[number] for number in assignment.of_batch}, assignment.before)
+            copy_to_readers(loop, [assignment.ops[number] for number in sorted(assignment.of_batch)], assignment.before)
 
 
 def _split_barriers(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> None:

@@ -154,7 +154,7 @@ def _is_scattered(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> b
 
 
 def _extra_bytes(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> int:
-    """Return how many bytes per device one summand per device takes more than the accumulator does now."""
+    """Return by how many bytes per device the accumulator grows if it has one summand per device."""
     result = loop.op.results[total.position]
     axes = mesh.read(result)
     return mesh.bytes_per_device(result.type, without(axes, total.axes)) - mesh.bytes_per_device(result.type, axes)
@@ -168,7 +168,10 @@ class _Rewrite:
         self._old: list[ir.Operation] = []
 
     def run(self, totals: Sequence[_DelayedSum], per_run: Sequence[_DelayedSum]) -> None:
-        """Rewrite the body, then the loop around it, then what follows it; `per_run`: what is scattered so."""
+        """Rewrite the body, then the loop around it, then what follows it.
+
+        per_run: the sums among them that `scatter-gradients` scatters once per run of tasks.
+        """
         by_position = {total.position: (total, Stacker(self._mesh, total.axes)) for total in totals}
         old = self._loop.op
         groups = [stacker.sharding_of(old.results[n]) for n, (_, stacker) in by_position.items()]

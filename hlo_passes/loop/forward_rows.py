@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.pieces import Evaluator
 from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
-from jaxpp.hlo_passes.loop.transfer import cut_dimension, gathered_rows
+from jaxpp.hlo_passes.loop.transfer_functions import cut_dimension, gathered_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, erase_dead

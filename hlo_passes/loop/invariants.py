@@ -27,7 +27,8 @@ class Invariants(Numbered):
         self._sizes = ByteSizes()
         self._users = self._find_users(body)
         self._for_8_bits = self._find_for_8_bits()
-        # Of each operation: how many are computed again for it, if it is of constants alone, the bytes behind it.
+        # For each operation: how many operations compute it, whether it is made of constants alone, and the bytes of
+        # the values that it is made of.
         self._length = [0] * len(self.ops)
         self._constant = [False] * len(self.ops)
         self._bytes = [0] * len(self.ops)

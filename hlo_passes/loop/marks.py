@@ -209,11 +209,12 @@ def _another_loop(loop: ir.Operation) -> str:
 
 def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | None:
     """A forward mark of a slice that stands behind a barrier of `jax.checkpoint`, which is around all slices."""
-    ops = operations(loop_body(loop))
-    barrier = next((number for number, op in enumerate(ops) if boundary.is_barrier(op)), len(ops))
-    behind = set(ops[barrier:])
-    seen = {mark.stage for op, mark in marks if op not in behind}
-    return next((op for op, mark in marks if op in behind and mark.phase == "forward" and mark.stage in seen), None)
+    barrier = next((op for op in operations(loop_body(loop)) if boundary.is_barrier(op)), None)
+    if barrier is None:
+        return None
+    before = {mark.stage for op, mark in marks if op.is_before_in_block(barrier)}
+    behind = ((op, mark) for op, mark in marks if barrier.is_before_in_block(op))
+    return next((op for op, mark in behind if mark.phase == "forward" and mark.stage in before), None)
 
 
 def _computed_again(marks: Marks) -> ir.Operation | None:

@@ -22,7 +22,7 @@ ADD, REDUCE, SCATTER = "stablehlo.add", "stablehlo.reduce", "stablehlo.scatter"
 DOT, CONSTRAINT = "stablehlo.dot_general", "sdy.sharding_constraint"
 
 # The dimension of each operand along which a sum is taken in groups.
-Cuts = Mapping[int, int]
+GroupedDimensions = Mapping[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +34,13 @@ class PartialSum:
     """
 
     axes: tuple[str, ...]
-    steps: list[tuple[ir.Operation, Cuts | Sequence[int]]]
+    steps: list[tuple[ir.Operation, GroupedDimensions | Sequence[int]]]
 
 
 def find(mesh: MeshAxes, value: ir.Value, body: ir.Block) -> PartialSum | None:
     """`value` as a sum over a sharded dimension, computed in `body`; None when it is none."""
     axes: tuple[str, ...] = ()
-    steps: list[tuple[ir.Operation, Cuts | Sequence[int]]] = []
+    steps: list[tuple[ir.Operation, GroupedDimensions | Sequence[int]]] = []
     work = [value]
     while work:
         current = work.pop()
@@ -62,7 +62,7 @@ def find(mesh: MeshAxes, value: ir.Value, body: ir.Block) -> PartialSum | None:
     return PartialSum(axes, steps)
 
 
-def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], Cuts]:
+def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], GroupedDimensions]:
     """The axes over which `op` sums, and where its operands are cut; no axes when it is no such sum."""
     if op.name == DOT:
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
@@ -81,8 +81,8 @@ def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], Cuts]:
     return (), {}
 
 
-def _axes_of_cut(mesh: MeshAxes, op: ir.Operation, cuts: Cuts) -> tuple[str, ...]:
-    """The axes that shard the operands of `op` along `cuts`; none unless their shards are equal and the only ones."""
+def _axes_of_cut(mesh: MeshAxes, op: ir.Operation, cuts: GroupedDimensions) -> tuple[str, ...]:
+    """The axes that shard the operands of `op` along `cuts`; none if these differ, or the shards are unequal."""
     shardings = [(mesh.read(op.operands[number]), dimension) for number, dimension in cuts.items()]
     choices = {axes[dimension] for axes, dimension in shardings} - {()}
     if len(choices) != 1:
@@ -190,7 +190,7 @@ class Stacker:
             operands[number] = self._repeated(operands[number], ip)
         return self.like(op, operands, ip, **changed)
 
-    def _in_groups(self, op: ir.Operation, cuts: Cuts, ip: ir.InsertionPoint) -> ir.Value:
+    def _in_groups(self, op: ir.Operation, cuts: GroupedDimensions, ip: ir.InsertionPoint) -> ir.Value:
         operands = [self._cut(v, cuts[n], ip) if n in cuts else v for n, v in enumerate(op.operands)]
         if op.name == REDUCE:
             return self.like(op, operands, ip, dimensions=at.i64s(_behind(op.attributes["dimensions"])))

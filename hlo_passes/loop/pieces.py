@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.transfer import Along, Mapped, Moved, Rows, transfer
+from jaxpp.hlo_passes.loop.transfer_functions import Along, Mapped, Moved, Rows, transfer_function
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_splat, is_uniform, reshaped, resized, rows_of, with_size
 from jaxpp.ir.values import defining_op, is_zero
@@ -75,8 +75,8 @@ def _merged(one: Piece, other: Piece) -> Piece | None:
 class Evaluator:
     """Finds the pieces of values, on demand, and makes the rows that are asked for.
 
-    `transfer` has the transfer function of each operation. A new operation stands right before the operation of which
-    it computes a part, or before `anchor`. Old operations stay: the caller erases those without uses.
+    `transfer_functions.py` says what each operation does to rows. A new operation stands right before the operation of
+    which it computes a part, or before `anchor`. Old operations stay: the caller erases those without uses.
 
     Args:
         given: the pieces of some values, whose defining operations are then not asked.
@@ -102,7 +102,7 @@ class Evaluator:
                 work.pop()
                 continue
             if key not in self._said:
-                self._said[key] = transfer(*key)
+                self._said[key] = transfer_function(*key)
             found = self._said[key]
             if found is None:
                 self._known[key] = None

@@ -14,10 +14,11 @@ from jaxpp.ir.values import closure, defining_op
 
 
 def reuse_recomputed_marks(loop: ir.Operation, marks: Marks) -> Marks:
-    """Replace each mark that `jax.checkpoint` rematerialises by the first mark of the same value; those that stay.
+    """Replace each mark that `jax.checkpoint` rematerialises by the first mark of the same value.
 
     Each stage then rematerialises from its own boundary on, whatever the checkpoint encloses: a block with a mark,
-    or the whole model. The barriers of `jax.checkpoint`, which then hold values of several stages, are one for each.
+    or the whole model. A barrier of `jax.checkpoint` would then hold values of several stages, so that each value gets
+    a barrier of its own. Returns the marks that stay.
     """
     forward = [mark.stage for _, mark in marks if mark.phase == "forward"]
     if len(set(forward)) == len(forward):

@@ -14,7 +14,7 @@ from jaxpp.ir.values import defining_op, is_zero, origin
 
 
 @dataclass(frozen=True)
-class _Sum:
+class _StackSum:
     """Describes a sum that the loop carries: `add` adds a stack of `rows` along `dimension` to it."""
 
     add: ir.Operation
@@ -71,7 +71,7 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
     return new
 
 
-def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _Sum | None:
+def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _StackSum | None:
     body = loop_body(loop)
     argument, total = body.arguments[position], terminator(body).operands[position]
     add = defining_op(origin(total, lambda op: op.name == "sdy.sharding_constraint"))
@@ -86,5 +86,5 @@ def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _Sum | None
             bounds = [(piece.start, piece.size) for piece in known.pieces]
             rows = [evaluator.make(stack, *each, add, dimension) for each in bounds]
             if sum(not is_zero(row) for row in rows) > 1:
-                return _Sum(add, dimension, rows)
+                return _StackSum(add, dimension, rows)
     return None

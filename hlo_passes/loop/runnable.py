@@ -76,7 +76,7 @@ def _check_order(schedule: schedules.Schedule, loop: ir.Operation) -> None:
 
 
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Raise PassError for residuals that never come back, and for a part of a fused cell that can't be one."""
+    """Raise PassError for residuals that are moved away and never brought back, and for cells that can't be fused."""
     back = {kind: form.back for kind, form in FORMS.items() if form.back}
     leaving = [task for task in schedule if task.kind in back]
     returning = {"recompute", *back.values()}

@@ -12,6 +12,7 @@ from jaxpp.ir.functions import nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import traits
 from jaxpp.ir.shardings import MeshAxes, without
+from jaxpp.ir.tasks import op_of
 from jaxpp.ir.values import block_of, defining_op
 
 _DOT = "stablehlo.dot_general"
@@ -58,8 +59,8 @@ def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop, *, rows: bool = False) ->
 
 def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> list[ir.Operation]:
     """Gather a weight before the loop, for all of its microbatches; returns the operations that do it."""
-    inside = set(nested(loop.op))
-    uses = [(use.owner.operation, use.operand_number) for use in weight.value.uses if use.owner.operation in inside]
+    uses = [(use.owner.operation, use.operand_number) for use in weight.value.uses]
+    uses = [(op, number) for op, number in uses if op_of(loop.op.block, op) == loop.op]
     source, ip = weight.value, ir.InsertionPoint(loop.op)
     rows = [ir.OpResult(source).owner.operation.clone(ip).operation] if _is_rows(source, loop.body) else []
     source = rows[0].results[0] if rows else source

@@ -13,11 +13,11 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, erase_dead, remake, replace, split_barrier
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.functions import operations, terminator
+from jaxpp.ir.functions import operations, program_order, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import concatenation, reshaped, rows_of, slice_bounds, with_size
-from jaxpp.ir.tasks import StageTask, set_task, task_of, task_of_value
+from jaxpp.ir.tasks import StageTask, op_of, set_task, task_of, task_of_value
 from jaxpp.ir.values import block_of, is_used, is_zero
 
 
@@ -205,7 +205,6 @@ class _Reading:
 
     def __init__(self, loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None:
         self._loop, self._caches = loop, caches
-        self._order = {op: number for number, op in enumerate(operations(loop.body)[:-1])}
         before = (at.integer(op, at.APART) for op in operations(loop.op.block))
         self._apart = 1 + max((number for number in before if number is not None), default=-1)
         for value, cache in caches.items():
@@ -223,25 +222,18 @@ class _Reading:
     def replace(self, value: ir.Value) -> None:
         """Let no other task use `value` than the one that makes it."""
         maker = task_of_value(value)
-        uses = [(self._user(use.owner.operation), use.owner.operation, use.operand_number) for use in value.uses]
+        uses = [(op_of(self._loop.body, use.owner.operation), use) for use in value.uses]
+        others = [(user, use) for user, use in uses if task_of(user) not in (None, maker)]
         known: dict[StageTask, ir.Value] = {}
-        inside = ((user, op, number) for user, op, number in uses if user is not None)
-        for user, op, number in sorted(inside, key=lambda use: self._order[use[0]]):
-            task = task_of(user)
-            if task is None or task == maker:
-                continue
+        for user, use in sorted(others, key=lambda each: program_order(each[0])):
+            op, number, task = use.owner.operation, use.operand_number, task_of(user)
+            assert task is not None
             if op == user and (part := self._part(value, user, task)) is not None:
                 op.results[0].replace_all_uses_with(part)
                 continue
             if task not in known:
                 known[task] = self._whole(value, user, task)
             op.operands[number] = known[task]
-
-    def _user(self, op: ir.Operation) -> ir.Operation | None:
-        """The operation of the loop's body that is `op` or has it inside; None for its end, and outside of it."""
-        while op not in self._order and op.parent is not None:
-            op = op.parent.operation
-        return op if op in self._order else None
 
     def _whole(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value:
         """The array, in front of `user`: what other slices wrote, and on it what its own slice wrote."""

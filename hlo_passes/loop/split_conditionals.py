@@ -19,6 +19,7 @@ from jaxpp.ir.functions import (
     operations,
     terminator,
 )
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.values import closure, defining_op
@@ -82,11 +83,12 @@ def _split(op: ir.Operation) -> None:
         known = len(blocks) == 2 and all(values[i] not in inside for values in returned)
         (chosen if known else rest).append(i)
     _select(op, chosen, returned)
-    parts = _parts(blocks, returned, rest)
+    branches = [Numbered(operations(block)[:-1]) for block in blocks]
+    parts = _parts(branches, returned, rest)
     if not chosen and len(parts) == 1:
         return
     for part in parts:
-        _keep(op, blocks, returned, part)
+        _keep(op, branches, returned, part)
     op.erase()
 
 
@@ -133,25 +135,25 @@ def _condition(op: ir.Operation) -> ir.Value:
         return stablehlo.compare(index, zero, stablehlo.ComparisonDirectionAttr.get("NE"))
 
 
-def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Operation]:
-    """Return the operations of a branch on which some values depend."""
-
-    def makers(used: Iterable[ir.Value]) -> list[ir.Operation]:
-        return [op for value in used if (op := defining_op(value)) is not None and op in inside]
-
-    return set(closure(makers(values), lambda op: makers(operands_with_captures(op))))
+def _needed(values: Iterable[ir.Value], branch: Numbered) -> list[int]:
+    """Return the operations of a branch on which some values depend, in program order."""
+    makers = (number for value in values if (number := branch.producers.get(value)) is not None)
+    return sorted(closure(makers, branch.makers.__getitem__))
 
 
 def _parts(
-    blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], numbers: Sequence[int]
+    branches: Sequence[Numbered], returned: Sequence[Sequence[ir.Value]], numbers: Sequence[int]
 ) -> list[list[int]]:
     """Group the results: two that need the same expensive operation are in one group."""
-    part_of: dict[ir.Operation, int] = {}
+    part_of: dict[tuple[int, int], int] = {}
     parts: dict[int, list[int]] = {}
-    inside = [set(operations(block)[:-1]) for block in blocks]
     for i in numbers:
-        needed = [op for ops, values in zip(inside, returned, strict=True) for op in _slice([values[i]], ops)]
-        expensive = [op for op in needed if not _is_light(op)]
+        expensive = [
+            (place, number)
+            for place, (branch, values) in enumerate(zip(branches, returned, strict=True))
+            for number in _needed([values[i]], branch)
+            if not _is_light(branch.ops[number])
+        ]
         joined = sorted({part_of[op] for op in expensive if op in part_of})
         parts[i] = [j for part in joined for j in parts.pop(part)] + [i]
         part_of.update(dict.fromkeys(expensive, i))
@@ -162,18 +164,16 @@ def _parts(
 
 
 def _keep(
-    op: ir.Operation, blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], part: Sequence[int]
+    op: ir.Operation, branches: Sequence[Numbered], returned: Sequence[Sequence[ir.Value]], part: Sequence[int]
 ) -> None:
     """Make a conditional of its own for some of the results."""
     known = shardings([at.value_sharding(op.results[i]) for i in part])
     new = remake(op, types=[op.results[i].type for i in part], changed=known, empty=True)
-    for region, block, values in zip(new.regions, blocks, returned, strict=True):
+    for region, branch, values in zip(new.regions, branches, returned, strict=True):
         wanted = [values[i] for i in part]
-        ops = operations(block)[:-1]
-        needed = _slice(wanted, set(ops))
         copies: dict[ir.Value, ir.Value] = {}
         into = ir.Block.create_at_start(region)
-        clone_into(into, [each for each in ops if each in needed], copies)
+        clone_into(into, [branch.ops[number] for number in _needed(wanted, branch)], copies)
         stablehlo.return_([copies.get(value, value) for value in wanted], ip=ir.InsertionPoint(into), loc=op.location)
     for i, result in zip(part, new.results, strict=True):
         op.results[i].replace_all_uses_with(result)

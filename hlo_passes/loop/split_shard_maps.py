@@ -90,7 +90,12 @@ def _is_mark(op: ir.Operation) -> bool:
 
 @dataclass(eq=False)
 class _Part:
-    """Operations that become one `shard_map`; `needs`: the heavy operations on which they depend, a bit for each."""
+    """Operations that become one `shard_map`.
+
+    Attributes:
+        needs: the products, collectives and marks on which they depend, a bit for each.
+        ops: the operations.
+    """
 
     needs: int
     ops: list[ir.Operation]

@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.pieces import Evaluator, Piece, Pieces
 from jaxpp.hlo_passes.loop.stack_reads import Homes, Read, StackReads
-from jaxpp.hlo_passes.loop.transfer import Rows, is_by_rows, mapped
+from jaxpp.hlo_passes.loop.transfer_functions import Rows, is_by_rows, mapped
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import combine, erase_dead
 from jaxpp.ir.functions import body_of, main_of, nested, operations, reducer
@@ -161,9 +161,10 @@ class _StackSplitter:
                     work += [each for each in rows if each not in self._homes]
 
     def _cut_versions(self) -> bool:
-        """Cut older weights, which a step hands on, as the stack that they were or will be; returns if there are more.
+        """Cut older weights, which a step only hands on, into the blocks of the weights that they were or become.
 
-        The loop need not read them: of weights that are two steps old those that are one step old.
+        Returns whether any were found. The loop does not read all of them: where it takes gradients of weights that
+        are two steps old, nothing reads those that are one step old.
         """
         found = len(self._homes)
         for value, fed in self._state():
@@ -274,7 +275,10 @@ class _StackSplitter:
         return sum(round(self._padding[value] * byte_size(value.type)) for value in cut)
 
     def _return(self) -> None:
-        """Return in blocks each result, of a loop over steps each of the state, that is in blocks or feeds such."""
+        """Return a result in blocks if it is known in blocks, or is an argument in blocks of the next step.
+
+        In a loop over steps only results that are state may be in blocks.
+        """
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
         cut, end = [self._homes.get(value) for value in self._block.arguments], self._ops[-1]
         kept = stored(self._module, list(end.operands))

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.transfer import is_by_rows
+from jaxpp.hlo_passes.loop.transfer_functions import is_by_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import body_of, terminator
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.tasks import marked_task, op_of, read_tasks, task_of_value
@@ -162,8 +163,8 @@ class StackReads:
             placed = [
                 replace(
                     read,
-                    homes=frozenset(homes[stage][0] for stage in stages[read.op]),
-                    places=frozenset(mesh for stage in stages[read.op] for mesh in homes[stage]),
+                    homes=frozenset(homes[stage][0] for stage in stages[read.op.results[0]]),
+                    places=frozenset(mesh for stage in stages[read.op.results[0]] for mesh in homes[stage]),
                 )
                 for read in reads
             ]
@@ -210,22 +211,20 @@ def _is_padded(used: set[int]) -> bool:
     return bool(used) and max(used) + 1 == len(used)
 
 
-def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:
-    """The stage of each operation of the loop's body; of one that only moves or casts a value, those of its users."""
-    stages: dict[ir.Operation, set[int]] = {}
-    for op, task in reversed(list(zip(*read_tasks(loop.body), strict=True))):
+def _stages_of(loop: MicrobatchLoop) -> dict[ir.Value, set[int]]:
+    """The stage of each value of the loop's body; of one that is only moved or cast, those of its users."""
+    ops, tasks = read_tasks(loop.body)
+    numbered = Numbered(ops)
+    stages: list[set[int]] = [set() for _ in ops]
+    for number, (op, task) in reversed(list(enumerate(zip(ops, tasks, strict=True)))):
         if boundary.is_mark(op):
             # A row behind a barrier counts to the barrier's task, but is of no use there.
-            stages[op] = {marked_task(boundary.read(op), loop.stages_per_slice).stage}
-            continue
-        if task is not None and not traits(op).view:
-            stages[op] = {task.stage}
-            continue
-        stages[op] = set()
-        for result in op.results:
-            for use in result.uses:
-                stages[op] |= stages.get(op_of(loop.body, use.owner.operation), set())
-    return stages
+            stages[number] = {marked_task(boundary.read(op), loop.stages_per_slice).stage}
+        elif task is not None and not traits(op).view:
+            stages[number] = {task.stage}
+        for maker in numbered.makers[number]:  # stands before it: replaced there, if it has a task of its own
+            stages[maker] |= stages[number]
+    return {result: stages[number] for result, number in numbered.producers.items()}
 
 
 def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:

@@ -1,6 +1,6 @@
 """Stages as a graph: which stage reads which, and what each one makes for itself of the microbatch."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
@@ -67,13 +67,16 @@ def made_of_batch(loop: MicrobatchLoop, numbered: Numbered) -> set[int]:
     return found
 
 
-def copy_to_readers(loop: MicrobatchLoop, made: Collection[ir.Operation], before: Mapping[int, set[int]]) -> None:
+def copy_to_readers(loop: MicrobatchLoop, made: Sequence[ir.Operation], before: Mapping[int, set[int]]) -> None:
     """Let each stage make these values of the microbatch for itself, if it does not come after the stage that does.
 
-    before: the stages before each.
+    Args:
+        loop: the loop.
+        made: the operations that make them, in program order.
+        before: the stages before each.
     """
-    for op in reversed(operations(loop.body)):
-        task = task_of(op) if op in made else None
+    for op in reversed(made):
+        task = task_of(op)
         if task is None:
             continue
         copies: dict[int, ir.Operation] = {}

@@ -15,6 +15,7 @@ from jaxpp.ir.build import clone, replace
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, loop_body, main_of, nested, nested_by_name, operations, terminator
+from jaxpp.ir.tasks import op_of
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,10 @@ class UnrollLayers(Pass):
             return
         schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
         weaves = schedule is None or any(len({task.microbatch for task in cell}) > 1 for cell in schedule.fused)
-        inside = {op for loop in loops for op in nested(loop)} if weaves else set[ir.Operation]()
-        for mark in [mark for mark in marks if mark not in inside]:
-            replace(mark, mark.operands)
+        kept = [weaves and len(loops) > 0 and op_of(loops[0].block, mark) in loops for mark in marks]
+        for mark, stays in zip(marks, kept, strict=True):
+            if not stays:
+                replace(mark, mark.operands)
 
 
 def _has_marks(loop: ir.Operation) -> bool:

@@ -105,9 +105,9 @@ class UnrollSlices(Pass):
 
 
 def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: schedules.Schedule) -> None:
-    """Say on what the forward of each slice computes which slice that is, where no loop is over slices.
+    """Write `jaxpp.slice` on the operations of each slice's forward, in a model without a loop over slices.
 
-    What is cheaply made of the microbatch and of constants, as the targets of all slices, belongs to none.
+    Cheap values that are made of the microbatch and constants alone, such as the targets of all slices, belong to none.
 
     Raises PassError for marks of another number of slices than the schedule has.
     """
@@ -121,11 +121,10 @@ def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: 
     last = max(number for number, op in enumerate(marked) if boundary.read(op).phase == "forward")
     forward = iter(marked[: last + 1])
     mark = next(forward)
-    shared: set[ir.Operation] = set()
+    shared = set[ir.Value](loop_body(loop).arguments)
     for op in operations(loop_body(loop)):
-        makers = (defining_op(value) for value in op.operands if block_of(value) == op.block)
-        if is_cheap(op) and all(maker is None or maker in shared for maker in makers):
-            shared.add(op)
+        if is_cheap(op) and all(value in shared or block_of(value) != op.block for value in op.operands):
+            shared.update(op.results)
             continue
         for each in (op, *nested(op)):
             each.attributes[at.SLICE] = mark.attributes[at.SLICE]
@@ -187,9 +186,9 @@ class _Unrolling:
     """Unrolls one loop over slices.
 
     Attributes:
-        new: what its slices make.
-        last: (first, last) of each value that the last slice hands to no other, as the others do.
-        first: what makes the first values outside of the microbatch loop.
+        new: the values that its slices make.
+        last: for each value that slices hand on, (the initial value, the value that the last slice hands to no other).
+        first: the operations that make initial values outside of the microbatch loop.
     """
 
     def __init__(
@@ -213,7 +212,7 @@ class _Unrolling:
         self._sums = self._find_sums()
 
     def run(self) -> None:
-        """Replace the loop by its slices. made: what loops over slices before this one made."""
+        """Replace the loop by its slices."""
         carried = first = [self._first(position, value) for position, value in enumerate(self._loop.operands)]
         count = len(self._numbers)
         for trip in range(count):
@@ -229,21 +228,22 @@ class _Unrolling:
         """Clone the body for one slice; returns what each of its values is there."""
         ip = ir.InsertionPoint(self._loop)
         values: dict[ir.Value, ir.Value] = dict(zip(self._arguments, carried, strict=True))
-        begun = {op: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
+        begun = {op.results[0]: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
         counts = self._counts | self._counted
         numbers = Constants({value: start + step * trip for value, (start, step) in counts.items()})
         for value, (start, step) in counts.items():
             values[value] = self._count(value.type, start, step, number)
         for op in self._ops:
-            if op in begun:
-                values[op.results[0]] = values.get(begun[op], begun[op])
+            if not begun.keys().isdisjoint(op.results):
+                summand = begun[op.results[0]]
+                values[op.results[0]] = values.get(summand, summand)
                 continue
             if any(result in self._counted for result in op.results):
                 continue
             copy = clone(op, values, ip)
             for each in (copy, *nested(copy)):
                 each.attributes[at.SLICE] = at.i64(number)
-            if op in self._stacks or self._reads_stack(op):
+            if not self._stacks.isdisjoint(op.results) or self._reads_stack(op):
                 for position, value in enumerate(op.operands):
                     index = numbers.scalar(value) if is_integer_scalar(value) else None
                     if index is not None:
@@ -253,9 +253,10 @@ class _Unrolling:
         return values
 
     def _find_counted(self) -> dict[ir.Value, tuple[int, int]]:
-        """(start, step) of what is a difference with a count: as JAX counts down in the gradient of a scan.
+        """(start, step) of each integer that is a difference with a count: JAX counts down in the gradient of a scan.
 
-        Made of the slice's number, as in the forward, for `jax.checkpoint` to compute the same marks again.
+        Such an integer is computed from the number of the slice, as in the forward. Only then are the marks that
+        `jax.checkpoint` rematerialises equal to those of the forward.
         """
         found: dict[ir.Value, tuple[int, int]] = {}
         for op in self._ops:
@@ -267,7 +268,7 @@ class _Unrolling:
         return found
 
     def _count(self, type_: ir.Type, start: int, step: int, number: int) -> ir.Value:
-        """What a count of the loop is in the slice of this number: made of the number that the outer loop carries."""
+        """A count of the loop in the slice of this number, computed from the number that the outer loop carries."""
         if self._is_backward:  # trip t does slice n - 1 - t
             start, step = start + step * (len(self._numbers) - 1), -step
 
@@ -283,12 +284,13 @@ class _Unrolling:
                 value = made(stablehlo.multiply(value, made(constant(type_, step))))
             return made(stablehlo.add(value, made(constant(type_, start)))) if start else value
 
-    def _stacked(self, position: int) -> ir.Operation | None:
-        """The operation that writes a row of a stack to the carried value, if nothing else uses it."""
-        argument, op = self._arguments[position], defining_op(self._yielded[position])
+    def _stacked(self, position: int) -> ir.Value | None:
+        """The stack that is the carried value with one more row, if nothing else uses the two."""
+        argument, stack = self._arguments[position], self._yielded[position]
+        op = defining_op(stack)
         if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
             return None
-        return op if len(list(argument.uses)) == len(list(op.results[0].uses)) == 1 else None
+        return stack if len(list(argument.uses)) == len(list(stack.uses)) == 1 else None
 
     def _find_sums(self) -> dict[int, ir.Operation]:
         """The first addition to each carried value that starts from zero, if the body does nothing but add to it."""
@@ -332,21 +334,21 @@ class _Unrolling:
             return value
         body = loop_body(self._outer)
 
-        def maker(each: ir.Value) -> ir.Operation | None:
-            op = defining_op(each)
-            return op if op is not None and (op.block == body or is_cheap(op)) else None
+        makers: dict[ir.Value, ir.Operation] = {}
 
         def uses(each: ir.Value) -> Sequence[ir.Value]:
-            op = maker(each)
-            return () if op is None else operands_with_captures(op)
+            op = defining_op(each)
+            if op is None or not (op.block == body or is_cheap(op)):
+                return ()
+            makers[each] = op
+            return operands_with_captures(op)
 
         made_of = closure([value], uses)
-        needed = set(filter(None, map(maker, made_of)))
-        if not made_of.keys().isdisjoint(body.arguments) or any(map(has_side_effect, needed)):
+        if not made_of.keys().isdisjoint(body.arguments) or any(map(has_side_effect, makers.values())):
             return value
         values: dict[ir.Value, ir.Value] = {}
-        for op in (*operations(self._outer.block), *operations(body)) if needed else ():
-            if op in needed:
+        for op in (*operations(self._outer.block), *operations(body)) if makers else ():
+            if not makers.keys().isdisjoint(op.results):
                 self.first.append(clone(op, values, ir.InsertionPoint(self._outer)))
         return values.get(value, value)
 

@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, functions, operations, terminator
+from jaxpp.ir.functions import body_of, call, functions, program_order, terminator
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.outlining import copy_function
 from jaxpp.ir.steps import MeshLines, handed, leave
@@ -76,21 +76,14 @@ class _Copies:
                 op = defining_op(value)
                 ip = ir.InsertionPoint.at_block_begin(self._block) if op is None else ir.InsertionPoint.after(op)
                 end.operands[number] = self._copy("to_host", value, _elsewhere(entry), _kept(entry), ip)
-        places = {op: place for place, op in enumerate(operations(self._block))} if here else {}
-        back = {(places[end], number) for number, _ in stored} if here else set[tuple[int, int]]()
-        # All uses before the first edit, which changes the hash of an operation.
-        read: dict[ir.Value, list[tuple[int, int, ir.Operation]]] = {value: [] for value in here}
-        for value, uses in read.items():
-            for use in value.uses:
-                place = places[use.owner.operation], use.operand_number
-                if place not in back:
-                    uses.append((*place, use.owner.operation))
-        for value, uses in read.items():
+        back = {number for number, _ in stored}
+        for value, entry in here.items():
+            uses = [(use.owner.operation, use.operand_number) for use in value.uses]
+            uses = [(op, number) for op, number in uses if op != end or number not in back]
             if uses:
-                _, _, first = min(uses, key=lambda use: use[:2])
-                ip = ir.InsertionPoint(first)
-                loaded = self._copy("to_devices", value, _kept(here[value]), _elsewhere(here[value]), ip)
-                for _, number, op in uses:
+                ip = ir.InsertionPoint(min((op for op, _ in uses), key=program_order))
+                loaded = self._copy("to_devices", value, _kept(entry), _elsewhere(entry), ip)
+                for op, number in uses:
                     op.operands[number] = loaded
 
     def _copy(self, name: str, value: ir.Value, source: Entry, target: Entry, ip: ir.InsertionPoint) -> ir.Value:

@@ -105,10 +105,10 @@ def _move(nodes: Sequence[Node], smallest: int) -> None:
 
 
 def _move_to_the_last(nodes: Sequence[Node]) -> None:
-    """Move to the last mesh what may as well be there, such as the norm of all gradients.
+    """Move nodes to the last mesh where that sends no more bytes, such as the norm of all gradients.
 
-    Whoever adds up what all meshes made waits for the last of them. The last mesh begins the next step later than the
-    others, and waits then for nobody.
+    A sum over all meshes has to wait for the mesh that ends last. If that mesh computes it, no other mesh waits for the
+    sum while it could begin the next step: the last mesh begins the next step later than the others anyway.
     """
     values = _values_of(nodes, 0)
     if len(nodes) > _MOST_NODES or not any(map(bytes_sent, values)):
@@ -118,7 +118,10 @@ def _move_to_the_last(nodes: Sequence[Node]) -> None:
 
 
 def _expand(moving: Sequence[Node], mesh: Meshes, smallest: int, *, among_equals: bool = False) -> bool:
-    """Move nodes to `mesh`, if fewer bytes are sent then, or, with `among_equals`, as few; whether they moved."""
+    """Move nodes to `mesh` if fewer bytes are sent then; with `among_equals`, also if as many are sent.
+
+    Returns whether any node moved.
+    """
     values, before = _values_of(moving, smallest), [node.meshes for node in moving]
     sent = sum(map(bytes_sent, values))
     if moving:
@@ -169,13 +172,13 @@ class _Expansion:
         self._dropped = {node: self._choice() if node.repeats else self._added[node] for node in self._moving}
 
     def run(self, *, among_equals: bool = False) -> None:
-        """Move the nodes as the minimum cut says; `among_equals` as many as it can."""
+        """Move the nodes as a minimum cut says; with `among_equals`, as the one that moves the most nodes."""
         self._edges.extend(
             (added, self._dropped[node], UNCUTTABLE) for node, added in self._added.items() if node.repeats
         )
         for value in self._values:
             self._add_value(value)
-        if among_equals:  # one that stays on its mesh costs less than a byte
+        if among_equals:  # each node that stays costs a little, and all of them together less than one byte
             stays = [(dropped, 1, 1) for node, dropped in self._dropped.items() if is_one(node.meshes)]
             sizes = ((size if size == UNCUTTABLE else size * (len(stays) + 1)) for _, _, size in self._edges)
             edges = zip(self._edges, sizes, strict=True)

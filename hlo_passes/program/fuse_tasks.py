@@ -138,7 +138,10 @@ def _read(calls: list[ir.Operation]) -> _FusedCalls:
 
 
 def _is_shared(value: ir.Value) -> bool:
-    """Whether two operands that are `value` now are equal for every microbatch: not so initial values of two sums."""
+    """Whether two operands that are both `value` here are one value for every microbatch.
+
+    Two sums may start from the same zeros: their operands are equal in the first microbatch only.
+    """
     op = defining_op(value)
     return op is None or op.name == "func.call"
 

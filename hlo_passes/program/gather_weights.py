@@ -85,7 +85,7 @@ class _Gathers:
         self._shardings = Shardings(module)
         self._functions: dict[tuple[int, ...], Outlined] = {}
         self._hosts: dict[tuple[str, str], ir.Operation] = {}
-        self._replaced: dict[ir.Operation, ir.Operation] = {}
+        self._replaced: list[tuple[ir.Operation, ir.Operation]] = []
         self.before: dict[Step[ir.Value], list[Step[ir.Value]]] = {}
 
     def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
@@ -116,15 +116,15 @@ class _Gathers:
         """Let all steps use the results of the calls that gather too, in place of those that did not."""
         values: dict[ir.Value, ir.Value] = {
             old: new
-            for before, after in self._replaced.items()
+            for before, after in self._replaced
             for old, new in zip(before.results, after.results, strict=False)
         }
         for step in steps if values else ():
             step.operands = [values.get(value, value) for value in step.operands]
         for old, new in values.items():
             old.replace_all_uses_with(new)
-        for op in reversed(self._replaced):
-            op.erase()
+        for before, _ in reversed(self._replaced):
+            before.erase()
         by_name = functions(self._module) if self._hosts else {}
         for name in {name for name, _ in self._hosts} - {step.callee for step in steps}:
             by_name[name].erase()
@@ -144,7 +144,7 @@ class _Gathers:
         attributes = {name: before.attributes[name] for name in before.attributes if name != "callee"}
         operands = [*task.operands, *gather.inputs]
         made = call(function, operands, attributes, ir.InsertionPoint(before), before.location)
-        self._replaced[before] = made
+        self._replaced.append((before, made))
         task.op, task.operands, task.results = made, operands, list(made.results)
         task.callee, task.function = name_of(function), function
         return task.results[count:]

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.placement import place, sources_of
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, numbers
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, following, main_of, operations, terminator
+from jaxpp.ir.functions import body_of, call, following, main_of, operations, program_order, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_unrolled, main_line
@@ -124,7 +124,10 @@ class _Regroup:
                 node.op = None
 
     def steps(self, before: Sequence[Step]) -> list[Step]:
-        """What `@main` does now: between the tasks what it did `before`, less what nothing uses any more."""
+        """The steps of `@main` as it is now.
+
+        Those between the tasks are known from `before`, without the operations that were erased; the others are read.
+        """
         body, tasks = body_of(self._graph.main), self._graph.tasks
         if not tasks:
             return list(map(Step.of, operations(body)[:-1]))
@@ -152,7 +155,7 @@ class _Regroup:
         return found
 
     def _level(self, node: Node, meshes: Meshes, phase: str) -> int:
-        """How often values crossed meshes, within `phase`, before `node` can run on `meshes`."""
+        """How many transfers, one after the other, `node` has to wait for within `phase` if it runs on `meshes`."""
         level = 0
         for value in sources_of(node, self._sources):
             key = self._key.get(value.node)
@@ -161,9 +164,10 @@ class _Regroup:
         return level
 
     def _send_early(self, fixed: Sequence[Node]) -> None:
-        """Compute what other meshes wait for in functions of its own, before the rest of the same level.
+        """Compute the values that other meshes wait for in functions of their own, before the rest of the same level.
 
-        The norm of all gradients, say: not together with the update of one mesh, which the others would wait for too.
+        The norm of all gradients is such a value. In one function with the update of its mesh, the other meshes would
+        wait for that update too.
         """
         early: set[Node] = set()
         # The waiting users of an operation that is rematerialised: the meshes, and the groups of early operations.
@@ -190,7 +194,7 @@ class _Regroup:
     def _let_wait(self, fixed: Sequence[Node]) -> None:
         """Move cheap operations right before their use, if their operands take no more memory than their results.
 
-        A moment is then decayed in its own buffer, together with the update that waits for a norm.
+        The decay of a moment, for example, moves to the update that waits for a norm, and reuses the moment's buffer.
         """
         graph = self._graph
         blocks = (graph.values[block] for stack in graph.stacks.results.values() for block in stack.op.operands)
@@ -258,9 +262,8 @@ class _Regroup:
         graph = self._graph
         shardings = Shardings(self._module)
         order = {node: number for number, node in enumerate(graph.ops)}
-        stacked = graph.stacks.concatenations
-        end = next((op for op in operations(body_of(graph.main)) if op in stacked), None) if stacked else None
-        end = end or self._return.op
+        stacked = [stack.op for stack in graph.stacks.results.values()]
+        end = min(stacked, key=program_order, default=self._return.op)
         first_task = graph.tasks[0].op if graph.tasks else end
         made: dict[ir.Value, ir.Value] = {}
         for key in self._sorted_keys():

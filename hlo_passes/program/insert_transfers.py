@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects import func, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
@@ -156,7 +156,7 @@ class _TransferPlan:
         self._channels = 0
         self._main = main
         self._stacks = Stacks.of(main)
-        self._concatenations = self._stacks.concatenations
+        self._whole_stacks = self._stacks.whole
         self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
         """The first mesh that has a value, the step there that makes it (-1: it is an argument), its number there."""
         self._constants: dict[ir.Value, Step[ir.Value]] = {}
@@ -178,8 +178,9 @@ class _TransferPlan:
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
         for use in argument.uses:
-            if self._stacks.slices[use.owner.operation] == block:
-                return use.owner.operation.results[0]
+            value = use.owner.operation.results[0]
+            if self._stacks.blocks[value] == block:
+                return value
         return argument
 
     def _read_results(self) -> None:
@@ -250,7 +251,7 @@ class _TransferPlan:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
         if step.name == "stablehlo.constant":
             self._constants[step.results[0]] = step
-        elif step.op not in self._stacks.slices and step.op not in self._concatenations:
+        elif self._stacks.blocks.keys().isdisjoint(step.results) and self._whole_stacks.isdisjoint(step.results):
             raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
 
     def _add(self, call: Step[ir.Value], line: _Line, *, late: bool) -> None:
@@ -319,9 +320,9 @@ class _MeshWriter:
         block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
         self._line = MeshLine([], list(block.arguments))
-        op = ir.Operation.create("stablehlo.create_token", self._tokens, ip=self._ip, loc=self._unknown)
+        self._token: ir.Value = stablehlo.create_token(ip=self._ip, loc=self._unknown)
+        op = ir.OpResult(self._token).owner.operation
         self._line.steps.append(Step(op, op.name, [], ()))
-        self._token = op.result
         self._send(line.sends.get(-1, []))
         for number, step in enumerate(line.steps):
             if isinstance(step, _Receive):

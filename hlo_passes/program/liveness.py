@@ -194,23 +194,23 @@ class _Activations:
         alone: list[tuple[int, int]] = []
         forward = None
         for index, call, kind in calls:
-            # A sum that earlier microbatches added to is none of this one's.
+            # A sum to which earlier microbatches added is no residual of this one.
             own = [each for each in call.operands if (made := made_for[each]) is None or one in made]
-            if kind == "recompute":  # neither what it reads is a residual, nor what its stage is given
+            if kind == "recompute":  # the operands of a recompute are no residuals, nor are other inputs of its stage
                 since = {each: found for each, found in since.items() if each in own_results and each not in own}
-            # Nor where it is moved, or a function of the user's looks at it.
+            # Nor are values of a recomputed microbatch that are only copied, or read by a function of the user's.
             moved = is_remade and (form_of(kind).is_copy or kind not in FORMS)
             if kind == "evict" and not moved:
                 residuals += [(index, register) for register in call.results]
             elif not moved:
                 found = [(*since[each], each) for each in own if each in since and not specs[each].memory]
-                residuals += [(start, each) for start, maker, each in found if maker != kind]  # not within a task
+                residuals += [(start, each) for start, maker, each in found if maker != kind]  # not within one task
             if unit in self._lent and kind in ("forward", "backward", "input_grad"):
-                alone.append((index, index))  # what is lent is here only while this task runs
+                alone.append((index, index))  # a lent microbatch is alive here only while this task runs
             if kind == "forward":
                 forward = index
             elif kind == "load" and not moved and forward is not None:
-                alone.append((forward, forward))  # its residuals leave right after it
+                alone.append((forward, forward))  # its residuals are sent away right after the forward
             if is_remade and not moved:
                 own_results.update(call.results)
             for register in call.results:
@@ -233,7 +233,7 @@ class _Activations:
 
 
 def _merged(spans: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans in order, those that overlap or meet in one."""
+    """The spans in order; spans that overlap or touch are joined."""
     if len(spans) < 2:
         return list(spans)
     merged: list[tuple[int, int]] = []

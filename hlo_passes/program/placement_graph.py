@@ -123,8 +123,8 @@ class PlacementGraph:
         self.task_uses: list[TaskUse] = []
         self._sizes = ByteSizes()
         self.arguments = [self._define(argument, Node()) for argument in body_of(main).arguments]
-        for op in self.stacks.slices:
-            self._define(op.results[0], Node(meshes=1 << self.stacks.home_of(op), fixed=True))
+        for block in self.stacks.blocks:
+            self._define(block, Node(meshes=1 << self.stacks.home_of(block), fixed=True))
         self._read_steps(steps)
         self._read_results()
         self._drop_dead()
@@ -160,12 +160,12 @@ class PlacementGraph:
         return value
 
     def _read_steps(self, steps: Iterable[Step]) -> None:
-        concatenations = {stack.op.results[0] for stack in self.stacks.results.values()}
-        has_stacks = bool(concatenations or self.stacks.slices)
+        whole = self.stacks.whole
+        has_stacks = bool(whole or self.stacks.blocks)
         for step in steps:
             if step.function is not None:
                 self._read_task(step, step.meshes[0])
-            elif not (has_stacks and (step.results[0] in concatenations or step.results[0] in self.values)):
+            elif not (has_stacks and (step.results[0] in whole or step.results[0] in self.values)):
                 self._read_operation(step)
 
     def _read_task(self, task: Step, mesh: int) -> None:

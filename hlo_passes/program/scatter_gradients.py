@@ -71,7 +71,7 @@ class ScatterGradients(Pass):
                 hint='take scatter_gradients="step", or a loop without a delay',
             )
         makers = {result: step for step in line.steps for result in step.results}
-        sums = [_Sum(number, step, makers) for number, step in enumerate(marked)]
+        sums = [_ReducedSum(number, step, makers) for number, step in enumerate(marked)]
         made = _Scatters(module, sums)
         for mesh in range(line.meshes):
             made.call(mesh, tasks_of(line.steps, mesh))
@@ -97,7 +97,7 @@ class _Link:
 
 
 @dataclass(eq=False)
-class _Sum:
+class _ReducedSum:
     """What a marked reduction reduces.
 
     chains: by the value that they make, the tasks of each mesh that add to it, in their order.
@@ -159,7 +159,7 @@ class _Scatters:
     after: likewise, behind it.
     """
 
-    def __init__(self, module: ir.Module, sums: Sequence[_Sum]) -> None:
+    def __init__(self, module: ir.Module, sums: Sequence[_ReducedSum]) -> None:
         self._module, self._sums = module, sums
         self._shardings = Shardings(module)
         self._firsts = [(each.number, chain[0].start) for each in sums for chain in each.chains.values()]
@@ -269,7 +269,7 @@ class _Scatters:
 class _End(NamedTuple):
     """The first or the last task of a run that adds to a sum; `value`: which of its chains it is."""
 
-    sum: _Sum
+    sum: _ReducedSum
     value: ir.Value
     link: _Link
 

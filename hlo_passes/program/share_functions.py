@@ -165,9 +165,10 @@ class _Function:
 
 
 def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
-    """The calls, each on one mesh, of the functions before and after the tasks that may run in parts; these too.
+    """The calls of functions before and after the tasks that may be split, each with its function.
 
-    None of a function that is called twice: what its calls share is one function already.
+    Such a call is on one mesh and has no side effect. A function that is called twice is left alone: its calls share
+    one function already.
     """
     found = [
         (step, step.function)
@@ -261,7 +262,10 @@ class _Body:
         return Member(self.ops[op], uses, results, moves)
 
     def making(self, values: Sequence[int]) -> list[int]:
-        """The operations that make `values`, each after those that it needs: an order that no other one changes."""
+        """The operations that make `values`, each after those that it needs.
+
+        Their order depends on nothing but the use-def chains, so that equal computations have equal orders.
+        """
         found: dict[int, None] = {}
         work = [(op, False) for value in reversed(values) if (op := self.makers[value]) is not None]
         while work:
@@ -302,7 +306,10 @@ def _parts(body: _Body) -> Iterable[_FunctionPart]:
 
 
 def _free(body: _Body) -> list[bool]:
-    """Of each value whether each part may compute it for itself: of scalars, to scalars or cheaply."""
+    """For each value whether every part may compute it for itself.
+
+    It may if the value is made of scalars alone, by operations that are cheap or whose results are scalars too.
+    """
     free = list(body.scalar)
     for number, op in enumerate(body.ops):
         results = body.results[number]

@@ -18,7 +18,7 @@ Borders: TypeAlias = tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attr
 
 @dataclass(frozen=True)
 class StackedResult:
-    """A result that is a stack: `op` puts it together of its blocks, whose meshes are `homes`."""
+    """A result that is a stack: `op` concatenates its blocks, whose meshes are `homes`."""
 
     op: ir.Operation
     homes: list[int]
@@ -33,12 +33,12 @@ class Stacks:
     """What `@main` says of its stacks.
 
     Attributes:
-        slices: for each operation that takes a block out of an argument the number of the block.
+        blocks: for each value that is a block of an argument, the number of the block.
         arguments: the arguments that are stacks, with the meshes of their blocks.
         results: the results that are stacks, by number.
     """
 
-    slices: Mapping[ir.Operation, int]
+    blocks: Mapping[ir.Value, int]
     arguments: Mapping[ir.Value, list[int]]
     results: Mapping[int, StackedResult]
 
@@ -49,12 +49,13 @@ class Stacks:
         borders: the attributes of its arguments and of its results, where they are known.
         """
         of_arguments, of_results = borders or (at.argument_attributes(main), at.result_attributes(main))
-        slices, arguments, results = dict[ir.Operation, int](), dict[ir.Value, list[int]](), dict[int, StackedResult]()
+        blocks, arguments, results = dict[ir.Value, int](), dict[ir.Value, list[int]](), dict[int, StackedResult]()
         for argument, entry in zip(body_of(main).arguments, of_arguments, strict=True):
             if at.BLOCKS in entry:
                 homes = arguments[argument] = _homes(entry, main)
-                users = [use.owner.operation for use in argument.uses]
-                slices.update((op, _number(op, argument, len(homes))) for op in users)
+                for op in [use.owner.operation for use in argument.uses]:
+                    number = _number(op, argument, len(homes))
+                    blocks[op.results[0]] = number
         returned = terminator(body_of(main)).operands
         for number, entry in enumerate(of_results):
             if at.BLOCKS in entry:
@@ -64,16 +65,17 @@ class Stacks:
                         f"result {number} is not put together from {len(homes)} blocks", location=main.location
                     )
                 results[number] = StackedResult(op, homes)
-        return Stacks(slices, arguments, results)
+        return Stacks(blocks, arguments, results)
 
     @property
-    def concatenations(self) -> set[ir.Operation]:
-        """The concatenations that results are."""
-        return {stack.op for stack in self.results.values()}
+    def whole(self) -> set[ir.Value]:
+        """The values that results are: stacks as a whole."""
+        return {stack.op.results[0] for stack in self.results.values()}
 
-    def home_of(self, slice_: ir.Operation) -> int:
-        """The mesh of the block that an operation takes out of an argument."""
-        return self.arguments[slice_.operands[0]][self.slices[slice_]]
+    def home_of(self, block: ir.Value) -> int:
+        """The mesh of a block of an argument."""
+        argument = ir.OpResult(block).owner.operands[0]
+        return self.arguments[argument][self.blocks[block]]
 
 
 def _homes(entry: Mapping[str, ir.Attribute], main: ir.Operation) -> list[int]:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy, stablehlo
@@ -22,8 +22,12 @@ from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import closure, defining_op
 
-CallOfStep: TypeAlias = tuple[int, ir.Operation]
-"""A step, and a call of `@main`, which is that of one step."""
+
+class CallOfStep(NamedTuple):
+    """A step, and the number of a call in `@main`, which is that of one step."""
+
+    step: int
+    number: int
 
 
 class StepCopies:
@@ -31,13 +35,18 @@ class StepCopies:
 
     Attributes:
         calls: what a step does, in its order.
+        functions: what each of these calls.
         microbatches: how many a step has.
     """
 
     def __init__(self, module: ir.Module, loop: TrainLoopAttr, steps: Sequence[Step[ir.Value]]) -> None:
         self._module, self._loop = module, loop
-        self.calls = [step.op for step in steps if step.name == "func.call"]
-        self.functions = {step.op: step.function for step in steps if step.function is not None}
+        called = [(step.op, step.function) for step in steps if step.function is not None]
+        self.calls = [op for op, _ in called]
+        self.functions = [function for _, function in called]
+        self._makers = dict[ir.Value, int](
+            (each, number) for number, op in enumerate(self.calls) for each in op.results
+        )
         self._main = main_of(module)
         self._arguments = list(body_of(self._main).arguments)
         self._returned = list(terminator(body_of(self._main)).operands)
@@ -51,6 +60,7 @@ class StepCopies:
         self._made = create(module, "main_of_all_steps", types, results, {}, visibility="public", before=self._main)
         self._ip = ir.InsertionPoint(body_of(self._made))
         self._copies: dict[CallOfStep, ir.Operation] = {}
+        self._blocks: dict[ir.Value, ir.Value] = {}
         self._asked: list[CallOfStep] = []  # each by the one before it
         self._constants: dict[ir.Attribute, ir.Value] = {}
         self._batches: dict[tuple[int, int], ir.Value] = {}
@@ -76,10 +86,11 @@ class StepCopies:
         """The calls whose results a call reads, itself or through functions before the tasks."""
 
         def is_before(call: CallOfStep) -> bool:
-            return kind_and_stage(self.functions[call[1]])[0] == AROUND[0]
+            return kind_and_stage(self.functions[call.number])[0] == AROUND[0]
 
         def makers(call: CallOfStep) -> list[CallOfStep]:
-            return [made for value in call[1].operands if (made := self._maker(call[0], value)) is not None]
+            values = self.calls[call.number].operands
+            return [made for value in values if (made := self._maker(call.step, value)) is not None]
 
         found = closure(makers(one), lambda call: makers(call) if is_before(call) else ())
         return {call for call in found if not is_before(call)}
@@ -87,14 +98,12 @@ class StepCopies:
     def _maker(self, step: int, value: ir.Value) -> CallOfStep | None:
         """The call that makes `value` of a step: an argument is what the step before returned."""
         step, value = self._source(step, value)
-        op = defining_op(value)
-        return (step, op) if op is not None and op in self.functions else None
+        return CallOfStep(step, self._makers[value]) if value in self._makers else None
 
     def _source(self, step: int, value: ir.Value) -> tuple[int, ir.Value]:
         """Where a value of a step was made: an argument of the first one, a batch, or the result of a call."""
         while True:
-            op = defining_op(value)
-            block = self._stacks.slices.get(op) if op is not None else None
+            op, block = defining_op(value), self._stacks.blocks.get(value)
             argument = value if op is None else op.operands[0] if block is not None else None
             number = ir.BlockArgument(argument).arg_number if argument is not None else self._loop.state
             if number >= self._loop.state or step == 0:
@@ -108,7 +117,7 @@ class StepCopies:
         """Copy a call, behind what it reads. Raises PassError where that is a task that stands behind it."""
         if one in self._copies:
             return self._copies[one]
-        step, op = one
+        step, op = one.step, self.calls[one.number]
         self._asked.append(one)
         operands = [self._value(one, value) for value in op.operands]
         self._asked.pop()
@@ -124,20 +133,21 @@ class StepCopies:
 
     def _value(self, user: CallOfStep | None, value: ir.Value, step: int | None = None) -> ir.Value:
         """What `value` of a step is in the function of all steps."""
-        step, value = self._source(user[0] if user else step or 0, value)
+        step, value = self._source(user.step if user else step or 0, value)
         op = defining_op(value)
         if op is None:
             number = ir.BlockArgument(value).arg_number
             return body_of(self._made).arguments[number] if number < self._loop.state else self._batch(step, number)
         if op.name == "stablehlo.constant":
             return self._constant(op)
-        if op not in self.functions:  # a block of a stack
-            if (0, op) not in self._copies:
-                self._copies[0, op] = copy = op.clone(self._ip).operation
+        if value not in self._makers:  # a block of a stack
+            if value not in self._blocks:
+                copy = op.clone(self._ip).operation
                 copy.operands[0] = body_of(self._made).arguments[ir.BlockArgument(op.operands[0]).arg_number]
-            return self._copies[0, op].results[0]
-        made = (step, op)
-        kind = kind_and_stage(self.functions[op])[0]
+                self._blocks[value] = copy.results[0]
+            return self._blocks[value]
+        made = CallOfStep(step, self._makers[value])
+        kind = kind_and_stage(self.functions[made.number])[0]
         if (
             user is not None
             and made not in self._copies
@@ -150,11 +160,12 @@ class StepCopies:
     def _too_late(self, missing: CallOfStep, result: int) -> PassError:
         """The error for a task that needs, perhaps through updates, a result of a task that the schedule runs later."""
         task, *between = self._asked
-        if at.GATHER in at.result_attributes(self.functions[missing[1]])[result]:
+        location = self.calls[task.number].location
+        if at.GATHER in at.result_attributes(self.functions[missing.number])[result]:
             return PassError(
                 f"gather_weights is 'ahead', but {self.named(missing)}, which gathers weights for {self.named(task)}, "
                 "runs behind it: this step has its tasks in another order than step 0",
-                location=task[1].location,
+                location=location,
                 hint='take gather_weights="chunk"',
             )
         message = f"{self.named(task)} needs a value of {self.named(missing)}, which the schedule runs later"
@@ -163,17 +174,17 @@ class StepCopies:
             update = between[0]
             made = f"what {self.named(update)} makes of {self.named(missing)}"
             message = f"{self.named(task)} reads {made}, which the schedule runs later"
-            if task[0] - update[0] <= self._loop.delay:
+            if task.step - update.step <= self._loop.delay:
                 hint = "with a delay take gradients of the older weights, the step's third argument"
-        return PassError(message, location=task[1].location, hint=hint)
+        return PassError(message, location=location, hint=hint)
 
     def named(self, one: CallOfStep) -> str:
         """For messages: `the forward of stage 0 for microbatch 3 of step 1`."""
-        step, op = one
-        kind, stage = kind_and_stage(self.functions[op])
+        kind, stage = kind_and_stage(self.functions[one.number])
         if kind in AROUND:
-            return f"the update of step {step}"
-        return f"the {kind} of stage {stage} for microbatch {_microbatches(op)[0]} of step {step}"
+            return f"the update of step {one.step}"
+        microbatch = _microbatches(self.calls[one.number])[0]
+        return f"the {kind} of stage {stage} for microbatch {microbatch} of step {one.step}"
 
     def _constant(self, op: ir.Operation) -> ir.Value:
         key = op.attributes["value"]

@@ -59,7 +59,7 @@ class UnrollSteps(Pass):
             return
         copies = StepCopies(module, loop, check_placed(module).steps)
         if loop.schedule:
-            for call in _Order(copies, of_text(loop.schedule)).calls():
+            for call in _ScheduledCalls(copies, of_text(loop.schedule)).run():
                 copies.emit(call)
         else:
             _one_after_the_other(copies, loop.steps)
@@ -77,47 +77,47 @@ def _one_after_the_other(copies: StepCopies, steps: int) -> None:
     waiting: list[CallOfStep] = []
     for step in range(steps):
         behind, waiting = waiting, []
-        for op in copies.calls:
-            kind = kind_and_stage(copies.functions[op])[0]
-            needs = copies.needs((step, op)) if kind == "after" else set[CallOfStep]()
-            crosses = any(set(meshes_of(op)).difference(meshes_of(need)) for _, need in needs)
+        for number, (op, function) in enumerate(zip(copies.calls, copies.functions, strict=True)):
+            call = CallOfStep(step, number)
+            needs = copies.needs(call) if kind_and_stage(function)[0] == "after" else set[CallOfStep]()
+            crosses = any(set(meshes_of(op)).difference(meshes_of(copies.calls[need.number])) for need in needs)
             if crosses or not needs.isdisjoint(waiting):
-                waiting.append((step, op))
+                waiting.append(call)
             else:
-                copies.emit((step, op))
+                copies.emit(call)
         for each in behind:
             copies.emit(each)
     for each in waiting:
         copies.emit(each)
 
 
-class _Order:
+class _ScheduledCalls:
     """The calls of all steps in the order of a schedule of all of them: tasks where it has them, updates when ready."""
 
     def __init__(self, copies: StepCopies, schedule: schedules.Schedule) -> None:
         self._copies, self._schedule = copies, schedule
-        self._tasks: dict[TaskName, ir.Operation] = {}
-        self._updates: list[ir.Operation] = []
-        for op in copies.calls:
-            kind, _ = kind_and_stage(copies.functions[op])
+        self._tasks: dict[TaskName, int] = {}
+        updates: list[int] = []
+        for number, (op, function) in enumerate(zip(copies.calls, copies.functions, strict=True)):
+            kind, _ = kind_and_stage(function)
             if kind == "after":
-                self._updates.append(op)
+                updates.append(number)
             elif kind not in AROUND:
-                self._tasks.update(dict.fromkeys(tasks_of_call(op, kind), op))
+                self._tasks.update(dict.fromkeys(tasks_of_call(op, kind), number))
         self._waiting: dict[CallOfStep, int] = {}
         self._users = defaultdict[CallOfStep, list[CallOfStep]](list)
-        self._ready: list[tuple[float, int, int]] = []
+        self._ready: list[tuple[float, CallOfStep]] = []
         self._ends: dict[CallOfStep, float] = {}
         for step in range(schedules.steps_of(schedule)):
-            for number, op in enumerate(self._updates):
-                needs = copies.needs((step, op))
-                self._waiting[step, op] = len(needs)
+            for update in (CallOfStep(step, number) for number in updates):
+                needs = copies.needs(update)
+                self._waiting[update] = len(needs)
                 for need in needs:
-                    self._users[need].append((step, op))
+                    self._users[need].append(update)
                 if not needs:
-                    heapq.heappush(self._ready, (0.0, step, number))
+                    heapq.heappush(self._ready, (0.0, update))
 
-    def calls(self) -> Iterator[CallOfStep]:
+    def run(self) -> Iterator[CallOfStep]:
         """All calls but those that tasks ask for themselves."""
         times = schedules.start_times(self._schedule, _cost)
         rows = zip(times, self._schedule.orders, strict=True)
@@ -125,30 +125,29 @@ class _Order:
             ((s, t) for row in rows for s, t in zip(*row, strict=True)), key=lambda each: each[0]
         ):
             yield from self._updates_until(start)
-            step, ops = self._calls_of(task)
-            for op in ops:
-                if (step, op) not in self._ends:  # the first of the tasks that it fuses
-                    yield step, op
-                    cell = tasks_of_call(op, kind_and_stage(self._copies.functions[op])[0])
-                    self._note((step, op), start + sum(_cost(schedules.Task(*each)) for each in cell))
+            for call in self._calls_of(task):
+                if call not in self._ends:  # the first of the tasks that it fuses
+                    yield call
+                    kind, _ = kind_and_stage(self._copies.functions[call.number])
+                    cell = tasks_of_call(self._copies.calls[call.number], kind)
+                    self._note(call, start + sum(_cost(schedules.Task(*each)) for each in cell))
         yield from self._updates_until(math.inf)
 
-    def _calls_of(self, task: schedules.Task) -> tuple[int, list[ir.Operation]]:
-        """The step of a task, and its calls in the step: one, none, or the two halves of a backward."""
+    def _calls_of(self, task: schedules.Task) -> list[CallOfStep]:
+        """The calls of a task: one, none, or the two halves of a backward."""
         step, microbatch = divmod(task.microbatch, self._copies.microbatches)
         for kinds in ((task.kind,), HALVES if task.kind == "backward" else ()):
             names = [TaskName(kind, task.stage, microbatch, task.slice) for kind in kinds]
             if found := [self._tasks[name] for name in names if name in self._tasks]:
-                return step, found
-        return step, []
+                return [CallOfStep(step, number) for number in found]
+        return []
 
     def _updates_until(self, time: float) -> Iterator[CallOfStep]:
         """The calls behind the tasks whose operands are there."""
         while self._ready and self._ready[0][0] <= time:
-            end, step, number = heapq.heappop(self._ready)
-            made = step, self._updates[number]
-            yield made
-            self._note(made, end)
+            end, update = heapq.heappop(self._ready)
+            yield update
+            self._note(update, end)
 
     def _note(self, made: CallOfStep, end: float) -> None:
         self._ends[made] = end
@@ -156,7 +155,7 @@ class _Order:
             self._waiting[user] -= 1
             if not self._waiting[user]:
                 ready = max(self._ends[need] for need in self._copies.needs(user))
-                heapq.heappush(self._ready, (ready, user[0], self._updates.index(user[1])))
+                heapq.heappush(self._ready, (ready, user))
 
 
 def _cost(task: schedules.Task) -> float:

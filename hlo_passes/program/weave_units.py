@@ -213,7 +213,6 @@ def _weave(function: ir.Operation, units: _Units) -> None:
         return
     order = units.order()
     turn = {unit: number for number, unit in enumerate(order)}
-    # By what they make: the hash of an operation changes with its operands.
     place = {result: turn[unit] for number, unit in units.unit.items() for result in units.results[number]}
     for before, unit in pairwise(order):
         marks = units.marks.get(unit, [])

@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.residuals import Tasks, behind_residuals, residuals_of, tasks_of
+from jaxpp.hlo_passes.stages.residuals import TaskFunctions, behind_residuals, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import call, create, set_results
 from jaxpp.ir.kinds import operations_of
@@ -51,7 +51,7 @@ class CallOperations(Pass):
 
 
 def _call(
-    module: ir.Module, loop: MicrobatchLoop, tasks: Tasks, kind: str, stage: int, operands: list[ir.Value]
+    module: ir.Module, loop: MicrobatchLoop, tasks: TaskFunctions, kind: str, stage: int, operands: list[ir.Value]
 ) -> None:
     types, attributes = [value.type for value in operands], {at.STAGE: at.i64(stage)}
     function = create(module, f"{kind}_{stage}", types, [], {at.KIND: ir.StringAttr.get(kind), **attributes})

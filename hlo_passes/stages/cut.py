@@ -67,10 +67,10 @@ def divide(
 
 
 def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callable[[ir.Value], bool]) -> list[int]:
-    """Those of `again`, in program order, that are not long chains: of one that is, a value is kept.
+    """The operations of `again`, in program order, that need no long chain of others; a value in a long chain is kept.
 
-    XLA fuses all that makes a value into each fusion that uses it: a chain as long as the stage would be compiled,
-    and computed, once for each of its values.
+    XLA fuses the operations that make a value into each fusion that uses the value. A chain as long as the stage would
+    be compiled, and computed, once for each value in it.
 
     Args:
         halves: what uses and makes what.
@@ -93,7 +93,7 @@ def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callabl
 
 
 class _FlowProblem:
-    """The flow problem. Nodes 0 and 1 are the early and the late half; each value has two nodes."""
+    """The flow problem. Nodes 0 and 1 are the early and the late half; a value has an entry and an exit node."""
 
     def __init__(self, halves: Halves, size: Callable[[ir.Value], int] | None) -> None:
         self._halves, self._body = halves, halves.body
@@ -153,7 +153,7 @@ class _FlowProblem:
         return uses
 
     def _add(self, key: int | ir.Value, size: int) -> int:
-        """The entry node of a value, or of an operation's results, with its capacity; the exit is one more."""
+        """Add the nodes of a value, or of an operation's results. Returns the entry; the exit has the next number."""
         entry = self._nodes[key] = 2 + 2 * len(self._nodes)
         self._edges.append((entry, entry + 1, size))
         return entry

@@ -36,6 +36,11 @@ class OpenLoop:
         return operations(loop_body(self.op))[:-1]
 
     @cached_property
+    def operands(self) -> list[list[ir.Value]]:
+        """What each of these uses."""
+        return [operands_with_captures(op) for op in self.ops]
+
+    @cached_property
     def arguments(self) -> dict[ir.Value, int]:
         """The positions of what it carries, by the arguments of its body."""
         return {argument: position for position, argument in enumerate(loop_body(self.op).arguments)}
@@ -104,7 +109,7 @@ class OpenLoop:
         """What carries these positions and makes these values, where others are given, or have twins."""
         twins = {value: twin for value, twin in (twins or {}).items() if value not in given}
         carried = {*map(self.arguments.__getitem__, tested(self.op)), *positions}
-        ops: set[ir.Operation] = set()
+        made: set[ir.Value] = set()
         work, seen = [*values, *(self.following[position] for position in carried)], set(given)
         while work:
             value = work.pop()
@@ -117,9 +122,9 @@ class OpenLoop:
                 carried.add(position)
                 work.append(self.following[position])
             elif op is not None and op.block == loop_body(self.op):
-                ops.add(op)
+                made.add(value)
                 work += operands_with_captures(op)
-        return Half(sorted(carried), [op for op in self.ops if op in ops], twins)
+        return Half(sorted(carried), [op for op in self.ops if not made.isdisjoint(op.results)], twins)
 
     def read(self, half: Half) -> set[ir.Value]:
         """The values that the operations of a half use, and that its next trip gets."""

@@ -77,7 +77,7 @@ class PlaceResiduals(Pass):
 
 
 def _share_reshaped(loop: MicrobatchLoop) -> None:
-    """Let other tasks that read a value read its other shape, where a task hands on both: one of them is kept."""
+    """Where a task hands on a value and a reshape of it, let the readers of the value read the reshape: one is kept."""
     for op in [op for op in operations(loop.body) if op.name == "stablehlo.reshape"]:
         task = task_of(op)
         if task is None or task_of_value(op.operands[0]) != task:
@@ -99,21 +99,22 @@ def _share_reshaped(loop: MicrobatchLoop) -> None:
 
 
 def _read_by_others(value: ir.Value, task: StageTask, body: ir.Block) -> list[tuple[StageTask, ir.OpOperand]]:
-    """The uses of `value` in other tasks than `task`, which makes it, and these tasks."""
+    """The uses of `value` outside of `task`, which makes it, each with the task that it is in."""
     readers = [(task_inside(use.owner.operation, body), use) for use in value.uses]
     return [(reader, use) for reader, use in readers if reader not in (None, task)]
 
 
 def _behind_mark(value: ir.Value) -> ir.Value:
-    """What a stage mark makes of `value`; itself if none takes it."""
+    """The result of the stage mark that `value` goes through; `value` itself if it goes through none."""
     marks = (use for use in value.uses if boundary.is_mark(use.owner.operation))
     return next((use.owner.operation.results[use.operand_number] for use in marks), value)
 
 
 def _residuals(stages: Sequence["_Stage"], number: int, loop: MicrobatchLoop) -> tuple[list[int], list[int]]:
-    """The residuals of a stage: those of the second slice in each slice that does the same.
+    """The operations that a stage moves to its forward, and those that its backward does again.
 
-    The first slice takes no keys and values of another: it would keep others, and be a program of its own.
+    All slices that compute the same take what the second slice chooses, so that they are one program. By itself the
+    first slice would choose otherwise, as it reads no keys and values of an earlier slice.
     """
     stage = stages[number]
     if loop.slices > 1:

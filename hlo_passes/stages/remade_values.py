@@ -18,7 +18,7 @@ from jaxpp.ir.functions import has_side_effect, nested, operands_with_captures, 
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.values import byte_size, defining_op
+from jaxpp.ir.values import byte_size
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Forward:
         self._mesh = MeshAxes.of(module)
         self._all_ops = ops
         self._ops = behind(ops, residuals)
-        self._operands = {op: operands_with_captures(op) for op in self._ops}
         self._free = set(free)
-        self._loops: dict[ir.Operation, OpenLoop] = {}
-        self._find_free(self._ops)
+        self._loops: dict[ir.Value, OpenLoop] = {}  # by their first result
+        self._operands = [operands_with_captures(op) for op in self._ops]
+        self._find_free(self._ops, self._operands)
         self._residuals = residuals
 
     def recomputed(self, keep: Keep, handed_on: Collection[ir.Value] = ()) -> Remaking:
@@ -85,7 +85,8 @@ class Forward:
                 location=self._all_ops[0].location,
                 hint="keep more, or offload what is kept",
             )
-        done = {builder.ops[number] for number in again}.intersection(self._ops).difference(self._loops)
+        block = self._all_ops[0].block
+        done = [op for op in map(builder.ops.__getitem__, again) if op.block == block and self._loop(op) is None]
         kept = dict.fromkeys(builder.values[number] for number in choice.kept(again))
         return self._divided(done, kept, handed_on)
 
@@ -109,40 +110,48 @@ class Forward:
             return None
         return math.floor(keep.budget * sum(map(self._counter.of, self._all_ops)))
 
-    def _find_free(self, ops: Iterable[ir.Operation]) -> None:
-        """What is made of what is free without a FLOP, but for scalars: constants, masks of positions, slices."""
-        for op in ops:
-            operands = self._operands.setdefault(op, operands_with_captures(op))
+    def _loop(self, op: ir.Operation) -> OpenLoop | None:
+        """The loop that `op` is, if it runs a known number of times."""
+        return self._loops.get(op.results[0]) if len(op.results) else None
+
+    def _find_free(self, ops: Iterable[ir.Operation], uses: Iterable[Sequence[ir.Value]]) -> None:
+        """Find what is made of free values without a FLOP: constants, masks of positions, slices, and any scalar."""
+        for op, operands in zip(ops, uses, strict=True):
             if has_side_effect(op):
                 continue
             scalar = all(not shape_of(result) for result in op.results) and not len(op.regions)
             if (scalar or not self._counter.of(op)) and self._free.issuperset(operands):
                 self._free.update(op.results)
             elif is_counted(op):
-                loop = self._loops[op] = OpenLoop(op)
+                loop = self._loops[op.results[0]] = OpenLoop(op)
                 self._free.update(loop.counts)
-                self._find_free(loop.ops)
+                self._find_free(loop.ops, loop.operands)
                 self._free.update(op.results[position] for position, row in loop.stacks.items() if row in self._free)
 
     def _choice(self, keep: Keep) -> tuple[Recomputation, "_RecomputationBuilder"]:
         """The choice that there is, and what its numbers stand for."""
         builder = _RecomputationBuilder(self._free)
-        self._add_all(builder, self._ops, keep)
+        self._add_all(builder, zip(self._ops, self._operands, strict=True), keep)
         return builder.choice(self._residuals), builder
 
     def _add_all(
-        self, builder: "_RecomputationBuilder", ops: Iterable[ir.Operation], keep: Keep, trips: int = 1
+        self,
+        builder: "_RecomputationBuilder",
+        ops: Iterable[tuple[ir.Operation, Sequence[ir.Value]]],
+        keep: Keep,
+        trips: int = 1,
     ) -> None:
-        """Add operations that are done so often, those inside of loops one by one."""
-        for op in ops:
-            loop = self._loops.get(op)
+        """Add operations that run `trips` times, each with what it uses; those inside of loops one by one."""
+        for op, operands in ops:
+            loop = self._loop(op)
             if loop is None:
                 flops = self._counter.of(op) if self._may_repeat(op, keep) else None
-                builder.add(op, self._operands[op], flops, trips)
+                builder.add(op, operands, flops, trips)
                 continue
             builder.add_loop(loop, trips)
             writes = {loop.following[position] for position in loop.stacks}
-            inside = (each for each in loop.ops if writes.isdisjoint(each.results))
+            pairs = zip(loop.ops, loop.operands, strict=True)
+            inside = (pair for pair in pairs if writes.isdisjoint(pair[0].results))
             self._add_all(builder, inside, keep, trips * loop.trips)
             builder.add_stacks(loop)
 
@@ -156,23 +165,21 @@ class Forward:
     ) -> Remaking:
         """The operations `again`, what is free of what is read, and loops; those that are done in part are divided.
 
-        From the last operation to the first: a loop that is divided changes the operands of what stands behind it, and
-        an operation whose operands change is found in no set or dictionary any more.
+        From the last operation to the first, as a loop that is divided changes the operands of what stands behind it.
         """
         kept = dict.fromkeys([*kept, *self._stacks_of(kept)])
-        loops = [self._loops[op] for op in self._ops if op in self._loops]
+        loops = [loop for op in self._ops if (loop := self._loop(op)) is not None]
         rows = [loop.op.results[0] for loop in loops if not self._within(loop).isdisjoint(kept)]
         here = behind(self._all_ops, [*handed_on, *kept, *rows], effects=True)
         needed = {value for op in here for value in operands_with_captures(op)}.union(handed_on, kept)
-        wanted = {value for op in again for value in self._operands[op]}.union(self._residuals)
+        wanted = {value for op in again for value in operands_with_captures(op)}.union(self._residuals)
         done = {result for op in again for result in op.results}
         twins: dict[ir.Value, ir.Value] = {}
         for op in reversed(self._ops):
-            loop = self._loops.get(op)
-            if loop is None:
+            if self._loop(op) is None:
                 if any(result in wanted and result in self._free for result in op.results):
                     done.update(op.results)
-                    wanted.update(self._operands[op])
+                    wanted.update(operands_with_captures(op))
                 continue
             second = [p for p, result in enumerate(op.results) if result in wanted and result not in kept]
             made = op
@@ -195,8 +202,8 @@ class Forward:
         """
         twins: dict[ir.Value, ir.Value] = {}
         kept = dict.fromkeys(kept)
-        for each in reversed(self._loops[op].ops):
-            if each not in self._loops:
+        for each in reversed(OpenLoop(op).ops):
+            if self._loop(each) is None:
                 continue
             loop = OpenLoop(op)
             here = [value for value in kept if value in loop.inside]
@@ -213,8 +220,8 @@ class Forward:
 
     def _within(self, loop: OpenLoop) -> set[ir.Value]:
         """The values inside of a loop, and of those inside of it."""
-        inner = (self._within(self._loops[op]) for op in loop.ops if op in self._loops)
-        return loop.inside.union(*inner)
+        inner = (each for op in loop.ops if (each := self._loop(op)) is not None)
+        return loop.inside.union(*map(self._within, inner))
 
     def _stacks_of(self, kept: Collection[ir.Value]) -> list[ir.Value]:
         """The stacks of kept values that loops make anyway, also of such stacks."""
@@ -309,9 +316,9 @@ def _is_costly(op: ir.Operation) -> bool:
 
 def behind(ops: Sequence[ir.Operation], outputs: Collection[ir.Value], *, effects: bool = False) -> list[ir.Operation]:
     """Those of `ops` that `outputs` depend on, in program order; with `effects` also those that act by themselves."""
-    needed = {op for value in outputs if (op := defining_op(value)) is not None}
+    needed, found = set(outputs), list[ir.Operation]()
     for op in reversed(ops):
-        if op in needed or (effects and has_side_effect(op)):
-            needed.add(op)
-            needed.update(made for value in operands_with_captures(op) if (made := defining_op(value)) is not None)
-    return [op for op in ops if op in needed]
+        if not needed.isdisjoint(op.results) or (effects and has_side_effect(op)):
+            found.append(op)
+            needed.update(operands_with_captures(op))
+    return found[::-1]

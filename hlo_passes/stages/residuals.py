@@ -8,25 +8,25 @@ from jaxpp.hlo_passes.stages.split_forward import BACKWARDS
 from jaxpp.ir.functions import callee, functions, kind_and_stage, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 
-Tasks = Mapping[tuple[str, int], ir.Operation]
+TaskFunctions = Mapping[tuple[str, int], ir.Operation]
 """The call of each (kind, stage) in the body of the loop."""
 
 READERS = ("recompute", *BACKWARDS)
 """The kinds of tasks that read the residuals of their stage."""
 
 
-def tasks_of(module: ir.Module, loop: MicrobatchLoop) -> Tasks:
+def tasks_of(module: ir.Module, loop: MicrobatchLoop) -> TaskFunctions:
     """The calls of the loop's body."""
     by_name = functions(module)
     return {kind_and_stage(by_name[callee(op)]): op for op in operations(loop.body) if op.name == "func.call"}
 
 
-def readers_of(tasks: Tasks, stage: int) -> list[ir.Operation]:
+def readers_of(tasks: TaskFunctions, stage: int) -> list[ir.Operation]:
     """The tasks that read the residuals of `stage`."""
     return [tasks[kind, stage] for kind in READERS if (kind, stage) in tasks]
 
 
-def residuals_of(loop: MicrobatchLoop, tasks: Tasks, stage: int) -> list[ir.Value]:
+def residuals_of(loop: MicrobatchLoop, tasks: TaskFunctions, stage: int) -> list[ir.Value]:
     """What the backward of a stage, or its recompute, reads of the forward's results, and of the forward's inputs.
 
     Inputs that other tasks made are residuals; weights and the batch are none: they stay where they are. Of a stage
@@ -46,7 +46,7 @@ def residuals_of(loop: MicrobatchLoop, tasks: Tasks, stage: int) -> list[ir.Valu
     ]
 
 
-def behind_residuals(loop: MicrobatchLoop, tasks: Tasks, stage: int) -> ir.InsertionPoint:
+def behind_residuals(loop: MicrobatchLoop, tasks: TaskFunctions, stage: int) -> ir.InsertionPoint:
     """Where the residuals of a stage are there: after its forward, or before what reads them if it has none."""
     forward = tasks.get(("forward", stage))
     if forward is not None:

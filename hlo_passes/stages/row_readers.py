@@ -1,4 +1,4 @@
-"""Loops of a backward that read rows of what loops of its forward have stacked, and how they read less of them."""
+"""Loops of a backward that read what loops of its forward have stacked, row by row, and how they come to read less."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from jaxpp.ir.values import is_used
 
 
 @dataclass
-class Reader:
+class RowReader:
     """A loop of the backward that reads a row of each trip of a loop of the forward.
 
     Attributes:
@@ -30,8 +30,8 @@ class Reader:
     trips: tuple[int, int]
     rows: list[tuple[ir.Operation, ir.Value]] = field(default_factory=list[tuple[ir.Operation, ir.Value]])
 
-    def rewrite(self, less: "Less", there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
-        """Let the body read rows of other stacks, and make of them what it read so far."""
+    def rewrite(self, less: "RewrittenStacks", there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
+        """Let the body read rows of the new stacks, and compute from these the rows that it read so far."""
         body, again = loop_body(self.loop.op), less.again
         wanted = less.wanted(self)
         ops = again.behind(wanted)
@@ -56,33 +56,33 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Less:
-    """What stands for the stacks of a loop of the forward, once the loop was written again.
+class RewrittenStacks:
+    """The stacks of a loop of the forward that was written again, so that it stacks less.
 
     Attributes:
-        loop: the loop as it was, which has readers until they read something else.
-        readers: the loops of the backward that read rows.
-        again: what they do again.
-        stacks: for values of the body the stack of which they will read a row, and which row.
-        inner: likewise for loops inside of it.
-        gone: values of the body whose rows the readers read for loops inside of them, and need no more.
+        loop: the old loop, which is there until no reader uses it any more.
+        readers: the loops of the backward that read rows of its stacks.
+        again: the operations that the readers rematerialise.
+        stacks: for values of the body the new stack that holds them, and the row of each trip.
+        inner: the rewritten stacks of loops inside of it.
+        gone: values of the body that the readers no longer need: they read them only for loops inside of themselves.
     """
 
     loop: OpenLoop
-    readers: Sequence[Reader]
-    again: "Again"
+    readers: Sequence[RowReader]
+    again: "Rematerialised"
     stacks: Mapping[ir.Value, tuple[ir.Value, Row]]
-    inner: "Sequence[Less]"
+    inner: "Sequence[RewrittenStacks]"
     gone: Collection[ir.Value]
 
-    def wanted(self, reader: Reader) -> dict[ir.Value, None]:
-        """The values of the body that a reader wants: for itself, and for those inside of it."""
+    def wanted(self, reader: RowReader) -> dict[ir.Value, None]:
+        """The values of the body that a reader needs, for itself and for the readers inside of it."""
         inner = [less for less in self.inner if less.is_read_in(loop_body(reader.loop.op))]
         own = (value for _, value in reader.rows if value not in self.gone)
         return dict.fromkeys([*own, *(value for less in inner for value in less.needed())])
 
     def needed(self) -> list[ir.Value]:
-        """What the readers need of what the new loop is in, where loops in front of it may have been written again."""
+        """The values from outside of the loop that the readers need: the new stacks, and what they compute with."""
         read = self.again.read(value for reader in self.readers for value in self.wanted(reader))
         return [*(stack for stack, _ in self.stacks.values()), *(v for v in read if v not in self.loop.inside)]
 
@@ -91,19 +91,19 @@ class Less:
         return any(reader.loop.op.block == block for reader in self.readers)
 
     def let_read(self, block: ir.Block, there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
-        """Let the readers in a block read so, where others stand for some values of the forward."""
+        """Rewrite the readers in a block. there: for values of the forward those that stand for them in this block."""
         for reader in self.readers:
             if reader.loop.op.block == block:
                 reader.rewrite(self, there, mesh)
 
 
 @dataclass(frozen=True)
-class Again:
-    """Operations of a loop of the forward that the loops of the backward do again.
+class Rematerialised:
+    """Operations of a loop of the forward that the loops of the backward rematerialise.
 
     Attributes:
         inside: the operations of the loop's body.
-        ops: the numbers of those.
+        ops: the numbers of those that are rematerialised.
         counts: (start, step) of the arguments of the body that count.
     """
 
@@ -112,17 +112,17 @@ class Again:
     counts: Mapping[ir.Value, tuple[int, int]]
 
     def operands(self, op: int) -> Sequence[ir.Value]:
-        """What an operation uses by now: loops in front of this one may have been written again."""
+        """What an operation uses now: its operands change where a loop in front of this one is written again."""
         return operands_with_captures(self.inside.ops[op])
 
     def read(self, wanted: Iterable[ir.Value]) -> list[ir.Value]:
-        """What they read of others, and those of `wanted` that they don't make."""
+        """The values that these operations read and don't make, and those of `wanted` that they don't make."""
         made = {result for op in self.ops for result in self.inside.results[op]}
         read = dict.fromkeys([*wanted, *(value for op in self.ops for value in self.operands(op))])
         return [value for value in read if value not in made]
 
     def behind(self, wanted: Iterable[ir.Value]) -> list[int]:
-        """Those on which `wanted` depends, in program order."""
+        """Those of these operations on which `wanted` depends, in program order."""
         needed, found = set(wanted), list[int]()
         for op in reversed(self.ops):
             if not needed.isdisjoint(self.inside.results[op]):
@@ -136,7 +136,7 @@ def _as(type_: ir.Type, value: ir.Value) -> ir.Value:
 
 
 def _stand_for(read: ir.Operation, value: ir.Value) -> None:
-    """Let `value` stand for the row that `read` has read, whose first dimension has the size 1."""
+    """Replace the row that `read` reads, which has a first dimension of size 1, by `value`, which lacks that."""
     row = read.results[0]
     for use in list(row.uses):
         user = use.owner.operation

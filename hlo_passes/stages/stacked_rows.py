@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.cut import divide, without_long_chains
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
-from jaxpp.hlo_passes.stages.row_readers import Again, Less, Reader
+from jaxpp.hlo_passes.stages.row_readers import Rematerialised, RewrittenStacks, RowReader
 from jaxpp.hlo_passes.stages.two_loops import Row, stack_more
 from jaxpp.ir.build import erase_dead
 from jaxpp.ir.counted import affine, is_counted
@@ -24,11 +24,11 @@ from jaxpp.ir.values import byte_size, defining_op
 
 
 def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
-    """Let the loops of each forward stack the fewest bytes of which the loops of its backward can make what they read.
+    """Let the loops of each forward stack the fewest bytes from which its backward can rematerialise what it reads.
 
-    Loops inside of one another share one flow network, with the bytes of all trips: what the inner one needs of the
-    outer one may be made again there, and counts once for all who need it. Those that follow one another go from the
-    last one to the first: what stays of one may read what another one stacks.
+    Nested loops are one flow problem, with the bytes of all trips: a value of the outer loop may be rematerialised for
+    the inner one, and counts once however many operations need it. Loops one after the other are treated from the last
+    to the first, as a later loop may read the stacks of an earlier one.
     """
     changed = False
     for op in reversed(operations(loop.body)):
@@ -59,7 +59,7 @@ class _Microbatch:
     trips: ClassVar[int] = 1
 
     def uses(self, value: ir.Value) -> Iterable[ir.OpOperand]:
-        """Who uses what a loop has stacked."""
+        """The uses of a stack."""
         return value.uses
 
     def has_reader(self, op: ir.Operation) -> bool:
@@ -71,7 +71,7 @@ class _Microbatch:
         return task_inside(op, self.plan.body) == self.backward
 
     def has_whole(self, value: ir.Value) -> bool | None:
-        """Whether the backward has all of what a loop has stacked for others; None where it is for no others."""
+        """Whether the backward has a stack as a whole, if somebody else needs it anyway; None if nobody does."""
         del value
 
     def is_there(self, value: ir.Value) -> bool:
@@ -88,25 +88,25 @@ class _Microbatch:
 
 @dataclass(frozen=True)
 class _Stacks:
-    """What a loop of the forward stacks, and who reads it.
+    """The stacks of a loop of the forward, and who reads them.
 
     Attributes:
         loop: the loop of the forward.
-        outer: what it is in: another such loop, or the body of the loop over microbatches.
-        readers: the loops of the backward that read rows.
-        used: the positions of what others use, whole or in another way.
+        outer: another such loop that it is in, or the body of the loop over microbatches.
+        readers: the loops of the backward that read single rows.
+        used: the positions of stacks that something else uses too, as a whole or in another way.
         there: the values of the body whose stacks the backward has anyway.
     """
 
     loop: OpenLoop
     outer: "_Microbatch | _Stacks"
-    readers: list[Reader] = field(default_factory=list[Reader])
+    readers: list[RowReader] = field(default_factory=list[RowReader])
     used: set[int] = field(default_factory=set[int])
     there: set[ir.Value] = field(default_factory=set[ir.Value])
 
     @staticmethod
     def of(op: ir.Operation, outer: "_Microbatch | _Stacks") -> "_Stacks":
-        """Look who uses the results of a loop."""
+        """Find out who uses the results of a loop."""
         stacks = _Stacks(OpenLoop(op), outer)
         for position, result in enumerate(op.results):
             value, whole = stacks.loop.stacks.get(position), outer.has_whole(result)
@@ -129,19 +129,21 @@ class _Stacks:
 
     @property
     def wanted(self) -> list[ir.Value]:
-        """The values of the body whose rows the readers read, but for stacks that only loops inside of them read."""
+        """The values of the body whose rows the readers read; not those that only loops inside of the readers read."""
         inside = {each.loop.op.results[p] for each in self.inner for p in each.loop.stacks if p not in each.used}
         return [value for reader in self.readers for _, value in reader.rows if value not in inside]
 
-    def reduced(self, remade: Set[ir.Value], mesh: MeshAxes | None) -> "Less | None":
-        """Write a loop in front of it that does not stack what is remade; loops inside of it do so first."""
+    def reduced(self, remade: Set[ir.Value], mesh: MeshAxes | None) -> "RewrittenStacks | None":
+        """Write a new loop in front of it that does not stack the values `remade`; loops inside of it come first."""
         found = (each.reduced(remade, mesh) for each in self.inner)
         inner = [less for less in found if less is not None]
         return (_Stacks.of(self.loop.op, self.outer) if inner else self)._reduced(inner, remade, mesh)
 
-    def _reduced(self, inner: "Sequence[Less]", remade: Set[ir.Value], mesh: MeshAxes | None) -> "Less | None":
+    def _reduced(
+        self, inner: "Sequence[RewrittenStacks]", remade: Set[ir.Value], mesh: MeshAxes | None
+    ) -> "RewrittenStacks | None":
         body = Numbered(self.loop.ops)
-        again = Again(
+        again = Rematerialised(
             body, [op for op, made in enumerate(body.results) if not remade.isdisjoint(made)], self.loop.counts
         )
         if not again.ops and not inner:
@@ -160,10 +162,10 @@ class _Stacks:
             if value in self.loop.rows:
                 row = self.loop.rows[value]
                 stacks[value] = made.results[half.positions.index(row.position)], row
-        return Less(self.loop, self.readers, again, stacks, inner, gone)
+        return RewrittenStacks(self.loop, self.readers, again, stacks, inner, gone)
 
     def uses(self, value: ir.Value) -> Iterator[ir.OpOperand]:
-        """Who uses what a loop inside of it has stacked: in its own body, or of the rows of its own stack of these."""
+        """The uses of a stack that an inner loop makes: here, and where a row of this loop's stack of them is read."""
         row = self.loop.rows.get(value)
         write = None if row is None else defining_op(self.loop.following[row.position])
         for use in value.uses:
@@ -185,7 +187,7 @@ class _Stacks:
         return len(self.readers) == 1 and self.outer.is_late(op)
 
     def has_whole(self, value: ir.Value) -> bool | None:
-        """Whether the backward has all of what a loop inside of it has stacked for others; None if for no others."""
+        """As that of `_Microbatch`, for a stack that an inner loop makes."""
         row = self.loop.rows.get(value)
         return value in self.there if row is not None and row.position in self.used else None
 
@@ -200,7 +202,7 @@ class _Stacks:
         if not is_slice or op.block != loop_body(loop):
             return False
         known = next((reader for reader in self.readers if reader.loop.op == loop), None)
-        reader = known or Reader(OpenLoop(loop), (0, 0))
+        reader = known or RowReader(OpenLoop(loop), (0, 0))
         row, numbers = self.loop.rows[value], affine(op.operands[1], reader.loop.counts)
         if numbers is None or op.results[0].type != stack_type(value.type, 1) or reader.loop.trips != self.loop.trips:
             return False

@@ -54,13 +54,14 @@ class VerifyTasks(Pass):
 
 def _check_body(loop: MicrobatchLoop) -> None:
     *ops, end = operations(loop.body)
-    counting = {op for op in ops if op.name != "func.call"}
     carried = loop.carried
-    for op in counting:
+    for op in ops:
+        if op.name == "func.call":
+            continue
         made = [defining_op(value) for value in op.operands]
         if any(each is not None and each.name == "func.call" for each in made) or not carried.isdisjoint(op.operands):
             raise broken(3, f"a {op.name} in the loop, expected calls of tasks and the counting of microbatches", op)
     for position, value in enumerate(terminator(loop.body).operands):
         op = defining_op(value)
-        if op is not None and op.block == loop.body and (op in counting) != (position in loop.indices):
+        if op is not None and op.block == loop.body and (op.name != "func.call") != (position in loop.indices):
             raise broken(3, f"the loop's value {position} comes from a {op.name}", end)

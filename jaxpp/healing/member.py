@@ -13,7 +13,7 @@ from jaxpp import _jobs
 from jaxpp._system import tell
 from jaxpp.healing.messages import MessageConnection, dial
 from jaxpp.healing.state import HeldShard
-from jaxpp.healing.store import Part, Shard, get, put, shards_of
+from jaxpp.healing.store import Shard, StatePart, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
 
 HEAD, SLOT = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT"
@@ -62,7 +62,7 @@ class Membership:
         self._safe, self._regroups = -1, False
         self._stores: dict[str, MessageConnection] = {}  # of the thread that keeps
         self._asked: dict[str, MessageConnection] = {}
-        self._to_keep: queue.SimpleQueue[tuple[Part, Sequence[tuple[Shard, memoryview]], Sequence[str]]]
+        self._to_keep: queue.SimpleQueue[tuple[StatePart, Sequence[tuple[Shard, memoryview]], Sequence[str]]]
         self._to_keep = queue.SimpleQueue()
         self.generation: Go | None = None
         threading.Thread(target=self._listen, name="jaxpp-head", daemon=True).start()
@@ -112,7 +112,7 @@ class Membership:
         """Have this process's part of the state after so many steps copied to the Stores. Returns at once."""
         own = self.generation
         assert own is not None  # it has joined
-        self._to_keep.put((Part(own.go, step, own.number), shards, own.stores))
+        self._to_keep.put((StatePart(own.go, step, own.number), shards, own.stores))
 
     def wait_until_safe(self, step: int) -> bool:
         """Wait until all parts of the state after so many steps are kept; whether to leave the generation then.
@@ -134,7 +134,7 @@ class Membership:
         assert own.resume is not None  # there is one
         found: list[HeldShard] = []
         for owner, holders in enumerate(own.resume["holders"]):
-            part = Part(own.resume["generation"], own.resume["step"], owner)
+            part = StatePart(own.resume["generation"], own.resume["step"], owner)
             ask = partial(self._ask, holders[0])
             for number, shard in enumerate(ask(shards_of, part)):
                 found.append((shard, partial(ask, get, part, number, shard)))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jaxpp.healing.messages import Listener, MessageConnection
 
 
-class Part(NamedTuple):
+class StatePart(NamedTuple):
     """What one process had of a state.
 
     generation, step: which state; owner: the number of the process in that generation.
@@ -45,7 +45,7 @@ class Store:
     """
 
     def __init__(self, host: str, secret: bytes) -> None:
-        self._parts: dict[Part, list[tuple[Shard, bytearray]]] = {}
+        self._parts: dict[StatePart, list[tuple[Shard, bytearray]]] = {}
         self._lock = threading.Lock()
         self.address = Listener(host, secret, self._serve).address
 
@@ -58,7 +58,7 @@ class Store:
     def _serve(self, connection: MessageConnection) -> None:
         while True:
             message = connection.receive()
-            part = Part(*message["part"])
+            part = StatePart(*message["part"])
             if "put" in message:
                 shards = [Shard(*each) for each in message["put"]]
                 held = [(shard, connection.receive_array(shard.size)) for shard in shards]
@@ -70,12 +70,12 @@ class Store:
             else:
                 connection.send(shards=[shard for shard, _ in self._held(part)])
 
-    def _held(self, part: Part) -> list[tuple[Shard, bytearray]]:
+    def _held(self, part: StatePart) -> list[tuple[Shard, bytearray]]:
         with self._lock:
             return self._parts.get(part, [])
 
 
-def put(connection: MessageConnection, part: Part, shards: Sequence[tuple[Shard, memoryview]]) -> None:
+def put(connection: MessageConnection, part: StatePart, shards: Sequence[tuple[Shard, memoryview]]) -> None:
     """Give a part to the Store at the other end, and wait until it has it."""
     connection.send(part=part, put=[shard for shard, _ in shards])
     for _, data in shards:
@@ -83,13 +83,13 @@ def put(connection: MessageConnection, part: Part, shards: Sequence[tuple[Shard,
     connection.receive()
 
 
-def shards_of(connection: MessageConnection, part: Part) -> list[Shard]:
+def shards_of(connection: MessageConnection, part: StatePart) -> list[Shard]:
     """What the Store at the other end has of a part."""
     connection.send(part=part)
     return [Shard(*each) for each in connection.receive()["shards"]]
 
 
-def get(connection: MessageConnection, part: Part, number: int, shard: Shard) -> Any:
+def get(connection: MessageConnection, part: StatePart, number: int, shard: Shard) -> Any:
     """The bytes of a shard, by its number in its part."""
     connection.send(part=part, shard=number)
     return connection.receive_array(shard.size)

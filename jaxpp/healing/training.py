@@ -72,13 +72,14 @@ def train(
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
     folder = None if plans is None else Path(plans)
-    training = _Training(make_step, state, batch, steps, every, watch, on_step or (lambda number, output: None), folder)
+    shown: Callable[[int, Any], None] = on_step or (lambda number, output: None)
+    training = _ProcessTraining(make_step, state, batch, steps, every, watch, shown, folder)
     while True:
         if (last := training.generation()) is not None:
             return last[0]
 
 
-class _Training:
+class _ProcessTraining:
     """The steps of one process, generation by generation."""
 
     def __init__(

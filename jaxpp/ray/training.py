@@ -13,12 +13,12 @@ ATTEMPTS = 3
 """How often one step may fail before it is taken for its own fault."""
 
 
-Step = Callable[[Any, Any], tuple[Any, Any]]
+TrainStep = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def train(
     cluster: Cluster,
-    step: Step,
+    step: TrainStep,
     state: Any,
     batch: Callable[[int], Any],
     steps: int,
@@ -27,7 +27,7 @@ def train(
     every: int = 100,
     keep: int | None = 2,
     on_step: Callable[[int, Any], None] | None = None,
-    fewer: Callable[[int], Step] | None = None,
+    fewer: Callable[[int], TrainStep] | None = None,
     least: int = 1,
 ) -> Any:
     """Make `steps` steps, going on from the last checkpoint whenever an actor dies, freezes or fails.
@@ -69,11 +69,11 @@ def train(
             states.save(0, like)
             states.settle()
         shown: Callable[[int, Any], None] = on_step or (lambda number, output: None)
-        return _Training(cluster, {count: step}, batch, steps, every, shown, fewer, least, states).run()
+        return _ActorTraining(cluster, {count: step}, batch, steps, every, shown, fewer, least, states).run()
 
 
 @dataclass
-class _Training:
+class _ActorTraining:
     """What `train` was given, and how far it is.
 
     made: the step for each number of actors.
@@ -81,12 +81,12 @@ class _Training:
     """
 
     cluster: Cluster
-    made: dict[int, Step]
+    made: dict[int, TrainStep]
     batch: Callable[[int], Any]
     steps: int
     every: int
     on_step: Callable[[int, Any], None]
-    fewer: Callable[[int], Step] | None
+    fewer: Callable[[int], TrainStep] | None
     least: int
     states: "_Memory | _Directory"
     done: int = 0
@@ -126,7 +126,7 @@ class _Training:
                 return None
         return (state,)
 
-    def _step(self) -> Step:
+    def _step(self) -> TrainStep:
         """The step for as many actors as take part now."""
         count = len(self.cluster.processes)
         if count not in self.made:

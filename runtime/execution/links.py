@@ -109,7 +109,7 @@ class Links:
             self._left_out,
         )
         self._meetings.begin(self.neighbours, meeting, self.owners)
-        # Before a collective that nothing could interrupt, and before transfers that only their order matches.
+        # Check before collectives, which nothing could interrupt, and before transfers that are matched by their order.
         for peer in self.neighbours if self.is_ordered else self._partners:
             self._meetings.check(peer, self.owners)
         self.transport.begin(self._order, self._step)
@@ -206,9 +206,10 @@ class Links:
         return found
 
     def settle(self, mesh: int, call: Call) -> ArrayFunction | None:
-        """Wait until the transfers before a call are under way; None where they need no order with collectives.
+        """Return a function that waits until the transfers before a call are under way; None where none is needed.
 
-        A mesh of several processes: all of them have to begin its collectives and the transfers in one order.
+        It is needed on a mesh of several processes: all of them have to begin its collectives and the transfers in the
+        same order.
         """
         if self.is_local(mesh) or not self.is_ordered:
             return None

@@ -56,10 +56,10 @@ def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
 
 
 def with_receives_at_sends(order: Merged, channels: Collection[int]) -> Merged:
-    """Return `order` with the receive of each of these channels also right behind its send, where it is asked for.
+    """Return `order` with the receive of each of these channels also right behind its send: there it is asked for.
 
-    The order that `insert-transfers` has proven would not do: on a mesh of one device its transfers run beside the
-    calls, and here the thread that dispatches a call first waits for what that takes.
+    The order that `insert-transfers` chose does not suffice. It lets the transfers of a mesh of one device run beside
+    the calls, but the thread that dispatches a call waits for the values that the call takes.
     """
     receives = {each.channel: (mesh, each) for mesh, each in order if isinstance(each, Receive)}
     found: Merged = []

@@ -138,7 +138,7 @@ class Flat:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
 
     def without(self, left_out: Tasks) -> list[FlatStep]:
-        """The steps. Weight gradients that are left out hand on their sums, and are none of the tasks of a trace."""
+        """The steps; a weight gradient that is left out only hands on its sums, and is no task in a trace."""
         return [self._left_out(step) if _is_of(step[-1], left_out) else step for step in self.steps]
 
     def _left_out(self, step: FlatStep) -> FlatStep:

@@ -179,7 +179,10 @@ def _other_kinds(
 
 
 def _hop(steps: Iterable[Sequence[Event]]) -> float:
-    """Return the median over messages, in seconds. What a task sends to a mesh is one, as long as its longest copy."""
+    """Return the median over messages, in seconds.
+
+    All copies that a task sends to one mesh are one message, which takes as long as the longest of them.
+    """
     found: list[float] = []
     for events in steps:
         messages: dict[tuple[object, ...], float] = {}
@@ -203,7 +206,7 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     for stage, microbatch in {task[1:3] for task in values.tasks}:
         makers = values.of(_MAKERS, stage, microbatch)
         activations[stage] = max(activations[stage], values.size(values.kept(stage, microbatch)))
-        # Stages may be a graph: what a stage sends is as much as the one takes that takes most.
+        # Stages may be a graph: the message of a stage is as large as what the stage that reads most of it reads.
         for source in {source for kind, source in values.sources(makers) if kind == "forward"} - {stage}:
             sent = values.read(makers, made_by=("forward", source))
             messages[source] = max(messages[source], values.size(sent))

@@ -109,7 +109,7 @@ class NcclTransport(OrderedTransport):
         return _Arriving(array, target.dtype, memory, communicator, communicator.mark())
 
     def _communicator(self, transfer: ProcessTransfer, source: Any, target: Any) -> Communicator:
-        """That of this direction, which both ends make when they first move something there."""
+        """The communicator of this direction, which both ends make when they first move something there."""
         ends = device_of(source), device_of(target)
         if ends not in self._communicators:
             key = f"{self._place}/{ends[0].id}-{ends[1].id}"
@@ -126,7 +126,7 @@ class NcclTransport(OrderedTransport):
         return self._communicators[ends]
 
     def _finish(self, communicator: Communicator) -> None:
-        """Wait until the last call has done its part: for the other end at the first transfer, then for nobody."""
+        """Wait until the last call returns. Only the first transfer waits for the other end, to connect."""
         while not communicator.is_idle():
             self._look()
             time.sleep(1e-4)

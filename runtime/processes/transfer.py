@@ -205,7 +205,7 @@ class PullTransport:
         else:
             try:
                 error = self._waiter.wait(array, lambda seconds: self.look(waiting, seconds))
-            except BaseException:  # Ctrl-C too: what was waited for may still come, and be taken for something else
+            except BaseException:  # of Ctrl-C too: an array that arrives later could be taken for another one
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
                 raise

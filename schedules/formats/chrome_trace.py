@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 JsonEvent: TypeAlias = dict[str, object]
-Numbers: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 COMPUTE: Final = "compute"
 """The track of a mesh's own tasks."""
@@ -67,17 +67,17 @@ class Memory(NamedTuple):
     """
 
     unit: str
-    curves: list[tuple[Numbers, Numbers]]
+    curves: list[tuple[Floats, Floats]]
 
 
-def in_order(times: Sequence[float], changes: Sequence[float]) -> tuple[Numbers, Numbers]:
+def in_order(times: Sequence[float], changes: Sequence[float]) -> tuple[Floats, Floats]:
     """Sort the changes of a memory by their times; at one time, freeing comes before allocating."""
     at, change = np.array(times, np.float64), np.array(changes, np.float64)
     order = np.lexsort((change, at))
     return at[order], change[order]
 
 
-def curve(times: Numbers, changes: Numbers) -> tuple[Numbers, Numbers]:
+def curve(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
     """Return the times of the changes, each once, and the amount after all changes at that time."""
     last = np.append(times[1:] != times[:-1], True)[: len(times)]
     # Sums of shares differ from 0 in their last digits.

@@ -119,7 +119,10 @@ class _Orders:
         return True
 
     def _moved(self, row: list[int], position: int) -> tuple[int, list[int]]:
-        """One cell has moved, with what must stay before or behind it: from where on, and what is there now."""
+        """Move one cell, with the cells that must stay before or behind it.
+
+        Returns the first place that changes, and the cells from there on.
+        """
         random, before = self.rng.random, self.cells.before
         if not row:
             return 0, row
@@ -137,9 +140,10 @@ class _Orders:
         return first, [*reversed(moved), *reversed(others)] if others else []
 
     def _with_room(self, mesh: int, first: int, window: list[int]) -> list[int]:
-        """These cells, and some behind them, in an order that fits: what has no room waits for what gives some back.
+        """Put these cells, and some behind them, into an order that fits the memory; empty if there is none.
 
-        Moves of one cell alone seldom fit where memory is tight: a forward goes with the end of another microbatch.
+        A cell that has no room waits for one that gives memory back. Where memory is tight a move of one cell alone
+        seldom fits: a forward has to move together with the last task of another microbatch.
         """
         takes, gives, before = self.cells.takes, self.cells.gives, self.cells.before
         row, room, kept = self.now.rows[mesh], self.cells.rooms[mesh], self.now.levels[mesh][first]
@@ -162,7 +166,7 @@ class _Orders:
         return found
 
     def _exchanged(self, row: list[int], position: int) -> tuple[int, list[int]]:
-        """Two neighbours, and such nearby, have changed places: from where on, and what is there now."""
+        """Exchange two neighbours, and nearby pairs of the same types. Returns as `_moved`."""
         types, microbatches, before = self.cells.types, self.cells.microbatches, self.cells.before
         reach = int(self.rng.random() * len(row))
         if not position:

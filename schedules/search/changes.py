@@ -159,13 +159,14 @@ def _may_change(cell: Cell, change: Collection[str]) -> bool:
 
 
 def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Iterator[Schedule]:
-    """The schedule with one change, of all stages or of one, or of two, where one stage stands in for another."""
+    """Yield the schedule with one change: of all stages, of one stage, or of two that change roles."""
     stages = range(schedule.stages)
     made: list[tuple[frozenset[str], _Make]] = []
     if "recompute" in change:
         made.append((frozenset({"recompute"}), recompute))
     if "offload" in change:
-        # In time if forwards and backwards take equally long, or as late as leaves a cell, or none, for the way back.
+        # The reload starts early enough for equally long forwards and backwards, or one cell before its use, or right
+        # before it.
         made += [(frozenset(_COPIES), make) for make in (offload, partial(offload, ahead=1), partial(offload, ahead=0))]
     everywhere: list[_Change] = []
     single: list[_Change] = []

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 from jaxpp.schedules.search.cells import Cells
-from jaxpp.schedules.search.runs import EARLY, Run, special_cells
+from jaxpp.schedules.search.order_times import EARLY, OrderTimes, special_cells
 
 _STEP: Final = 4
 """What it costs to run a cell because of a change, in cells of a run of all."""
@@ -34,7 +34,7 @@ class Settled(ABC):
         rows: the cells of each mesh.
         end_of: when each cell ends.
         value: the objective.
-        cost: what should become small, see `Run.cost`.
+        cost: what should become small, see `OrderTimes.cost`.
         last: a cell that ends last, and when its mesh began.
         work: what has been done, in cells that have run.
     """
@@ -85,7 +85,7 @@ class Settled(ABC):
 
     @abstractmethod
     def ahead(self, cell: int, latest: float) -> list[int]:
-        """Those of the same mesh whose end a cell may have waited for, until `latest`, for what it uses."""
+        """The cells of the same mesh that end at `latest` or later, and for which a cell may have waited."""
 
 
 def settled(cells: Cells) -> Settled:
@@ -94,24 +94,25 @@ def settled(cells: Cells) -> Settled:
 
 
 class Whole(Settled):
-    """All that is run again with each change.
+    """Runs all cells again after each change.
 
-    Cells run beside their mesh, memory depends on times, or how long a cell takes depends on the one before it.
+    It has to where cells run beside their mesh, where memory depends on times, and where the time of a cell depends on
+    the cell before it.
     """
 
     def __init__(self, cells: Cells) -> None:
         super().__init__(cells)
         self.special = special_cells(cells)
-        self._take(Run(cells, self.rows, math.inf))
+        self._take(OrderTimes(cells, self.rows, math.inf))
 
-    def _take(self, run: Run) -> None:
+    def _take(self, run: OrderTimes) -> None:
         self.end_of, self.value, self.cost, self.last = run.end_of, run.value, run.cost, run.last
         self.ends, self.leads = run.ends, run.leads
 
     def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
         row = self.rows[mesh]
         new = [*row[:first], *window, *row[first + len(window) :]]
-        run = Run(self.cells, [*self.rows[:mesh], new, *self.rows[mesh + 1 :]], most)
+        run = OrderTimes(self.cells, [*self.rows[:mesh], new, *self.rows[mesh + 1 :]], most)
         self.work += _SPECIAL * run.steps
         if not run.whole or run.cost > most or not run.fits_by_time():
             return False
@@ -136,7 +137,7 @@ class Whole(Settled):
 
 
 class Partly(Settled):
-    """Where each cell has its turn on one mesh.
+    """Runs only those cells again that a change makes earlier or later; each cell has its turn on one mesh.
 
     Beside the cells there is a number for each mesh, of what stands before its first cell and behind its last.
 
@@ -153,7 +154,7 @@ class Partly(Settled):
         for cell, waits in enumerate(cells.waits):
             for need, delay in waits:
                 self.users[need].append((cell, delay))
-        self.end_of = [*Run(cells, self.rows, math.inf).end_of, *[0.0] * meshes]
+        self.end_of = [*OrderTimes(cells, self.rows, math.inf).end_of, *[0.0] * meshes]
         self.tails = [0.0] * (count + meshes)
         self.times = [*cells.times, *[0.0] * meshes]
         self.starts, self.average = [0.0] * meshes, 0.0

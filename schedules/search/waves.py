@@ -68,21 +68,21 @@ def _timetables(problem: Problem) -> Iterator[list[float]]:
 
 
 def _parts(together: int, length: int) -> Iterable[Sequence[int]]:
-    """Slots in which microbatches start: evenly spread over a round, then over less and less of it."""
+    """Yield the slots in which microbatches start: evenly spread over a round, then over shorter parts of it."""
     spare, scale = max(0, length - together), 2 * (_PARTS - 1)
     parts = [length * scale - spare * share for share in range(_PARTS)]
     return dict.fromkeys(tuple(number * part // (together * scale) for number in range(together)) for part in parts)
 
 
 def _turns(together: int, length: int) -> Iterable[Sequence[int]]:
-    """Slots in which microbatches start: evenly spread over a round, from several slots of it on."""
+    """Yield the slots in which microbatches start: evenly spread over a round, which begins at different slots."""
     spread = [number * length // together for number in range(together)]
     for turn in range(0, together, max(1, together // _TURNS)):
         yield [*spread[turn:], *(each + length for each in spread[:turn])]
 
 
 def _order(problem: Problem, mesh: int, starts: Sequence[float]) -> list[int]:
-    """What a mesh runs: forwards and backwards as the timetable says, weight gradients as soon as there is time."""
+    """The order of a mesh: forwards and backwards by the timetable, weight gradients as soon as there is time."""
     stages, memory, heads, times = problem.stages, problem.memory, problem.heads, problem.times
     planned = sorted(
         (start + heads[each], each) for start in starts for each in problem.types_of[mesh] if each < 2 * stages

@@ -39,6 +39,7 @@ MAY_IMPORT = {
 PRIVATE = {ROOT / "jaxpp" / "_compat.py", ROOT / "jaxpp" / "_jobs.py"}
 PRIVATE_NAME = re.compile(r"\bjax(?:lib)?(?:\.\w+)*\._(?!_)\w+|\bfrom jax(?:lib)?(?:\.\w+)* import _(?!_)\w+")
 MAX_LINES = 500
+PUBLIC_TWICE = {"Plan"}  # `jaxpp.Plan`, what a step takes on a target; `jaxpp.schedules.Plan`, a schedule in the making
 ATTRIBUTES = {name for name in vars(attributes).values() if isinstance(name, str) and attributes.is_ours(name)}
 
 # A comment's first word, and what follows it up to the text.
@@ -120,6 +121,17 @@ def test_files_are_short() -> None:
     }
     problems = [f"{shown(path)}: {n} lines, at most {MAX_LINES}" for path, n in lengths.items() if n > MAX_LINES]
     assert not problems, "\n".join(problems)
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """One name is one thing in the whole project, private classes included."""
+    found: dict[str, list[str]] = {}
+    for path in (path for room in ROOMS for path in python_files(room)):
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{shown(path)}:{node.lineno}")
+    twice = {name: places for name, places in found.items() if len(places) > 1 and name not in PUBLIC_TWICE}
+    assert not twice, twice
 
 
 def test_misread_directives_are_seen(tmp_path: Path) -> None:

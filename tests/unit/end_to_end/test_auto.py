@@ -24,11 +24,11 @@ from unit.end_to_end.tuning import SECONDS, given, quick
 import jaxpp.api as jaxpp
 from jaxpp import schedules as S
 from jaxpp import target, tune
+from jaxpp.argument_moves import Moves
 from jaxpp.auto import AutoLowered
 from jaxpp.auto_step import AutoStep
 from jaxpp.ir.errors import ProgramError
 from jaxpp.jit import MpmdFunction
-from jaxpp.moves import Moves
 from jaxpp.ways import Ways
 
 STEP = partial(sgd_step, schedule="auto")

@@ -6,14 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxlib.mlir import ir
 
 import jaxpp
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
-from jaxpp.ir.functions import operands_with_captures
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED
 from jaxpp.ir.tasks import StageTask, read_tasks
 from jaxpp.lowering import lower
@@ -44,13 +43,11 @@ def test_no_value_takes_a_long_chain_to_compute_again() -> None:
 def _lengths_again(loop: MicrobatchLoop, backward: StageTask) -> list[int]:
     """For each operation of `backward` that depends on no gradient, how many such operations it takes."""
     ops, tasks = read_tasks(loop.body)
-    made_by: dict[ir.Value, ir.Operation] = {result: op for op in ops for result in op.results}
-    lengths: dict[ir.Operation, int] = {}
-    late: set[ir.Operation] = set()
-    for op, task in zip(ops, tasks, strict=True):
-        producers = [made_by[value] for value in operands_with_captures(op) if value in made_by]
-        if task is not None and task > StageTask.forward(0) and (task != backward or not late.isdisjoint(producers)):
-            late.add(op)
+    lengths: dict[int, int] = {}
+    late: set[int] = set()
+    for number, (makers, task) in enumerate(zip(Numbered(ops).makers, tasks, strict=True)):
+        if task is not None and task > StageTask.forward(0) and (task != backward or not late.isdisjoint(makers)):
+            late.add(number)
         elif task == backward:
-            lengths[op] = 1 + sum(lengths.get(each, 0) for each in producers)
+            lengths[number] = 1 + sum(lengths.get(each, 0) for each in makers)
     return list(lengths.values())

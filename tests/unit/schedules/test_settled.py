@@ -11,7 +11,7 @@ from unit.schedules.test_search import problems
 from jaxpp import schedules as S
 from jaxpp.schedules.problem import MemoryLimits, Problem, make_problem
 from jaxpp.schedules.search.cells import cells_of_problem
-from jaxpp.schedules.search.runs import Run
+from jaxpp.schedules.search.order_times import OrderTimes
 from jaxpp.schedules.search.settled import Partly
 
 
@@ -40,7 +40,7 @@ def test_what_changes_is_as_if_all_had_run(made: tuple[Problem, S.Costs], random
         before = [row.copy() for row in now.rows]
         taken = changed_somewhere(now, random, now.cost * random.choice([0.9, 1.0, 1.1, 2.0]))
         assert taken or now.rows == before
-        run = Run(cells, now.rows, math.inf)
+        run = OrderTimes(cells, now.rows, math.inf)
         assert run.whole
         count = len(cells.times)
         assert now.end_of[:count] == run.end_of

@@ -101,6 +101,10 @@ def test_an_excerpt_has_the_chosen_lines(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ("<!-- after outline: x -->\n", "`after outline`: no pass of the pipeline has that name"),
         ("<!-- after lowering: recv -->\n", "`after lowering`: no line matches `recv`"),
+        (
+            "\n## 1. A\n<!-- after inline-calls: return -->\n`%0`, `%7#1`\n",
+            "`1. A`: the text names %7#1, which no excerpt of the section has",
+        ),
     ],
 )
 def test_an_excerpt_that_finds_nothing_is_refused(marker: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from jaxpp import schedules as S
 from jaxpp.tools import schedule
-from jaxpp.tools.progress import progress_of
+from jaxpp.tools.search_progress import progress_of
 
 SIZES = ("--meshes", "2", "--microbatches", "3")
 GRID = str(S.make("1f1b", meshes=2, microbatches=3)) + "\n"
@@ -202,7 +202,7 @@ def test_search_shows_its_progress_on_a_terminal() -> None:
 
 def test_a_long_search_tells_of_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    monkeypatch.setattr("jaxpp.tools.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("jaxpp.tools.search_progress.time.monotonic", lambda: float(next(clock)))
     stderr = io.StringIO()
     with progress_of(stderr) as tell:
         for step in range(1, 26):

@@ -60,7 +60,7 @@ class Mapped:
     keeps_shape: bool = False
 
 
-def transfer(value: ir.Value, dimension: int) -> Moved | Mapped | None:
+def transfer_function(value: ir.Value, dimension: int) -> Moved | Mapped | None:
     """Return what the operation that makes `value` says of its rows along `dimension`; None if it says nothing.
 
     For a gather or scatter, simpler operations with the same result are made right before it. They stay unused if

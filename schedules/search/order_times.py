@@ -18,7 +18,7 @@ def special_cells(cells: Cells) -> frozenset[int]:
     return cells.asides | cells.tracks.keys() | cells.partners.keys()
 
 
-class Run:
+class OrderTimes:
     """When cells run in some orders.
 
     Attributes:
