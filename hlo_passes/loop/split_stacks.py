@@ -34,11 +34,11 @@ class SplitStacks(Pass):
     - `jaxpp.blocks = array<i64: 2, 3>` on an argument or a result of `@main`: it is stored as two equal blocks along
       its first dimension, on the meshes 2 and 3. The argument is only read through its blocks (a slice for each), the
       result is put together from its own. So is state that only passes from step to step on the way to a block.
-    - A stage takes its rows out of the block of its mesh. Where a mesh has several separate runs of stages (interleaved
-      schedules, V-shaped ones), rows of other meshes' blocks are sent to it once per step, their gradients back:
-      `jaxpp.rows_sent` on the module are the bytes of these rows. None is sent where the layers are stored in the order
-      of the meshes: `jaxpp.rows_of_layers`.
-
+    - A stage takes its rows out of the block of its mesh, and so does what is computed of them before the loop (a cast
+      in the body of a scan). Where a mesh has several separate runs of stages (interleaved schedules, V-shaped ones),
+      rows of other meshes' blocks are sent to it once per step, their gradients back: `jaxpp.rows_sent` on the module
+      are the bytes of these rows. None is sent where the layers are stored in the order of the meshes:
+      `jaxpp.rows_of_layers`.
     - The last rows of a block may be padding, which no stage reads, where the meshes have different numbers of layers
       (`jaxpp.rows_of_layers` with `cuts`): `jaxpp.rows_padded` on the module are the bytes of these rows.
 
@@ -103,6 +103,12 @@ class _StackSplitter:
             shape = tuple(shape_of(argument))
             self._of_shape.setdefault(shape, set()).add((homes, self._padding[argument]))
         self._whole: dict[ir.Value, ir.Value] = {}
+        self._read_before = {
+            read.op.results[0]: (read, len(stack.homes))
+            for stack in reads.stacks.values()
+            for read in stack.reads
+            if read.op.block == self._block
+        }
 
     def run(self) -> None:
         """Rewrite `@main` in place."""
@@ -118,6 +124,8 @@ class _StackSplitter:
         for op in self._ops[:-1]:
             if op == self._loop.op:
                 self._read_blocks()
+            elif len(op.results) and op.results[0] in self._read_before:
+                self._read_block(op, *self._read_before[op.results[0]])
             elif not any(result in self._homes for result in op.results) and not self._reduce(op):
                 self._put_together(op)
         self._return()
@@ -218,6 +226,12 @@ class _StackSplitter:
     def _blocks(self, value: ir.Value, homes: Homes, before: ir.Operation) -> list[ir.Value]:
         size = shape_of(value)[0] // len(homes)
         return [self._evaluator.make(value, number * size, size, before) for number in range(len(homes))]
+
+    def _read_block(self, op: ir.Operation, read: Read, count: int) -> None:
+        """Let what is computed before the loop read rows out of their block."""
+        (number, first), size = read.block(count), read.total // count
+        block = self._evaluator.make(op.operands[0], number * size, size, op)
+        op.results[0].replace_all_uses_with(rows_of(block, 0, first, read.rows, ir.InsertionPoint(op)))
 
     def _read_blocks(self) -> None:
         """Let the loop read rows out of their blocks; those of other meshes' blocks before the loop."""

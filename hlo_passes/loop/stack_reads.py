@@ -16,7 +16,7 @@ from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.tasks import marked_task, op_of, read_tasks, task_of_value
 from jaxpp.ir.train_loop import stored
-from jaxpp.ir.values import byte_size, closure, defining_op
+from jaxpp.ir.values import block_of, byte_size, closure, defining_op
 
 Homes = tuple[int, ...]
 """The mesh of each block, in the order of the blocks."""
@@ -24,18 +24,25 @@ Homes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Read:
-    """Rows of a stack, or of what is computed of it row by row, as the loop reads them: `op` slices them out.
+    """Rows of a stack, or of what is computed of it row by row: `op` slices them out for the loop, in it or before it.
 
-    They are `rows` of `total`, from number `first` on. `homes` are the meshes where the stages that use them are at
-    home, `places` all the meshes that run these stages.
+    They are `rows` of `total`, from number `first` on. `used` are the values that the loop uses: the rows, or what is
+    computed of them before the loop, as a cast is. `homes` are the meshes where the stages that use them are at home,
+    `places` all the meshes that run these stages.
     """
 
     op: ir.Operation
     first: int
     rows: int
     total: int
+    used: Sequence[ir.Value]
     homes: frozenset[int] = frozenset()
     places: frozenset[int] = frozenset()
+
+    @property
+    def size(self) -> int:
+        """The bytes that a stage needs of another mesh where it does not have the rows itself."""
+        return min(byte_size(self.op.results[0].type), sum(byte_size(value.type) for value in self.used))
 
     def block(self, count: int) -> tuple[int, int]:
         """The number of the block, of so many, in which the rows are, and the first of them in it."""
@@ -81,7 +88,7 @@ class Stack:
     def rows_sent(self) -> int:
         """The bytes of the rows that stages of other meshes than their block's use."""
         found = {
-            (read.first, read.total, mesh): byte_size(read.op.results[0].type)
+            (read.first, read.total, mesh): read.size
             for read in self.reads
             for mesh in read.homes - {self.homes[read.block(len(self.homes))[0]]}
         }
@@ -116,17 +123,18 @@ class StackReads:
         return op_of(self._main, op) == self._loop.op
 
     def _reads(self, argument: ir.Value) -> list[Read] | None:
-        """All reads of a stack in the loop; None if the loop reads anything but rows."""
+        """All reads of a stack for the loop; None if the loop reads anything but rows."""
         found, work, seen = list[Read](), [argument], {argument}
         while work:
             value = work.pop()
             for use in value.uses:
                 op = use.owner.operation
-                if op.block == self._loop.body and op.name == "stablehlo.slice":
-                    read = _slice(op, value)
-                    if read is None:
+                if op.name == "stablehlo.slice" and (used := self._used_by_loop(op.results[0])):
+                    read = _slice(op, value, used)
+                    if read is not None:
+                        found.append(read)
+                    elif op.block == self._loop.body:
                         return None
-                    found.append(read)
                     continue
                 result = self._follows(op, use.operand_number)
                 if result is None:
@@ -137,10 +145,33 @@ class StackReads:
                     work.append(result)
         return found
 
+    def _used_by_loop(self, value: ir.Value) -> list[ir.Value]:
+        """What the loop uses of `value`: itself, or what is computed of it before the loop."""
+        if block_of(value) == self._loop.body:
+            return [value]
+
+        def computed(each: ir.Value) -> list[ir.Value]:
+            users = (op_of(self._main, use.owner.operation) for use in each.uses)
+            return [result for op in users if self._is_before(op) for result in op.results]
+
+        if not self._is_before(defining_op(value)):
+            return []
+        return [each for each in closure([value], computed) if any(self._readers(each))]
+
+    def _is_before(self, op: ir.Operation | None) -> bool:
+        return op is not None and op.block == self._main and op.is_before_in_block(self._loop.op)
+
+    def _readers(self, value: ir.Value) -> Iterable[ir.Operation]:
+        """The operations of the loop's body that use a value from outside of it."""
+        for use in value.uses:
+            op = use.owner.operation
+            if op != self._loop.op and self.is_in_loop(op):
+                yield op_of(self._loop.body, op)
+
     def _follows(self, op: ir.Operation, number: int) -> ir.Value | None:
         """What `op`, before the loop or in it, computes row by row from its operand of this number."""
         if op.block == self._main:  # after the loop an argument may be used in any way
-            return op.results[0] if is_by_rows(op) and op.is_before_in_block(self._loop.op) else None
+            return op.results[0] if is_by_rows(op) and self._is_before(op) else None
         if op.block == self._loop.body and boundary.is_barrier(op):
             return op.results[number]
         is_known = op.block == self._loop.body and is_by_rows(op) and self._is_invariant(op)
@@ -163,16 +194,22 @@ class StackReads:
             placed = [
                 replace(
                     read,
-                    homes=frozenset(homes[stage][0] for stage in stages[read.op.results[0]]),
-                    places=frozenset(mesh for stage in stages[read.op.results[0]] for mesh in homes[stage]),
+                    homes=frozenset(homes[stage][0] for stage in users),
+                    places=frozenset(mesh for stage in users for mesh in homes[stage]),
                 )
-                for read in reads
+                for read, users in ((read, self._stages(read, stages)) for read in reads)
             ]
             meshes = tuple(sorted(set[int]().union(*(read.homes for read in placed))))
             if self._can_be_cut(argument, placed, meshes):
                 self.stacks[argument] = Stack(placed, _order(meshes, placed))
         tasks = map(task_of_value, terminator(loop.body).operands)
         self.result_homes = [None if task is None else homes[task.stage][0] for task in tasks]
+
+    def _stages(self, read: Read, stages: Mapping[ir.Value, set[int]]) -> set[int]:
+        """The stages that use the rows."""
+        users = (op for value in read.used if value not in stages for op in self._readers(value))
+        values = [*read.used, *(result for op in users for result in op.results)]
+        return set[int]().union(*(stages.get(value, ()) for value in values))
 
     def _can_be_cut(self, argument: ir.Value, reads: Sequence[Read], meshes: Homes) -> bool:
         """Whether each of the meshes can have a block, and every read is of one."""
@@ -183,11 +220,11 @@ class StackReads:
         return in_blocks and all(_is_padded(used) for used in _rows_used(reads, len(meshes)).values())
 
 
-def _slice(op: ir.Operation, value: ir.Value) -> Read | None:
+def _slice(op: ir.Operation, value: ir.Value, used: Sequence[ir.Value]) -> Read | None:
     bounds, shape = slice_bounds(op), shape_of(value)
     if bounds is None or [size for _, size in bounds[1:]] != shape[1:]:
         return None
-    return Read(op, *bounds[0], shape[0])
+    return Read(op, *bounds[0], shape[0], used)
 
 
 def _may_hold_layers(type_: ir.Type) -> bool:
@@ -230,7 +267,7 @@ def _stages_of(loop: MicrobatchLoop) -> dict[ir.Value, set[int]]:
 def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
     """The mesh of each block, chosen so that the fewest bytes move; among equal choices, meshes in ascending order."""
     bytes_of = {
-        (read.block(len(meshes))[0], read.first, read.total, mesh): byte_size(read.op.results[0].type)
+        (read.block(len(meshes))[0], read.first, read.total, mesh): read.size
         for read in reads
         for mesh in read.homes  # once per step, however often a stage reads it
     }

@@ -148,3 +148,42 @@ func.func public @main(%w: tensor<3x4xf32>, %p: tensor<4x4xf32>, %x: tensor<1x4x
   }
   return %0#1 : tensor<1x4xf32>
 }
+
+// -----
+
+// What is computed of a row before the loop, as a cast in the body of a scan over layers, reads it out of its block.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-SAME:      %[[W:[^:]*]]: tensor<2x4xf32> {jaxpp.blocks = array<i64: 0, 1>}
+// CHECK-DAG:     %[[W0:.*]] = stablehlo.slice %[[W]] [0:1, 0:4]
+// CHECK-DAG:     %[[W1:.*]] = stablehlo.slice %[[W]] [1:2, 0:4]
+// CHECK-DAG:     %[[C0:.*]] = stablehlo.convert %[[W0]] : (tensor<1x4xf32>) -> tensor<1x4xbf16>
+// CHECK-DAG:     %[[C1:.*]] = stablehlo.convert %[[W1]] : (tensor<1x4xf32>) -> tensor<1x4xbf16>
+// CHECK:         stablehlo.while
+// CHECK:           stablehlo.multiply %[[C0]],
+// CHECK:           stablehlo.multiply %[[C1]],
+func.func public @main(%w: tensor<2x4xf32>, %x: tensor<1x4xbf16>) -> (tensor<1x4xbf16>) {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<1x4xbf16>
+  %0:2 = stablehlo.while(%i = %c0, %s = %zero) : tensor<i32>, tensor<1x4xbf16>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = ""}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %r0 = stablehlo.slice %w [0:1, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
+    %h0 = stablehlo.convert %r0 : (tensor<1x4xf32>) -> tensor<1x4xbf16>
+    %g0 = stablehlo.multiply %h0, %x : tensor<1x4xbf16>
+    %m0 = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %g0 : tensor<1x4xbf16>
+    %r1 = stablehlo.slice %w [1:2, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
+    %h1 = stablehlo.convert %r1 : (tensor<1x4xf32>) -> tensor<1x4xbf16>
+    %g1 = stablehlo.multiply %h1, %m0 : tensor<1x4xbf16>
+    %last = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 1 : i64, phase = "forward", name = ""}} %g1 : tensor<1x4xbf16>
+    %t = stablehlo.add %s, %last : tensor<1x4xbf16>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %t : tensor<i32>, tensor<1x4xbf16>
+  }
+  return %0#1 : tensor<1x4xbf16>
+}

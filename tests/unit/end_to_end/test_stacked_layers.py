@@ -177,6 +177,35 @@ def test_cast_to_bfloat16() -> None:
     check_loss(of_one, "interleaved-1f1b", stacked(), tolerance=2e-2)
 
 
+def cast_in_the_body(params: Any, microbatch: Any, **options: Any) -> jax.Array:
+    """Layers in bfloat16, of parameters in float32: each casts its own."""
+
+    def body(x: jax.Array, params: Any) -> Any:
+        return mark(layer(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params), x)), None
+
+    x = lax.scan(jax.checkpoint(body) if options else body, microbatch["x"].astype(jnp.bfloat16), params)[0]
+    return squared_error(x.astype(jnp.float32), microbatch)
+
+
+@pytest.mark.parametrize(
+    ("plan", "options"), [("interleaved-1f1b", {}), ("zb-h1", {}), ("sharded", {"is_checkpointed": True})]
+)
+def test_cast_to_bfloat16_in_the_body(plan: str, options: dict[str, Any]) -> None:
+    check_loss(partial(cast_in_the_body, **options), plan, stacked(), tolerance=2e-2)
+
+
+def test_rows_that_are_cast_before_the_loop_are_sent_as_such() -> None:
+    """Of four stages on two meshes the rows 1 and 2 are used on the other mesh than that of their block."""
+    for schedule, rows in ((jaxpp.Std1F1B(4), 0), (jaxpp.Interleaved1F1B(4, 2), 2)):
+        step = partial(adamw_step, schedule=schedule, loss=cast_in_the_body)
+        params, moments = adamw_state()
+        given = (params, (optax.EmptyState(), moments)), batch(4)
+        program = lowered(step, given, make_mesh(2 if rows else 4)).program()
+        assert program.rows_sent_bytes == rows * (8 * 8 + 8) * 2
+        found = Counter(re.findall(r'stablehlo\.send".*\(tensor<([^>]*)>', program.as_text()))
+        assert found["8x8xbf16"] + found["1x8x8xbf16"] == rows
+
+
 @plans
 def test_adamw_with_clipping(plan: str) -> None:
     optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
@@ -271,7 +300,23 @@ def test_the_gradient_of_a_stack_goes_through_whatever_treats_rows_alike() -> No
     check_loss(of_limited, "sharded", stacked(), steps=2)
 
 
-@pytest.mark.parametrize(("loss", "microbatches"), in_turn([loss, one_by_one, in_fori_loop, of_limited], [4, 8]))
+def of_products(params: Any, microbatch: Any) -> jax.Array:
+    """The body computes more of each row alone than a cast, once per step."""
+
+    def body(x: jax.Array, params: Any) -> Any:
+        w = 0.5 * params["w"] @ params["w"].T
+        return mark(layer({"w": w + w.mean(), "b": jnp.sin(params["b"])}, x)), None
+
+    return squared_error(lax.scan(body, microbatch["x"], params)[0], microbatch)
+
+
+def test_products_of_rows() -> None:
+    check_loss(of_products, "interleaved-1f1b", stacked(), steps=2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "microbatches"), in_turn([loss, one_by_one, in_fori_loop, of_limited, of_products], [4, 8])
+)
 def test_nothing_stacked_is_sent(loss: Any, microbatches: int) -> None:
     """Each mesh has the rows of its stages, sums their gradients and updates them: only norms meet."""
     found = sent(jaxpp.Std1F1B(4), 4, 4, microbatches, loss)
