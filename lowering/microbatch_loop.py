@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,14 +44,15 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
             the surrounding `mpmd_jit_with_loop`.
         axis: the microbatch axis of every leaf of `batch`.
         operation: `Add`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree of them that
-            is a prefix of what `fn` returns. None: `(Concat(), Add)` when `fn` returns a pair, as
-            `jax.value_and_grad` does, else `Add`.
+            is a prefix of what `fn` returns. None: `(Concat(), Add)` when `fn` returns a pair that begins with a
+            scalar, as `jax.value_and_grad` does; `Add` for anything but a pair.
 
     Returns:
         A pytree like what `fn` returns.
 
     Raises:
-        ValueError: `batch` is empty, its leaves differ in M or lack the axis; `operation` does not fit the results.
+        ValueError: `batch` is empty, its leaves differ in M or lack the axis; `operation` does not fit the results, or
+            is None for a pair that begins with anything but a scalar.
         TypeError: a leaf of `batch` or of the results is not an array; an operation changes its accumulator's type.
     """
     length = _batch_length(batch, axis)
@@ -210,7 +211,7 @@ def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array
 def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> list[_Result]:
     """Every leaf that the user's function returns with its operation."""
     if operation is None:
-        operation = (Concat(), Add) if isinstance(shapes, tuple) and len(shapes) == 2 else Add
+        operation = _default_operation(shapes, caller)
     what = f"{here()}{caller}: operation {operation} does not"
     ops = entries_per_result(operation, shapes, _is_operation, what, "operation")
     paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
@@ -221,6 +222,23 @@ def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> l
             )
     made = [op() if isinstance(op, type) else op for op in ops]
     return [_Result(name, aval, op) for name, aval, op in zip(paths, traced.out_avals, made, strict=True)]
+
+
+def _default_operation(shapes: Any, caller: str) -> Any:
+    """Stack the losses, of a pair like that of `jax.value_and_grad`, and sum the rest; sum anything but a pair.
+
+    A loss is a scalar, so a pair that begins with anything else may be one of gradients: the user has to say.
+    """
+    if not isinstance(shapes, tuple) or len(cast("tuple[Any, ...]", shapes)) != 2:
+        return Add
+    losses = jax.tree.leaves(cast("tuple[Any, Any]", shapes)[0])
+    if losses and losses[0].shape:
+        raise ValueError(
+            f"{here()}{caller}: the function returns a pair that begins with {losses[0].dtype}{list(losses[0].shape)}, "
+            "expected the scalar loss of (loss, gradients); give operation=(jaxpp.Concat(), jaxpp.Add) to stack the "
+            "first of the two and sum the second, or operation=jaxpp.Add to sum both"
+        )
+    return Concat(), Add
 
 
 def _is_operation(x: Any) -> bool:

@@ -353,7 +353,10 @@ def test_the_loop_inside_a_conditional() -> None:
         return lax.scan(lambda params, _: sgd_step(params, batch, schedule=SCHEDULE), params, None, 2)
 
     def nested(params: Any, batch: Any) -> Any:
-        return jaxpp.treduce(lambda one: sgd_step(params, {"x": one, "y": one}, schedule=SCHEDULE), batch["x"])
+        def inner(one: Any) -> Any:
+            return sgd_step(params, {"x": one, "y": one}, schedule=SCHEDULE)
+
+        return jaxpp.treduce(inner, batch["x"], operation=jaxpp.Add)
 
     for each in (step, several_steps, nested):
         assert at(message(each), sgd_step, "jaxpp.treduce(") == (

@@ -63,6 +63,23 @@ def test_training_step_equals_python_loop(marked: Any, plain: Any, jit: Callable
         np.testing.assert_allclose(grad, sum(g[k] for _, g in expected), rtol=1e-5, atol=1e-6)
 
 
+def test_a_pair_of_gradients_is_no_loss_with_its_gradients() -> None:
+    """Of two parameters the gradients are a pair, too."""
+
+    def gradients(microbatch: Any) -> Any:
+        return jax.grad(lambda w, b: (jnp.sum(microbatch["x"] * w) + b).sum(), argnums=(0, 1))(jnp.ones(3), jnp.ones(2))
+
+    message = (
+        r"treduce: the function returns a pair that begins with float32\[3\], expected the scalar loss of \(loss, "
+        r"gradients\); give operation=\(jaxpp.Concat\(\), jaxpp.Add\) to stack the first of the two and sum the second, "
+        r"or operation=jaxpp.Add to sum both$"
+    )
+    with pytest.raises(ValueError, match=message):
+        treduce(gradients, BATCH)
+    summed = treduce(gradients, BATCH, operation=Add)
+    assert [each.shape for each in summed] == [(3,), (2,)]
+
+
 def test_default_operation_stacks_losses_and_adds_gradients(marked: Any) -> None:
     params, batch = marked.params(), marked.batch(M)
     losses, grads = treduce(lambda mb: jax.value_and_grad(marked.loss)(params, mb), batch)
@@ -123,7 +140,8 @@ def test_constants_among_the_results(operation: Any, jit: Callable[..., Any]) ->
 def test_axis_and_prefix() -> None:
     x = np.arange(2 * M * 3, dtype=np.float32).reshape(2, M, 3)
     for axis in (1, -2):
-        out = treduce(lambda mb: (mb["a"], {"b": mb["a"] * 2, "c": mb["k"]}), {"a": x, "k": x}, axis=axis)
+        rows = {"a": x, "k": x}
+        out = treduce(lambda mb: (mb["a"], {"b": mb["a"] * 2, "c": mb["k"]}), rows, axis=axis, operation=(Concat, Add))
         np.testing.assert_array_equal(out[0], x.transpose(1, 0, 2))
         np.testing.assert_allclose(out[1]["b"], 2 * x.sum(1))
 
