@@ -71,8 +71,8 @@ def test_a_pair_of_gradients_is_no_loss_with_its_gradients() -> None:
 
     message = (
         r"treduce: the function returns a pair that begins with float32\[3\], expected the scalar loss of \(loss, "
-        r"gradients\); give operation=\(jaxpp.Concat\(\), jaxpp.Add\) to stack the first of the two and sum the second, "
-        r"or operation=jaxpp.Add to sum both$"
+        r"gradients\); give operation=\(jaxpp.Concat\(\), jaxpp.Add\) to stack the first of the two and sum the "
+        r"second, or operation=jaxpp.Add to sum both$"
     )
     with pytest.raises(ValueError, match=message):
         treduce(gradients, BATCH)
