@@ -35,6 +35,7 @@ from jaxpp.planning.target import target_of
 from jaxpp.runtime.execution.progress import Progress
 from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.schedules.given import as_text
+from jaxpp.sharded_microbatches import ShardedMicrobatches
 from jaxpp.task_times import Rates
 
 ScheduleLike = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
@@ -143,7 +144,8 @@ def rewrite(
         rates = rates.on(target_of(mesh.jax_mesh).chip, lowered.module)
     elif carried:
         rates = replace(rates, has_host=_have_host_memory(mesh))
-    program = rewritten(module, text, mesh.mpmd_dim, options, [dump] if dump else [], rates)
+    observers = [ShardedMicrobatches(lowered.in_names), *([dump] if dump else [])]
+    program = rewritten(module, text, mesh.mpmd_dim, options, observers, rates)
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
         raise PassError(
