@@ -26,7 +26,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.stages.move_residuals import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
+from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions, stacked_arguments
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
@@ -150,6 +150,7 @@ def rewrite(
     if meshes > mesh.mpmd_dim:
         raise PassError(
             f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
+            location=location_of_tasks(module, 0),
             hint="give a larger mesh, or a schedule that places several stages on one mesh",
         )
     _warn_of_idle(meshes, mesh)
