@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import jax
 import jax.core
+import numpy as np
 
 from jaxpp._compat import trace_context
 from jaxpp.auto import AutoLowered, is_auto
@@ -15,7 +16,7 @@ from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
-from jaxpp.lowering.arguments import StaticArguments, resolve_static
+from jaxpp.lowering.arguments import StaticArguments, positional_names, resolve_static
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.lowering.operations import read_operations
@@ -249,7 +250,7 @@ class MpmdFunction:
             compiled = self._compiled.get(key)
         except TypeError:
             compiled = None
-            _check_hashable(static)
+            _check_hashable(static, positional_names(self._fun))
         if compiled is None:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
                 raise TypeError(
@@ -368,14 +369,21 @@ _WITHOUT = {
 """What a step that chooses its stages itself can't have."""
 
 
-def _check_hashable(static: Sequence[tuple[int | str, type, Any]]) -> None:
+def _check_hashable(static: Sequence[tuple[int | str, type, Any]], names: Sequence[str]) -> None:
+    """Refuse a static argument that is not hashable; `names` are those of the positional parameters."""
     for name, kind, value in static:
         try:
             hash(value)
-        except TypeError:
+        except TypeError as error:
+            if any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value)):
+                which = f"{name} (`{names[name]}`)" if isinstance(name, int) and name < len(names) else str(name)
+                raise TypeError(
+                    f"argument {which} holds arrays and cannot be static: take it out of static_argnums or "
+                    "static_argnames"
+                ) from None
             raise TypeError(
-                f"static argument {name} is a {kind.__name__}, which is not hashable; "
-                "give a hashable value, such as a tuple"
+                f"static argument {name} is a {kind.__name__} that is not hashable ({error}); "
+                "give hashable values, such as tuples for lists"
             ) from None
 
 

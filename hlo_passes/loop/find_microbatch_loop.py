@@ -107,7 +107,7 @@ class FindMicrobatchLoop(Pass):
             numbers = stages_of(marks, loop, schedule.stages)
             # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
             if numbers is None or (schedule.placement.after and len({*numbers}) < len(numbers)):
-                raise wrong_number(marks, schedule, loop)
+                raise wrong_number(marks, schedule, loop, self._meshes(module))
             number_marks(marks, numbers)
         indices = counters(loop)
         positions, starts, steps = ([wrapped(each[i]) for each in indices] for i in range(3))
@@ -128,6 +128,10 @@ class FindMicrobatchLoop(Pass):
         except (PassError, schedules.ScheduleError):
             return None
 
+    def _meshes(self, module: ir.Module) -> int:
+        """How many meshes there are; 0 where nobody says it."""
+        return self.meshes or at.integer(module.operation, at.MESHES) or 0
+
     def _operations(self, module: ir.Module) -> dict[str, bool]:
         return operations_of(module) | parse_operations(self.operations)
 
@@ -143,7 +147,7 @@ class FindMicrobatchLoop(Pass):
                     location=loop.location,
                     hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
                 )
-            meshes = self.meshes or at.integer(module.operation, at.MESHES) or 0
+            meshes = self._meshes(module)
             if not meshes and library_name(text):
                 raise PassError(
                     f"a schedule by name ({text}) needs the number of meshes",

@@ -10,7 +10,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations
-from jaxpp.schedules.given import library_options
+from jaxpp.schedules.given import library_name
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
 
@@ -157,26 +157,28 @@ def _below(above: int, stages: Sequence[int], number: int) -> int | None:
     return next((i for i in reversed(range(above)) if stages[i] == number), None)
 
 
-def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> PassError:
-    """The error for marks that don't fit the stages of a schedule."""
+def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation, meshes: int) -> PassError:
+    """The error for marks that don't fit the stages of a schedule; `meshes`: how many there are, or 0."""
     stages, name = schedule.stages, schedule.name
+    of = f"{stages} stage{'s' * (stages != 1)}"
     again = _computed_again(marks)
     if again is not None:
         return _twice(again)
     count = len(marked_stages(marks))
     if any(at.LAYER in op.attributes for op, _ in marks):
         return PassError(
-            f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {stages} stages",
+            f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {of}",
             location=marks[0][0].location,
-            hint=f"scan over the {stages} stages, and over the layers of each inside: "
-            f"reshape the stacked parameters to ({stages}, layers per stage, ...); "
-            f"or say how many of the {count} layers each stage has: cuts=[...]",
+            hint=_fewer_stages(stages, count) + _another_schedule(schedule, count, meshes),
         )
-    fewer = f"mark the end of every stage (mark_stage_end): {stages} marks, or {stages - 1} without the last one"
+    ends = f"{stages} mark{'s' * (stages != 1)}"
+    fewer = f"mark the end of every stage (mark_stage_end): {ends}, or {stages - 1} without the last one"
     return PassError(
-        f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {stages} stages",
+        f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {of}",
         location=loop.location,
-        hint=fewer + _another_schedule(schedule, count) if count > stages else _another_loop(loop) + fewer,
+        hint=f"{fewer}; or {_another_schedule(schedule, count, meshes)}"
+        if count > stages
+        else _another_loop(loop) + fewer,
     )
 
 
@@ -189,12 +191,39 @@ def _twice(again: ir.Operation) -> PassError:
     )
 
 
-def _another_schedule(schedule: schedules.Schedule, count: int) -> str:
-    """The hint to take a schedule that has as many stages as there are marks."""
-    chunks, rest = divmod(count, schedule.meshes)
-    fits = not rest and schedule.name in library_options()["chunks"].schedules
-    example = f", such as {schedule.name}{{chunks={chunks}}} on {schedule.meshes} meshes" if fits else ""
-    return f"; or take a schedule of {count} stages{example}"
+def _fewer_stages(stages: int, layers: int) -> str:
+    """What makes so many stages of the layers of a scan; empty where there are fewer layers than that."""
+    ways: list[str] = []
+    if layers > stages > 1 and layers % stages == 0:
+        ways.append(
+            f"scan over the {stages} stages, and over the layers of each inside: "
+            f"reshape the stacked parameters to ({stages}, layers per stage, ...); or "
+        )
+    if layers > stages:
+        ways.append(f"say how many of the {layers} layers each stage has: cuts=[...]; or ")
+    return "".join(ways)
+
+
+def _another_schedule(schedule: schedules.Schedule, count: int, meshes: int) -> str:
+    """The hint to take a schedule that has as many stages as there are marks, on the meshes that there are, if it can.
+
+    The example is the schedule itself with other options, or else 1F1B.
+    """
+    hint = f"take a schedule of {count} stage{'s' * (count != 1)}"
+    for number in filter(None, (meshes, schedule.meshes)):
+        for name in (schedule.name, "1f1b"):
+            for example in (name, f"{name}{{chunks={count // number}}}"):
+                if library_name(name) and _stages(example, number, schedule.microbatches) == count:
+                    return f"{hint}, such as {example} on {number} mesh{'es' * (number != 1)}"
+    return hint
+
+
+def _stages(name: str, meshes: int, microbatches: int) -> int | None:
+    """The stages of a schedule of the library; None where it does not exist for these numbers."""
+    try:
+        return schedules.resolve(name, meshes=meshes, microbatches=microbatches).stages
+    except schedules.ScheduleError:
+        return None
 
 
 def _another_loop(loop: ir.Operation) -> str:

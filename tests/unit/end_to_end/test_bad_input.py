@@ -156,12 +156,21 @@ def test_a_loop_over_layers_alone() -> None:
     )
 
 
-def test_more_marks_than_stages() -> None:
-    text = message(partial(sgd_step, schedule=jaxpp.GPipe(2)), weights(4), batch(4))
+@pytest.mark.parametrize(
+    ("meshes", "example"),
+    [
+        (2, ", such as gpipe{chunks=2} on 2 meshes"),
+        (3, ", such as gpipe{chunks=2} on 2 meshes"),
+        (4, ", such as gpipe on 4 meshes"),
+    ],
+)
+def test_more_marks_than_stages(meshes: int, example: str) -> None:
+    """The example fits the meshes that there are, or else those of the schedule."""
+    text = message(partial(sgd_step, schedule=jaxpp.GPipe(2)), weights(4), batch(4), mesh=make_mesh(meshes))
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         "found 4 stage marks, the schedule gpipe has 2 stages\n  "
         "mark the end of every stage (mark_stage_end): 2 marks, or 1 without the last one; "
-        "or take a schedule of 4 stages, such as gpipe{chunks=2} on 2 meshes"
+        f"or take a schedule of 4 stages{example}"
     )
 
 
