@@ -303,8 +303,12 @@ def test_bad_usage() -> None:
 
 
 def test_bad_input(grid: Path, tmp_path: Path) -> None:
-    assert failure("show", "1f1c", *SIZES).endswith("bpipe; did you mean '1f1b'?\n")
-    assert failure("show", "1f1c").startswith("jaxpp-schedule: error: no schedule is named '1f1c': there are gpipe, ")
+    assert failure("show", "1f1c", *SIZES).endswith(", po-f, bpipe\n")
+    unknown = "jaxpp-schedule: error: no schedule is named"
+    assert failure("show", "1f1c").startswith(f"{unknown} '1f1c'; did you mean '1f1b'? There are gpipe, ")
+    assert failure("show", "interleaved", *SIZES).startswith(
+        f"{unknown} 'interleaved'; did you mean 'interleaved-1f1b' or 'interleaved-zb'? There are gpipe, "
+    )
     assert failure("show", "zb-v{chunks=2}", *SIZES) == (
         "jaxpp-schedule: error: schedule 'zb-v' has no option 'chunks': it takes none\n"
     )
