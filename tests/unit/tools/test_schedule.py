@@ -327,6 +327,11 @@ def test_bad_input(grid: Path, tmp_path: Path) -> None:
         "<stdin>: error: line 1: expected 'schedule:', 'placement:' or, behind it, 'after:' (each once), 'kind NAME:' "
         "or 'mesh NUMBER:', found 'a: b'\n"
     )
+    trace = tmp_path / "step.json"
+    assert output("convert", grid, "--to", "trace", "-o", trace) == ""
+    is_trace = "it is a trace, to be opened in Perfetto (https://ui.perfetto.dev), and no schedule\n"
+    assert failure("plot", trace, "-o", tmp_path / "step.svg") == f"{trace}: error: {is_trace}"
+    assert failure("show", "-", stdin=trace.read_text()) == f"<stdin>: error: {is_trace}"
     assert failure("show", grid, "--microbatches", 9) == f"{grid}: error: the schedule has 3 microbatches, not 9\n"
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     assert failure("show", tmp_path / "bytes.txt").endswith("neither a grid nor a table: not text in UTF-8\n")
