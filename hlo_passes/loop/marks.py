@@ -172,13 +172,13 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation,
             hint=_fewer_stages(stages, count) + _another_schedule(schedule, count, meshes),
         )
     ends = f"{stages} mark{'s' * (stages != 1)}"
-    fewer = f"mark the end of every stage (mark_stage_end): {ends}, or {stages - 1} without the last one"
+    hint = f"mark the end of every stage (mark_stage_end): {ends}, or {stages - 1} without the last one"
+    if count > stages or count >= meshes > 0:  # with fewer marks than meshes some are missing
+        hint += f"; or {_another_schedule(schedule, count, meshes)}"
     return PassError(
         f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {of}",
         location=loop.location,
-        hint=f"{fewer}; or {_another_schedule(schedule, count, meshes)}"
-        if count > stages
-        else _another_loop(loop) + fewer,
+        hint=hint if count > stages else _another_loop(loop) + hint,
     )
 
 
@@ -211,9 +211,9 @@ def _another_schedule(schedule: schedules.Schedule, count: int, meshes: int) -> 
     """
     hint = f"take a schedule of {count} stage{'s' * (count != 1)}"
     for number in filter(None, (meshes, schedule.meshes)):
-        for name in (schedule.name, "1f1b"):
-            for example in (name, f"{name}{{chunks={count // number}}}"):
-                if library_name(name) and _stages(example, number, schedule.microbatches) == count:
+        for options in ("", f"{{chunks={count // number}}}"):
+            for example in (schedule.name + options, f"1f1b{options}"):
+                if library_name(example) and _stages(example, number, schedule.microbatches) == count:
                     return f"{hint}, such as {example} on {number} mesh{'es' * (number != 1)}"
     return hint
 

@@ -174,6 +174,20 @@ def test_more_marks_than_stages(meshes: int, example: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("schedule", "hint"),
+    [
+        (jaxpp.Interleaved1F1B(8, 4), "; or take a schedule of 4 stages, such as 1f1b on 4 meshes"),
+        (jaxpp.Std1F1B(8), "; or take a schedule of 4 stages, such as 1f1b on 4 meshes"),
+    ],
+)
+def test_fewer_marks_than_stages_and_as_many_as_meshes(schedule: Any, hint: str) -> None:
+    text = message(partial(sgd_step, schedule=schedule), weights(4), batch(4), mesh=make_mesh(4))
+    assert text.endswith(
+        f" has 8 stages\n  mark the end of every stage (mark_stage_end): 8 marks, or 7 without the last one{hint}"
+    )
+
+
 @pytest.mark.parametrize("file", ["/tmp/ipykernel_12/3456.py", "<ipython-input-3-a1b2>", "<stdin>", "<string>"])
 def test_code_that_is_in_no_file(file: str) -> None:
     """Cells of notebooks, and what is typed, have lines too."""
