@@ -169,12 +169,12 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation,
         return PassError(
             f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {of}",
             location=marks[0][0].location,
-            hint=_fewer_stages(stages, count) + _another_schedule(schedule, count, meshes),
+            hint=_or_another_schedule(_fewer_stages(stages, count), schedule, count, meshes),
         )
     ends = f"{stages} mark{'s' * (stages != 1)}"
     hint = f"mark the end of every stage (mark_stage_end): {ends}, or {stages - 1} without the last one"
     if count > stages or count >= meshes > 0:  # with fewer marks than meshes some are missing
-        hint += f"; or {_another_schedule(schedule, count, meshes)}"
+        hint = _or_another_schedule([hint], schedule, count, meshes)
     return PassError(
         f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {of}",
         location=loop.location,
@@ -191,17 +191,27 @@ def _twice(again: ir.Operation) -> PassError:
     )
 
 
-def _fewer_stages(stages: int, layers: int) -> str:
-    """What makes so many stages of the layers of a scan; empty where there are fewer layers than that."""
+def _fewer_stages(stages: int, layers: int) -> list[str]:
+    """What makes so many stages of the layers of a scan; nothing does where there are fewer layers than that."""
     ways: list[str] = []
     if layers > stages > 1 and layers % stages == 0:
         ways.append(
             f"scan over the {stages} stages, and over the layers of each inside: "
-            f"reshape the stacked parameters to ({stages}, layers per stage, ...); or "
+            f"reshape the stacked parameters to ({stages}, layers per stage, ...)"
         )
     if layers > stages:
-        ways.append(f"say how many of the {layers} layers each stage has: cuts=[...]; or ")
-    return "".join(ways)
+        ways.append(f"say how many of the {layers} layers each stage has: cuts=[...]")
+    return ways
+
+
+def _or_another_schedule(ways: Sequence[str], schedule: schedules.Schedule, count: int, meshes: int) -> str:
+    """The hint to go one of these ways to the stages of `schedule`, or to take a schedule of `count` stages.
+
+    The other schedule comes first where it fits the meshes that there are, and `schedule` is for another number.
+    """
+    other = _another_schedule(schedule, count, meshes)
+    is_first = meshes not in (0, schedule.meshes) and count % meshes == 0
+    return "; or ".join([other, *ways] if is_first else [*ways, other])
 
 
 def _another_schedule(schedule: schedules.Schedule, count: int, meshes: int) -> str:

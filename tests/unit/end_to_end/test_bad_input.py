@@ -156,36 +156,36 @@ def test_a_loop_over_layers_alone() -> None:
     )
 
 
+MARKS = "mark the end of every stage (mark_stage_end): {} marks, or {} without the last one"
+FOUR = "take a schedule of 4 stages, such as"
+
+
 @pytest.mark.parametrize(
-    ("meshes", "example"),
+    ("meshes", "ways"),
     [
-        (2, ", such as gpipe{chunks=2} on 2 meshes"),
-        (3, ", such as gpipe{chunks=2} on 2 meshes"),
-        (4, ", such as gpipe on 4 meshes"),
+        (2, [MARKS.format(2, 1), f"{FOUR} gpipe{{chunks=2}} on 2 meshes"]),
+        (3, [MARKS.format(2, 1), f"{FOUR} gpipe{{chunks=2}} on 2 meshes"]),
+        (4, [f"{FOUR} gpipe on 4 meshes", MARKS.format(2, 1)]),
     ],
 )
-def test_more_marks_than_stages(meshes: int, example: str) -> None:
+def test_more_marks_than_stages(meshes: int, ways: list[str]) -> None:
     """The example fits the meshes that there are, or else those of the schedule."""
     text = message(partial(sgd_step, schedule=jaxpp.GPipe(2)), weights(4), batch(4), mesh=make_mesh(meshes))
     assert at(text, sgd_step, "jaxpp.treduce(") == (
-        "found 4 stage marks, the schedule gpipe has 2 stages\n  "
-        "mark the end of every stage (mark_stage_end): 2 marks, or 1 without the last one; "
-        f"or take a schedule of 4 stages{example}"
+        f"found 4 stage marks, the schedule gpipe has 2 stages\n  {'; or '.join(ways)}"
     )
 
 
 @pytest.mark.parametrize(
-    ("schedule", "hint"),
+    ("schedule", "ways"),
     [
-        (jaxpp.Interleaved1F1B(8, 4), "; or take a schedule of 4 stages, such as 1f1b on 4 meshes"),
-        (jaxpp.Std1F1B(8), "; or take a schedule of 4 stages, such as 1f1b on 4 meshes"),
+        (jaxpp.Interleaved1F1B(8, 4), [MARKS.format(8, 7), f"{FOUR} 1f1b on 4 meshes"]),
+        (jaxpp.Std1F1B(8), [f"{FOUR} 1f1b on 4 meshes", MARKS.format(8, 7)]),
     ],
 )
-def test_fewer_marks_than_stages_and_as_many_as_meshes(schedule: Any, hint: str) -> None:
+def test_fewer_marks_than_stages_and_as_many_as_meshes(schedule: Any, ways: list[str]) -> None:
     text = message(partial(sgd_step, schedule=schedule), weights(4), batch(4), mesh=make_mesh(4))
-    assert text.endswith(
-        f" has 8 stages\n  mark the end of every stage (mark_stage_end): 8 marks, or 7 without the last one{hint}"
-    )
+    assert text.endswith(f" has 8 stages\n  {'; or '.join(ways)}")
 
 
 @pytest.mark.parametrize("file", ["/tmp/ipykernel_12/3456.py", "<ipython-input-3-a1b2>", "<stdin>", "<string>"])
