@@ -96,14 +96,16 @@ class _Order:
 
     def __init__(self, copies: StepCopies, schedule: schedules.Schedule) -> None:
         self._copies, self._schedule = copies, schedule
-        self._tasks: dict[TaskName, ir.Operation] = {}
+        self._tasks = defaultdict[TaskName, list[ir.Operation]](list)
+        """Of slices, two calls have the name of the last forward: that and what follows it."""
         self._updates: list[ir.Operation] = []
         for op in copies.calls:
             kind, _ = kind_and_stage(copies.functions[op])
             if kind == "after":
                 self._updates.append(op)
             elif kind not in AROUND:
-                self._tasks.update(dict.fromkeys(tasks_of_call(op, kind), op))
+                for name in tasks_of_call(op, kind):
+                    self._tasks[name].append(op)
         self._waiting: dict[CallOfStep, int] = {}
         self._users = defaultdict[CallOfStep, list[CallOfStep]](list)
         self._ready: list[tuple[float, int, int]] = []
@@ -134,11 +136,11 @@ class _Order:
         yield from self._updates_until(math.inf)
 
     def _calls_of(self, task: schedules.Task) -> tuple[int, list[ir.Operation]]:
-        """The step of a task, and its calls in the step: one, none, or the two halves of a backward."""
+        """The step of a task, and its calls in the step: mostly one; none, or two, as the halves of a backward."""
         step, microbatch = divmod(task.microbatch, self._copies.microbatches)
         for kinds in ((task.kind,), HALVES if task.kind == "backward" else ()):
             names = [TaskName(kind, task.stage, microbatch, task.slice) for kind in kinds]
-            if found := [self._tasks[name] for name in names if name in self._tasks]:
+            if found := [op for name in names for op in self._tasks.get(name, ())]:
                 return step, found
         return step, []
 
