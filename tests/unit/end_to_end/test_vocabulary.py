@@ -215,6 +215,23 @@ def test_a_schedule_without_shards_and_a_model_of_them() -> None:
     )
 
 
+def test_slices_of_a_vocabulary_on_all_meshes() -> None:
+    def loss(params: Any, tokens: Any) -> jax.Array:
+        def of_slice(carry: jax.Array, both: Any, start: jax.Array) -> Any:
+            x = jaxpp.mark_stage_end(jnp.tanh(params["inputs"][both[0]]))
+            losses = vocabulary_cross_entropy(x, params["table"], both[1], shards=2)
+            return carry, jaxpp.mark_stage_end(losses.mean())
+
+        return jaxpp.scan_slices(of_slice, jnp.zeros(1), (tokens[:, :4], tokens[:, 1:5]), slices=2)[1].mean()
+
+    for name in ("vocab-1f1b", "seq1f1b{slices=2}"):
+        step = partial(train_step, loss=loss, schedule=name)
+        with pytest.raises(
+            jaxpp.PassError, match="which a scan over slices or layers can't hold: no schedule has both"
+        ):
+            jaxpp.mpmd_jit_with_loop(step, make_mesh(2))(*arguments(12, 0))
+
+
 def marked_loss(params: Any, tokens: Any) -> jax.Array:
     """`whole_loss`, with a mark behind each layer."""
     x = params["inputs"][tokens[:, :-1]]
