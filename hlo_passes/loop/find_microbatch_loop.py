@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants,
 from jaxpp.hlo_passes.loop.marks import (
     check_marks,
     find_marks,
+    has_other_shards,
     marked_stages,
     number_marks,
     number_slices,
@@ -106,7 +107,8 @@ class FindMicrobatchLoop(Pass):
         else:
             numbers = stages_of(marks, loop, schedule.stages)
             # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
-            if numbers is None or (schedule.placement.after and len({*numbers}) < len(numbers)):
+            is_twice = numbers is not None and schedule.placement.after and len({*numbers}) < len(numbers)
+            if numbers is None or is_twice or has_other_shards(marks, schedule):
                 raise wrong_number(marks, schedule, loop)
             number_marks(marks, numbers)
         indices = counters(loop)
