@@ -198,17 +198,10 @@ class _Activations:
         residuals: list[tuple[int, int]] = []  # (index, register), from which call on each is alive
         alone: list[tuple[int, int]] = []
         forward = None
-<<<<<<< HEAD
-        for index, call, kind in calls:
-            # A sum to which earlier microbatches added is no residual of this one.
-            own = [each for each in call.operands if (made := made_for[each]) is None or one in made]
-            if kind == "recompute":  # the operands of a recompute are no residuals, nor are other inputs of its stage
-=======
         for index, call, kind, reads in calls:
-            # A sum that earlier microbatches added to is none of this one's.
+            # A sum to which earlier microbatches added is no residual of this one.
             own = [each for each in reads if (made := made_for[each]) is None or one in made]
-            if kind == "recompute":  # neither what it reads is a residual, nor what its stage is given
->>>>>>> 2059a40ce9e8c3414788f7e99326618f8c5ea772
+            if kind == "recompute":  # the operands of a recompute are no residuals, nor are other inputs of its stage
                 since = {each: found for each, found in since.items() if each in own_results and each not in own}
             # Nor are values of a recomputed microbatch that are only copied, or read by a function of the user's.
             moved = is_remade and (form_of(kind).is_copy or kind not in FORMS)
