@@ -163,6 +163,20 @@ def other_orders() -> None:
     tell(orders=True)
 
 
+def another_size() -> None:
+    """The sender has fewer numbers than the receiver asks for: an error where transfers have tags."""
+    os.environ["JAXPP_CHECK_TRANSFERS"] = "1"
+    transport, me = choice.transport(), jax.process_index()
+    planned = transfers([(1, [np.zeros(4 if me == 1 else 8, "f4")])], "size")
+    transport.begin(planned, 0)
+    if me == 1:
+        transport.offer(planned[0], 0, [placed(np.ones(4, "f4"))])
+        transport.settle(waiting())
+    else:
+        raised(lambda: transport.wait(transport.pull(planned[0], 0)[0], waiting()))
+    job.gather("")
+
+
 def failing() -> None:
     """What is sent could not be computed."""
     transport, me = choice.transport(), jax.process_index()
