@@ -53,6 +53,13 @@ def test_each_schedule_is_made() -> None:
     assert {kind["stages"] for _, kind in made.values()} == {4, 8}
 
 
+def test_tests_that_did_not_run_are_a_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "TESTS", ("that_there_is_not",))
+    parts.tests({"seconds": 60})
+    (row,) = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("["))
+    assert row == ["tests with all stages on one device", "no test ran", "none failed"]
+
+
 def test_a_gradient_that_is_wrong_shows() -> None:
     schedule, kind = parts.small_schedules()["gpipe"]
     sizes = {**gpu.SMALL, "width": 16, "sequence": 8, "batch": 1, "microbatches": schedule.microbatches}
