@@ -135,6 +135,12 @@ def programs() -> None:
                     np.testing.assert_array_equal(shard.data, expected)
 
 
+def donated_values() -> None:
+    """Training steps whose weights are donated, and one sent before that: by stages of a process, and over both."""
+    jobs.several_meshes_each()
+    jobs.meshes_across_processes()
+
+
 def programs_and_a_step() -> None:
     """`programs`; and a training step of a stage in each process, compared with plain jax.jit."""
     programs()
@@ -213,7 +219,7 @@ def abandoned() -> None:
 
 def one_is_killed() -> None:
     """After all that goes well."""
-    for each in (all_values, late_values, programs):
+    for each in (all_values, late_values, programs, donated_values):
         each()
     lose(signal.SIGKILL)
     assert not any(isinstance(each, fake_nccl.Communicator) for each in fake_nccl.objects.values()), "not aborted"
