@@ -1,5 +1,7 @@
 """The errors that say what is wrong with a module, in words for its user."""
 
+from collections.abc import Sequence
+
 from jaxlib.mlir import ir
 
 from jaxpp.ir.locations import source_of
@@ -28,3 +30,18 @@ class ProgramError(PassError, ValueError):
 
     def __str__(self) -> str:
         return super().__str__() if self.source else super().__str__().removeprefix("error: ")
+
+
+class LimitError(ProgramError):
+    """A mesh needs more memory than its limit, of its devices or its host.
+
+    Attributes:
+        least: what each mesh needs on each device, without temporaries, by the choice that comes nearest to the limits;
+            empty where `memory_limit` chooses nothing.
+    """
+
+    def __init__(
+        self, message: str, *, location: ir.Location | None = None, hint: str = "", least: Sequence[int] = ()
+    ) -> None:
+        self.least = least
+        super().__init__(message, location=location, hint=hint)

@@ -12,6 +12,7 @@ from jaxpp.hlo_passes import PassError
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import nested
+from jaxpp.memory_limit import Limit
 from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
 from jaxpp.runtime.execution.frozen import current_frozen
@@ -91,16 +92,12 @@ class AutoLowered(LoweredStep):
 class _Untuned(Protocol):
     """What `mpmd_jit_with_loop` makes."""
 
-    def to_tune(
-        self, args: Sequence[Any], seconds: float, memory_limit: int | Sequence[int] | None
-    ) -> tuple[AutoLowered, list[Any]]:
+    def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Limit) -> tuple[AutoLowered, list[Any]]:
         """The step, to be tuned with these arguments, and their leaves."""
         ...
 
 
-def tune(
-    step: _Untuned, *args: Any, seconds: float = SECONDS, memory_limit: int | Sequence[int] | None = None
-) -> Tuning:
+def tune(step: _Untuned, *args: Any, seconds: float = SECONDS, memory_limit: Limit = None) -> Tuning:
     """The cuts and the schedule with which a step that marks every layer is the fastest, tried with these arguments.
 
     What `schedule="auto"` does in the first steps of a training, done at once, by hand: seven steps are run, and
@@ -125,7 +122,7 @@ def tune(
     Raises:
         PassError: the marks don't fit, as when it is compiled.
         ScheduleError: there are fewer layers than meshes, or `seconds` is no positive number.
-        ProgramError: 1F1B with equal cuts needs more memory than the limit, also with recompute and offload.
+        LimitError: 1F1B with equal cuts needs more memory than the limit, also with recompute and offload.
         TypeError, ValueError: the limit is none, or the step; or it takes no gradients; or it is called inside of
             `jaxpp.frozen` or `collect_task_times_ms`, where steps are not measured.
     """

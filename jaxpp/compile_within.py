@@ -7,8 +7,7 @@ from typing import TypeVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.program.verify_program import SMALLER
-from jaxpp.ir.errors import ProgramError
-from jaxpp.memory_limit import LimitError
+from jaxpp.ir.errors import LimitError, ProgramError
 
 _MOST_COMPILES = 4
 """How often a program is compiled to find what leaves room for the temporaries of its tasks."""
@@ -38,7 +37,7 @@ def compile_within(
         hint: what to do about a program that needs too much.
 
     Raises:
-        ProgramError: a mesh needs more than its limit.
+        LimitError: a mesh needs more than its limit.
     """
     made = make(limits)
     if not limits:
@@ -63,6 +62,8 @@ def _made(make: Callable[[str], _Made], limits: str) -> tuple[_Made, bool]:
     try:
         return make(limits), False
     except LimitError as error:
+        if not error.least:
+            raise
         return make(" ".join(map(str, error.least))), True
 
 
@@ -99,16 +100,17 @@ class _Needs:
         pairs = zip(self.needed, self._each, strict=False)
         return max(((need or 0) - limit, mesh) for mesh, (need, limit) in enumerate(pairs))
 
-    def refusal(self, location: ir.Location | None, hint: str, *, is_least: bool) -> ProgramError:
+    def refusal(self, location: ir.Location | None, hint: str, *, is_least: bool) -> LimitError:
         """The error about the mesh that needs most above its limit; `is_least`: where nothing needs less."""
         _, mesh = self.worst
         needed = self.needed[mesh] or 0
-        return ProgramError(
+        return LimitError(
             f"mesh {mesh} needs {'at least ' if is_least else ''}{needed:,} bytes on each device, "
             f"{needed - self.peaks[mesh]:,} of them for temporaries of its compiled tasks; its memory limit is "
             f"{self._each[mesh]:,}",
             location=location,
             hint=hint,
+            least=self.peaks,
         )
 
     @property

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import jax
 import jax.core
+import numpy as np
 
 from jaxpp._compat import trace_context
 from jaxpp.auto import AutoLowered, is_auto
@@ -15,13 +16,13 @@ from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
-from jaxpp.lowering.arguments import StaticArguments, resolve_static
+from jaxpp.lowering.arguments import StaticArguments, positional_names, resolve_static
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.lowering.train_loop import OneStep, TrainLoop, lower_step
-from jaxpp.memory_limit import limit_text
+from jaxpp.memory_limit import Limit, limit_text
 from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
@@ -55,8 +56,8 @@ def mpmd_jit_with_loop(
     share_tasks: str = "auto",
     cuts: Partition | Sequence[int] | None = None,
     recompute: Recompute | None = None,
-    memory_limit: int | Sequence[int] | None = None,
-    host_memory_limit: int | Sequence[int] | None = None,
+    memory_limit: Limit = None,
+    host_memory_limit: Limit = None,
     costs: Costs | None = None,
 ) -> "MpmdFunction":
     """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
@@ -104,10 +105,11 @@ def mpmd_jit_with_loop(
             0 to 1, that may be done again; or as "4096B" the most bytes, of one microbatch on all devices of the mesh
             together, with the fewest FLOPs. A mapping says it stage by stage. Where the schedule has recomputes it is
             about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
-        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh: arguments, results
-            and residuals, and once they are compiled the temporaries of tasks. Where `recompute` is not given, stages
-            compute again, offload or evict what takes the step the least time, if any mesh needs more, or the tasks of
-            a schedule of the library or the search get another order. `program().kept_less` says what was chosen.
+        memory_limit: the bytes that each device may need at once, as a number or as a text such as "70GiB", "500MB" or
+            "4096B", for all meshes or mesh by mesh: arguments, results and residuals, and once they are compiled the
+            temporaries of tasks. Where `recompute` is not given, stages compute again, offload or evict what takes the
+            step the least time, if any mesh needs more, or the tasks of a schedule of the library or the search get
+            another order. `program().kept_less` says what was chosen.
         host_memory_limit: likewise the bytes that the values of each device may take at once in the memory of its host:
             offloaded residuals, arguments and results.
         costs: what tasks, copies and sends take, as `compiled.costs(events)` measured it, for the choice of
@@ -115,7 +117,7 @@ def mpmd_jit_with_loop(
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
-        ProgramError: a mesh needs more memory than its limit, of its devices or its host.
+        LimitError (a PassError): a mesh needs more memory than its limit, of its devices or its host.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
     check_mesh(mpmd_mesh)
@@ -248,7 +250,7 @@ class MpmdFunction:
             compiled = self._compiled.get(key)
         except TypeError:
             compiled = None
-            _check_hashable(static)
+            _check_hashable(static, positional_names(self._fun))
         if compiled is None:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
                 raise TypeError(
@@ -305,9 +307,7 @@ class MpmdFunction:
                 "give the step of the training, schedule=train, to run where that one runs"
             )
 
-    def to_tune(
-        self, args: Sequence[Any], seconds: float, memory_limit: int | Sequence[int] | None
-    ) -> tuple[AutoLowered, list[Any]]:
+    def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Limit) -> tuple[AutoLowered, list[Any]]:
         """This step, to be tuned with these arguments, and their leaves: for `jaxpp.tune`; nothing is donated."""
         lowered = self._lower_undonated(args)
         passes = {name: value for name, value in self._passes.items() if name not in ("cuts", "schedule")}
@@ -369,14 +369,21 @@ _WITHOUT = {
 """What a step that chooses its stages itself can't have."""
 
 
-def _check_hashable(static: Sequence[tuple[int | str, type, Any]]) -> None:
+def _check_hashable(static: Sequence[tuple[int | str, type, Any]], names: Sequence[str]) -> None:
+    """Refuse a static argument that is not hashable; `names` are those of the positional parameters."""
     for name, kind, value in static:
         try:
             hash(value)
-        except TypeError:
+        except TypeError as error:
+            if any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value)):
+                which = f"{name} (`{names[name]}`)" if isinstance(name, int) and name < len(names) else str(name)
+                raise TypeError(
+                    f"argument {which} holds arrays and cannot be static: take it out of static_argnums or "
+                    "static_argnames"
+                ) from None
             raise TypeError(
-                f"static argument {name} is a {kind.__name__}, which is not hashable; "
-                "give a hashable value, such as a tuple"
+                f"static argument {name} is a {kind.__name__} that is not hashable ({error}); "
+                "give hashable values, such as tuples for lists"
             ) from None
 
 

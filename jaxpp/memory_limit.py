@@ -16,7 +16,8 @@ from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of
 from jaxpp.hlo_passes.stages.residuals import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import choices
-from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.byte_counts import parse_bytes
+from jaxpp.ir.errors import LimitError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.loop import MicrobatchLoop
@@ -30,15 +31,21 @@ LEVELS = 16
 """Into so many steps the bytes between all residuals and the least are divided."""
 
 
-def limit_text(
-    limit: int | np.integer | Sequence[int | np.integer] | None, meshes: int, name: str = "memory_limit"
-) -> str:
+Limit = int | str | Sequence[int | str] | None
+"""The bytes that each device may need: a number, or a text such as "70GiB"; one for all meshes, or one for each."""
+
+
+def limit_text(limit: Limit | np.integer | Sequence[int | np.integer], meshes: int, name: str = "memory_limit") -> str:
     """Bytes as the option of `verify-program`. Raises TypeError or ValueError for what is no limit of these meshes."""
     if limit is None:
         return ""
     each: list[Any] = list(limit) if isinstance(limit, list | tuple) else [limit]
+    each = [(parse_bytes(one) or 0) if isinstance(one, str) else one for one in each]
     if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) and one > 0 for one in each):
-        raise TypeError(f"{name} is {limit!r}, expected bytes per device: a positive whole number, or a list")
+        raise TypeError(
+            f"{name} is {limit!r}, expected bytes per device: a positive whole number, a text such as '70GiB', or a "
+            "list of them"
+        )
     if len(each) not in (1, meshes):
         raise ValueError(f"{name} has {len(each)} numbers for {meshes} meshes, expected one, or one for each")
     return " ".join(map(str, each))
@@ -66,22 +73,6 @@ def smaller(options: Mapping[str, str]) -> str:
     """What to do about a program with these options of `mpmd` that needs too much, whatever is kept."""
     names = [name for name in CHOICES if options.get(name, "microbatch") != "microbatch"]
     return "".join(f'take {name}="microbatch", ' for name in names) + SMALLER
-
-
-class LimitError(ProgramError):
-    """Nothing that is done to keep less is enough.
-
-    Attributes:
-        least: what each mesh needs on each device, without temporaries, by the choice that comes nearest to the limits.
-    """
-
-    def __init__(
-        self, least: Sequence[int], limits: Sequence[float], location: ir.Location, hint: str = SMALLER
-    ) -> None:
-        self.least = least
-        _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(least, limits, strict=True)))
-        needed = f"mesh {mesh} needs at least {least[mesh]:,} bytes on each device"
-        super().__init__(f"{needed}, its memory limit is {limits[mesh]:,.0f}", location=location, hint=hint)
 
 
 NOTHING: Mapping[str, str] = {"recompute": "", "offload": "", "evict": "", "order": ""}
@@ -131,8 +122,16 @@ def fit(
     if not best.fits:
         best = _found(best.fitting, best.fitting.least(), plan, schedule, options)
     if best.excess[1] > 0:
-        raise LimitError(best.peaks[:count], limits[:count], loop.op.location, smaller(options))
+        raise _refusal(best.peaks[:count], limits[:count], loop.op.location, smaller(options))
     return best.fitted  # where a host is in the way, `verify-program` refuses it
+
+
+def _refusal(least: Sequence[int], limits: Sequence[float], location: ir.Location, hint: str) -> LimitError:
+    """The error where nothing that is done to keep less is enough; it is about the mesh most above its limit."""
+    _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(least, limits, strict=True)))
+    needed = f"mesh {mesh} needs at least {least[mesh]:,} bytes on each device"
+    message = f"{needed}, its memory limit is {limits[mesh]:,.0f}"
+    return LimitError(message, location=location, hint=hint, least=least)
 
 
 class _Found(NamedTuple):

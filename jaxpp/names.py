@@ -6,6 +6,7 @@ from jaxpp.compatibility.array import MpmdArray, mpmd_to_spmd_reshard, spmd_to_m
 from jaxpp.compatibility.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with
 from jaxpp.compatibility.times import collect_task_times_ms
 from jaxpp.hlo_passes import PassError
+from jaxpp.ir.errors import LimitError
 from jaxpp.jit import mpmd_jit_by_yield, mpmd_jit_with_loop
 from jaxpp.loading import load
 from jaxpp.lowering import (
@@ -91,6 +92,7 @@ __all__ = [
     "InterleavedGPipe",
     "InterleavedZeroBubble",
     "KimiK2",
+    "LimitError",
     "LoopedBFS",
     "Max",
     "MpmdArray",

@@ -30,7 +30,7 @@ from jaxpp.ir.program import Call, Program
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.tensors import TensorSpec
 from jaxpp.lowering.lower import Lowered
-from jaxpp.memory_limit import limit_text
+from jaxpp.memory_limit import Limit, limit_text
 from jaxpp.runtime import Event, kept_places, mesh_speeds
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
@@ -73,7 +73,7 @@ class _Measurable(Protocol):
 def partition(
     step: _Measurable,
     *args: Any,
-    memory_limit: int | Sequence[int] | None = None,
+    memory_limit: Limit = None,
     chunks: int | None = 1,
     placement: str | Placement = "any",
     split_backward: bool = True,

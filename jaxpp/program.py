@@ -152,6 +152,7 @@ def rewrite(
     if meshes > mesh.mpmd_dim:
         raise PassError(
             f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
+            location=location_of_tasks(module, 0),
             hint="give a larger mesh, or a schedule that places several stages on one mesh",
         )
     _warn_of_idle(meshes, mesh)

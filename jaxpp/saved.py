@@ -71,7 +71,13 @@ class SavedStep:
     def read(cls, folder: str | os.PathLike[str]) -> "SavedStep":
         """Read this process's file. Raises SavedStepError for a damaged one, OSError where there is none."""
         path = file_of(folder)
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(
+                f"{os.fspath(folder)}: there is no saved step: expected a folder that compiled.save(path) made, and in "
+                f"it {path.name}, the file of this process"
+            ) from None
         with refused(folder):
             if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
                 raise ValueError("it is not as it was written")

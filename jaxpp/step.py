@@ -91,7 +91,7 @@ class LoweredStep:
 
         Raises:
             PassError: as `program`.
-            ProgramError: a mesh needs more than its memory limit.
+            LimitError: a mesh needs more than its memory limit.
             ProcessError: processes of a job were given different limits.
         """
         self._agree()

@@ -232,13 +232,17 @@ def _shards(sharding: NamedSharding) -> list[int]:
 def _check_fits(what: str, value: str, shape: tuple[int, ...], sharding: NamedSharding, uneven: bool) -> None:
     spec = sharding.spec
     if len(spec) > len(shape):
-        raise ValueError(f"{what}: {spec} has {len(spec)} entries, but the {value} has shape {shape}")
+        raise ValueError(f"{what}: {spec} has {_entries(len(spec))}, but the {value} has shape {shape}")
     for size, count in zip(shape, _shards(sharding), strict=False):
         if size % count:
             where = (
                 f" on the mesh {dict(sharding.mesh.shape)}, which has each axis in its largest size" if uneven else ""
             )
             raise ValueError(f"{what}: {spec} cuts a dimension of {size} into {count}{where}; shape {shape}")
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
 def _axes(spec: PartitionSpec) -> list[str]:
@@ -260,7 +264,7 @@ def per_leaf(what: str, prefix: Any, arguments: Sequence[Any]) -> list[list[Any]
     if is_sharding(prefix):
         return [[prefix] * len(jax.tree.leaves(argument)) for argument in arguments]
     if not isinstance(prefix, (tuple, list)) or len(prefix) != len(arguments):
-        found = f"{len(prefix)} entries" if isinstance(prefix, (tuple, list)) else type(prefix).__name__
+        found = _entries(len(prefix)) if isinstance(prefix, (tuple, list)) else type(prefix).__name__
         raise ValueError(f"{what}: {found} for {len(arguments)} positional arguments that are not static")
     spread: list[list[Any]] = []
     for k, (tree, argument) in enumerate(zip(prefix, arguments, strict=True)):

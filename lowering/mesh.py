@@ -332,7 +332,10 @@ def _with_axis(mesh: Mesh, axis: str) -> Mesh:
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
         raise TypeError(f"MpmdMesh.of: expected jax.sharding.Meshes, found a {type(mesh).__name__}")
     if mesh.shape.get(axis, 1) != 1:
-        raise ValueError(f"MpmdMesh.of: the axis {axis!r} of a mesh has size {mesh.shape[axis]}; expected 1 in each")
+        raise ValueError(
+            f"MpmdMesh.of: the axis {axis!r} of a mesh has size {mesh.shape[axis]}; expected 1 in each; "
+            f"if the mesh has the devices of all stages, write jaxpp.MpmdMesh(mesh, {axis!r})"
+        )
     if axis in mesh.axis_names:
         return mesh
     types = (AxisType.Auto, *mesh.axis_types)

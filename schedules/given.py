@@ -212,6 +212,8 @@ def parse_file(data: bytes, path: str) -> Schedule:
         text = data.decode()
         if not text.strip():
             raise ScheduleError("the file is empty; expected a schedule: a grid or a table")
+        if text.lstrip().startswith("{") and '"traceEvents"' in text:
+            raise ScheduleError("it is a trace, to be opened in Perfetto (https://ui.perfetto.dev), and no schedule")
         # Standard input has no name to go by; but every line of a grid has a colon, and no cell of a table has one.
         if not (path.endswith(".csv") or (path == "-" and ":" not in text)):
             return Schedule.parse(text)

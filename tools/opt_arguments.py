@@ -25,7 +25,7 @@ _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
     "share_tasks": (str, "WHEN", "end stages call programs of the middle ones: never, always, from 1e7 FLOPs"),
     "recompute": (str, "WHAT", "what recomputing stages keep: inputs, selective, 0.5, or 0:selective,3:0.05"),
     "offload": (str, "N,N...", "the stages whose residuals wait on the host"),
-    "memory_limit": (str, "BYTES", "the most that a device may need, or N,N... for each mesh"),
+    "memory_limit": (str, "BYTES", "the most that a device may need, as 4096 or 70GiB, or N,N... for each mesh"),
     "host_memory_limit": (str, "BYTES", "likewise in the memory of its host"),
 }
 """What a pipeline may be given: (type, example, what it is)."""

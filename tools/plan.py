@@ -29,6 +29,7 @@ from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
+from jaxpp.ir.byte_counts import parse_bytes
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.tensors import DTYPES
 from jaxpp.memory_limit import limit_text
@@ -45,7 +46,6 @@ OK, BAD_INPUT, BAD_USAGE, TOO_LARGE = 0, 1, 2, 3
 
 _SHAPE = re.compile(r"(?P<element>[A-Za-z]\w*)\[(?P<sizes>[\d, ]*)\]")
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d*)")
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> int:
@@ -138,8 +138,7 @@ def _shape(text: str) -> jax.ShapeDtypeStruct:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]i?B)?", text)
-    count = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    count = parse_bytes(text)
     if not count:
         raise argparse.ArgumentTypeError(f"expected bytes, as 95GB or 90GiB; found '{text}'")
     return count

@@ -12,16 +12,15 @@ from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants,
 from jaxpp.hlo_passes.loop.marks import (
     check_marks,
     find_marks,
-    has_other_shards,
     marked_stages,
     number_marks,
     number_slices,
     stages_of,
-    wrong_number,
 )
 from jaxpp.hlo_passes.loop.of_steps import resolved, takes_steps
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
+from jaxpp.hlo_passes.loop.wrong_marks import has_other_shards, wrong_number
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.counted import counters, trip_count, trips, wrapped
@@ -109,7 +108,7 @@ class FindMicrobatchLoop(Pass):
             # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
             is_twice = numbers is not None and schedule.placement.after and len({*numbers}) < len(numbers)
             if numbers is None or is_twice or has_other_shards(marks, schedule):
-                raise wrong_number(marks, schedule, loop)
+                raise wrong_number(marks, schedule, loop, self._meshes(module))
             number_marks(marks, numbers)
         indices = counters(loop)
         positions, starts, steps = ([wrapped(each[i]) for each in indices] for i in range(3))
@@ -130,6 +129,10 @@ class FindMicrobatchLoop(Pass):
         except (PassError, schedules.ScheduleError):
             return None
 
+    def _meshes(self, module: ir.Module) -> int:
+        """How many meshes there are; 0 where nobody says it."""
+        return self.meshes or at.integer(module.operation, at.MESHES) or 0
+
     def _operations(self, module: ir.Module) -> dict[str, bool]:
         return operations_of(module) | parse_operations(self.operations)
 
@@ -145,7 +148,7 @@ class FindMicrobatchLoop(Pass):
                     location=loop.location,
                     hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
                 )
-            meshes = self.meshes or at.integer(module.operation, at.MESHES) or 0
+            meshes = self._meshes(module)
             if not meshes and library_name(text):
                 raise PassError(
                     f"a schedule by name ({text}) needs the number of meshes",

@@ -10,7 +10,6 @@ from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations
-from jaxpp.schedules.given import library_options
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
 
@@ -140,9 +139,9 @@ def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation
         own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
         ended = sum(mark.phase == "forward" for _, mark in own)
         if ended != schedule.stages:
-            again = _computed_again(marks) or _computed_in_advance(own, loop)
+            again = computed_again(marks) or _computed_in_advance(own, loop)
             if again is not None:
-                raise _twice(again)
+                raise marked_twice(again)
             raise PassError(
                 f"slice {number} has {ended} stage mark{'s' * (ended != 1)} in its forward, the schedule "
                 f"{schedule.name} has {schedule.stages} stages",
@@ -158,126 +157,13 @@ def _below(above: int, stages: Sequence[int], number: int) -> int | None:
     return next((i for i in reversed(range(above)) if stages[i] == number), None)
 
 
-def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> PassError:
-    """The error for marks that don't fit the stages of a schedule."""
-    stages, name = schedule.stages, schedule.name
-    again = _computed_again(marks)
-    if again is not None:
-        return _twice(again)
-    count = len(marked_stages(marks))
-    if any(at.LAYER in op.attributes for op, _ in marks):
-        return PassError(
-            f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {stages} stages",
-            location=marks[0][0].location,
-            hint=_of_vocabulary(marks, schedule)
-            or f"scan over the {stages} stages, and over the layers of each inside: "
-            f"reshape the stacked parameters to ({stages}, layers per stage, ...); "
-            f"or say how many of the {count} layers each stage has: cuts=[...]",
-        )
-    fewer = f"mark the end of every stage (mark_stage_end): {stages} marks, or {stages - 1} without the last one"
-    special = _set_by_jaxpp(marks, schedule)
-    if count > stages:
-        hint = special or fewer + _another_schedule(schedule, count)
-    else:
-        hint = _another_loop(loop) + (special or fewer)
-    return PassError(
-        f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {stages} stages",
-        location=loop.location,
-        hint=hint,
-    )
-
-
-def _set_by_jaxpp(marks: Marks, schedule: schedules.Schedule) -> str | None:
-    """The hint where functions of jaxpp have set marks, or the schedule is for such a function; None elsewhere."""
-    return _of_lent_slices("slices read elsewhere" in _names(marks), schedule) or _of_vocabulary(marks, schedule)
-
-
-def has_other_shards(marks: Marks, schedule: schedules.Schedule) -> bool:
-    """Whether the schedule spreads a vocabulary over its meshes, and the model over another number of them."""
-    return schedule.name.startswith("vocab-") and _shards(marks, "vocabulary") not in (0, schedule.meshes)
-
-
-def _shards(marks: Marks, word: str) -> int:
-    """How many stages are shards of this name, which end at the marks "vocabulary 0", "vocabulary 1" and so on."""
-    return sum(name.startswith(f"{word} ") for name in _names(marks))
-
-
-def _names(marks: Marks) -> set[str]:
-    return {mark.name or "" for _, mark in marks if mark.phase == "forward"}
-
-
-def _of_lent_slices(lends: bool, schedule: schedules.Schedule) -> str | None:
-    """The hint for a model or a schedule whose slices lend a part of their attention."""
-    if not lends and schedule.name != "slimpipe":
-        return None
-    if not lends:
-        return (
-            "slimpipe is for layers with slice_attention(..., exchange=True), which ends 3 stages of each: "
-            "call that in every layer, or take seq1f1b"
-        )
-    if schedule.name != "slimpipe":
-        return (
-            "slice_attention(..., exchange=True) ends 3 stages of each layer, which is for slimpipe: "
-            f"take that schedule, or leave out exchange for {schedule.name}"
-        )
-    return (
-        "slice_attention(..., exchange=True) ends 3 stages of each layer: mark the end of the last layer of each mesh, "
-        "and say to slimpipe how many layers a mesh has: layers=..."
-    )
-
-
-def _of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
-    """The hint for a model or a schedule whose meshes share a vocabulary."""
-    shards, embedded = (_shards(marks, word) for word in ("vocabulary", "embedding"))
-    if shards and any(at.LAYER in op.attributes or at.SLICE in op.attributes for op, _ in marks):
-        return (
-            "vocabulary_cross_entropy spreads a vocabulary over stages, which a scan over slices or layers can't hold: "
-            "no schedule has both; take the whole cross-entropy in the last stage, or scan over nothing with marks"
-        )
-    name, meshes = schedule.name, schedule.meshes
-    is_for_it = name.startswith("vocab-")
-    if not shards:
-        own = f"jaxpp.vocabulary_cross_entropy(..., shards={meshes}), which ends {meshes + 1} stages by itself"
-        return f"{name} is for losses of {own}: call it, or take another schedule" if is_for_it else None
-    if not is_for_it:
-        return f"vocabulary_cross_entropy ends {shards + 1} stages: take vocab-1f1b or vocab-v-half, on {shards} meshes"
-    if shards != meshes:
-        return (
-            f"vocabulary_cross_entropy has {shards} shards, {name} one on each of its {meshes} meshes: "
-            f"shards={meshes}, or a schedule of {shards} meshes"
-        )
-    spread = f"; vocabulary_embedding ends {embedded}, for {name}{{embedding=true}}" if embedded else ""
-    own = f"the last stage of layers and its {shards} shard{'s' * (shards != 1)}"
-    return (
-        f"vocabulary_cross_entropy ends {own} by itself: "
-        f"mark the end of the other stages of layers, and the loss{spread}"
-    )
-
-
-def _twice(again: ir.Operation) -> PassError:
+def marked_twice(again: ir.Operation) -> PassError:
+    """The error for a mark that JAX computes again."""
     return PassError(
         "a stage mark stands twice: inside jax.checkpoint, or in a second derivative",
         location=again.location,
         hint="put jax.checkpoint around what stands between two marks; differentiate over marks once, "
         "with jax.grad or jax.vjp",
-    )
-
-
-def _another_schedule(schedule: schedules.Schedule, count: int) -> str:
-    """The hint to take a schedule that has as many stages as there are marks."""
-    chunks, rest = divmod(count, schedule.meshes)
-    fits = not rest and schedule.name in library_options()["chunks"].schedules
-    example = f", such as {schedule.name}{{chunks={chunks}}} on {schedule.meshes} meshes" if fits else ""
-    return f"; or take a schedule of {count} stages{example}"
-
-
-def _another_loop(loop: ir.Operation) -> str:
-    """The hint for a loop with too few marks that the user wrote: it may not be the one over microbatches."""
-    if at.LOOP in loop.attributes:
-        return ""
-    return (
-        "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
-        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
     )
 
 
@@ -291,7 +177,7 @@ def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | Non
     return next((op for op, mark in behind if mark.phase == "forward" and mark.stage in before), None)
 
 
-def _computed_again(marks: Marks) -> ir.Operation | None:
+def computed_again(marks: Marks) -> ir.Operation | None:
     """A forward mark that stands in the backward again."""
     seen: set[int] = set()
     backward = False

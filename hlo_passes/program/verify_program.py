@@ -9,7 +9,8 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.byte_counts import parse_bytes
+from jaxpp.ir.errors import LimitError, ProgramError
 from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.transports import check_transport
@@ -40,7 +41,8 @@ class VerifyProgram(Pass):
 
     Options:
         memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,
-            separated by blanks. A program that needs more is refused. If empty, there is no limit.
+            separated by blanks: `70GiB` or `500MB 4096`. A program that needs more is refused. If empty, there is no
+            limit.
         host_memory_limit: likewise the most bytes that the values of a device may take in the memory of its host.
         transport: what the values are to go by: `pull`, `nccl`, `device_put` or `pair`.
 
@@ -61,8 +63,10 @@ class VerifyProgram(Pass):
     def __post_init__(self) -> None:
         check_transport(self.transport)
         for name, text in (("memory_limit", self.memory_limit), ("host_memory_limit", self.host_memory_limit)):
-            if not all(word.isdecimal() and int(word) for word in text.split()):
-                raise ValueError(f"{name} is '{text}', expected bytes: a number above 0, or one for each mesh")
+            if not all(map(parse_bytes, text.split())):
+                raise ValueError(
+                    f"{name} is '{text}', expected bytes: a number above 0, such as 4096 or 70GiB, or one for each mesh"
+                )
 
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises ProgramError with the guilty instruction."""
@@ -91,7 +95,7 @@ class VerifyProgram(Pass):
 
 def limits_of(text: str, meshes: int) -> list[int]:
     """The limit of each mesh. Raises ProgramError where there are fewer, and not one for all."""
-    limits = [int(word) for word in text.split()]
+    limits = [parse_bytes(word) or 0 for word in text.split()]
     if 1 < len(limits) < meshes:
         raise ProgramError(f"{len(limits)} memory limits for {meshes} meshes, expected one, or one for each")
     return limits * meshes if len(limits) == 1 else limits[:meshes]  # the last meshes may be idle
@@ -100,7 +104,7 @@ def limits_of(text: str, meshes: int) -> list[int]:
 def _check_devices(module: ir.Module, peaks: Sequence[int], each: Sequence[int]) -> None:
     over, mesh = _worst(peaks, each)
     if over > 0:
-        raise ProgramError(
+        raise LimitError(
             f"mesh {mesh} needs {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
             location=location_of_tasks(module, mesh),
             hint=f"keep less (recompute='inputs', schedules.offload), or {SMALLER}",
@@ -110,7 +114,7 @@ def _check_devices(module: ir.Module, peaks: Sequence[int], each: Sequence[int])
 def _check_hosts(module: ir.Module, peaks: Sequence[int], each: Sequence[int]) -> None:
     over, mesh = _worst(peaks, each)
     if over > 0:
-        raise ProgramError(
+        raise LimitError(
             f"mesh {mesh} needs {peaks[mesh]:,} bytes of the memory of its host for each device, its host memory limit "
             f"is {each[mesh]:,}",
             location=location_of_tasks(module, mesh),

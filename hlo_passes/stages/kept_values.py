@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxpp.ir.byte_counts import parse_bytes
+
 INPUTS, SELECTIVE = "inputs", "selective"
 EXPECTED = "expected 'inputs', 'selective', a share of a forward's FLOPs from 0 to 1, or bytes such as '4096B'"
 
 Recompute = str | float | Mapping[int, str | float]
 """What users say of all stages, or of some: INPUTS, SELECTIVE, a share of a forward's FLOPs, or bytes."""
 
-_BYTES = re.compile(r"([0-9]{1,18})B")
 _ENTRY = re.compile(r"(?:(?P<stage>[0-9]{1,6}):)?(?P<keep>[^\s:]+)")
 
 
@@ -65,7 +66,9 @@ def keep_text(recompute: Recompute | None) -> str:
             raise TypeError(f"recompute is {recompute!r}, {EXPECTED}, or a mapping from stages to these")
         if _keep(str(keep)) is None:
             raise ValueError(f"recompute is {keep!r}, {EXPECTED}")
-    return " ".join(f"{'' if stage is None else f'{stage}:'}{keep}" for stage, keep in each.items())
+    return " ".join(
+        f"{'' if stage is None else f'{stage}:'}{str(keep).replace(' ', '')}" for stage, keep in each.items()
+    )
 
 
 def _is_stage(stage: object) -> bool:
@@ -77,8 +80,9 @@ def _keep(text: str) -> Keep | None:
         return Keep(inputs=True)
     if text == SELECTIVE:
         return Keep()
-    if match := _BYTES.fullmatch(text):
-        return Keep(size=int(match[1]))
+    if text.endswith("B"):
+        size = parse_bytes(text)
+        return None if size is None else Keep(size=size)
     try:
         budget = float(text)
     except ValueError:

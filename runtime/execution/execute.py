@@ -153,9 +153,10 @@ class Executable:
         with self._lock, self._running():
             left_out = frozen_tasks(self.program, current_frozen())
             steps = self._steps(flat, left_out)
-            registers = self._enter(arguments, left_out)
-            registers.extend([None] * (flat.count - len(registers)))
             invalid = InvalidValues.wanted(self.program)
+            with contextlib.nullcontext() if invalid is None else invalid.unchecked():
+                registers = self._enter(arguments, left_out)
+            registers.extend([None] * (flat.count - len(registers)))
             with _compat.OwnTransfers():
                 if invalid is not None:
                     self._look_at_arguments(invalid, registers)

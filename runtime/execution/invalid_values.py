@@ -1,6 +1,7 @@
 """For `jax_debug_nans` and `jax_debug_infs`: finds the task that made the first NaN, or the first infinity."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,6 +32,12 @@ class InvalidValues:
         """Make one, if `jax_debug_nans` or `jax_debug_infs` is set in this thread; else None."""
         nans, infs = jax.debug_nans.value, jax.debug_infs.value  # the configuration is read once a step
         return cls(program, ["nan"] * nans + ["inf"] * infs) if nans or infs else None
+
+    @contextlib.contextmanager
+    def unchecked(self) -> Generator[None]:
+        """JAX itself does not look: it would refuse what moves an argument, and name neither argument nor task."""
+        with jax.debug_nans(False), jax.debug_infs(False):
+            yield
 
     def look(self, label: StepLabel, made: Iterable[Any], _: object = None) -> None:
         """Look at the arrays that an instruction made."""

@@ -93,9 +93,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
         ScheduleError: the name or an option is unknown, or the schedule does not exist for these numbers.
     """
     if not isinstance(cast("object", name), str) or name not in LIBRARY:
-        nearest = difflib.get_close_matches(str(name).lower(), LIBRARY, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ScheduleError(f"no schedule is named {name!r}: there are {', '.join(LIBRARY)}{hint}")
+        raise ScheduleError(f"no schedule is named {name!r}{_nearest(str(name).lower())}{', '.join(LIBRARY)}")
     known = options_of(name)
     for option in options:
         if option not in known:
@@ -107,3 +105,13 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
         )
     with collector_paused():
         return LIBRARY[name](*sizes, **options)
+
+
+def _nearest(name: str) -> str:
+    """What stands between a name that is unknown and the list of all: those that begin like it, or else the nearest."""
+    found = [known for known in LIBRARY if name and known.startswith(name)][:3]
+    found = found or difflib.get_close_matches(name, LIBRARY, n=1)
+    *others, last = map(repr, found or [""])
+    return (
+        f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}? There are " if found else ": there are "
+    )

@@ -61,18 +61,24 @@ class Tuned:
         return self.rows[0]
 
     def __str__(self) -> str:
-        """A table in plain text."""
+        """A table in plain text; schedules that are not there for the same reason are in one line below it."""
         titles = ("", "schedule", "makespan", "longest stage", "bubble", "peak", "")
-        lines = [titles, *(_cells(rank, row) for rank, row in enumerate(self.rows, 1))]
+        absent: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.report is None:
+                absent.setdefault(row.why, []).append(row.name)
+        together = {why: names for why, names in absent.items() if len(names) > 1}
+        lines = [titles, *(_cells(rank, row) for rank, row in enumerate(self.rows, 1) if row.why not in together)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         left = {1, len(titles) - 1}
-        return "\n".join(
+        table = [
             "  ".join(
                 cell.ljust(width) if column in left else cell.rjust(width)
                 for column, (cell, width) in enumerate(zip(line, widths, strict=True))
             ).rstrip()
             for line in lines
-        )
+        ]
+        return "\n".join([*table, *(f"{', '.join(names)}: {why}" for why, names in together.items())])
 
 
 def tune(
@@ -152,10 +158,20 @@ def _library(meshes: int, microbatches: int, costs: Costs) -> Iterator[tuple[str
             try:
                 made = make(name, meshes=meshes, microbatches=microbatches, **options)
             except ScheduleError as error:
-                yield label, error
+                without = {option: value for option, value in options.items() if option != "costs"}
+                if "costs" not in options or not _is_of_other_stages(name, meshes, microbatches, without):
+                    yield label, error
             else:
                 if not made.placement.after:  # those are for models of other stages
                     yield label, made
+
+
+def _is_of_other_stages(name: str, meshes: int, microbatches: int, options: dict[str, object]) -> bool:
+    """Whether a schedule that the costs don't fit is for models of other stages."""
+    try:
+        return bool(make(name, meshes=meshes, microbatches=microbatches, **options).placement.after)
+    except ScheduleError:
+        return False
 
 
 def _shape(found: Schedule) -> str:

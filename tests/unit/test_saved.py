@@ -119,8 +119,14 @@ def test_files_that_are_damaged(saved: Path, tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(SavedStepError, match=rf"{re.escape(str(path))}: it is damaged, or no saved step: .*; save"):
             jaxpp.load(saved)
-    with pytest.raises(FileNotFoundError, match="process_0"):
-        jaxpp.load(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    for nowhere in (tmp_path / "nowhere", tmp_path, tmp_path / "file"):
+        with pytest.raises(FileNotFoundError) as error:
+            jaxpp.load(nowhere)
+        assert str(error.value) == (
+            f"{nowhere}: there is no saved step: expected a folder that compiled.save(path) made, and in it process_0, "
+            "the file of this process"
+        )
 
 
 def signed(archive: bytes) -> bytes:

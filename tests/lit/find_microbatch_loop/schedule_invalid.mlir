@@ -49,7 +49,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // A name that no schedule has.
 
-// CHECK: schedule_invalid.mlir:[[# @LINE + 3]]:10: error: no schedule is named '1f2b': there are {{.*}}; did you mean '1f1b'?
+// CHECK: schedule_invalid.mlir:[[# @LINE + 3]]:10: error: no schedule is named '1f2b'; did you mean '1f1b'? There are {{.*}}
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>

@@ -1,7 +1,8 @@
 // RUN: not jaxpp-opt %s -p "verify-program{memory-limit=7}" 2>&1 | filecheck %s
 // RUN: not jaxpp-opt %s -p "verify-program{memory-limit=\"7 8\"}" 2>&1 | filecheck %s
-// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=7GB}" 2>&1 | filecheck %s --check-prefix=NUMBER
-// RUN: jaxpp-opt %s -p "verify-program{memory-limit=8}" | filecheck %s --check-prefix=ENOUGH
+// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=much}" 2>&1 | filecheck %s --check-prefix=NUMBER
+// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=\"7B 8GiB\"}" 2>&1 | filecheck %s
+// RUN: jaxpp-opt %s -p "verify-program{memory-limit=8B}" | filecheck %s --check-prefix=ENOUGH
 // RUN: jaxpp-opt %s -p "verify-program{memory-limit=\"8 8 1\"}" | filecheck %s --check-prefix=ENOUGH
 
 // The first mesh needs 8 bytes at its peak: an argument and what is made of it. On the second what is made takes the buffer
@@ -10,7 +11,7 @@
 // CHECK: error: mesh 0 needs 8 bytes on each device, its memory limit is 7
 // CHECK-NEXT: keep less (recompute='inputs', schedules.offload), or give the step smaller microbatches
 
-// NUMBER: pass 'verify-program': memory_limit is '7GB', expected bytes: a number above 0, or one for each mesh
+// NUMBER: pass 'verify-program': memory_limit is 'much', expected bytes: a number above 0, such as 4096 or 70GiB, or one for each mesh
 
 // ENOUGH: jaxpp.peak_bytes = 8 : i64
 module attributes {jaxpp.meshes = 2 : i64} {

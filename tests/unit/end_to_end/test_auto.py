@@ -403,7 +403,7 @@ def test_a_limit_of_memory() -> None:
     function = made(memory_limit=4 * peak)
     _, places = train(function, FASTER)
     assert places[-1] == [0, 0, 0, 1]
-    with pytest.raises(ProgramError, match=r"mesh . needs .* memory limit is 600"):
+    with pytest.raises(jaxpp.LimitError, match=r"mesh . needs .* memory limit is 600"):
         made(memory_limit=600)(weights(4), batch(4))
 
 

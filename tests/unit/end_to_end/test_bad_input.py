@@ -156,12 +156,21 @@ def test_a_loop_over_layers_alone() -> None:
     )
 
 
-def test_more_marks_than_stages() -> None:
-    text = message(partial(sgd_step, schedule=jaxpp.GPipe(2)), weights(4), batch(4))
+@pytest.mark.parametrize(
+    ("meshes", "example"),
+    [
+        (2, ", such as gpipe{chunks=2} on 2 meshes"),
+        (3, ", such as gpipe{chunks=2} on 2 meshes"),
+        (4, ", such as gpipe on 4 meshes"),
+    ],
+)
+def test_more_marks_than_stages(meshes: int, example: str) -> None:
+    """The example fits the meshes that there are, or else those of the schedule."""
+    text = message(partial(sgd_step, schedule=jaxpp.GPipe(2)), weights(4), batch(4), mesh=make_mesh(meshes))
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         "found 4 stage marks, the schedule gpipe has 2 stages\n  "
         "mark the end of every stage (mark_stage_end): 2 marks, or 1 without the last one; "
-        "or take a schedule of 4 stages, such as gpipe{chunks=2} on 2 meshes"
+        f"or take a schedule of 4 stages{example}"
     )
 
 
@@ -213,8 +222,8 @@ def test_leaves_of_the_batch_differ(wrong: Any, text: str) -> None:
 
 def test_more_meshes_than_the_mesh_has() -> None:
     text = message(partial(sgd_step, schedule=jaxpp.GPipe(4)), weights(4), batch(4), mesh=make_mesh(2))
-    assert text == (
-        "error: the schedule runs on 4 meshes, the mesh axis 'mpmd' has 2\n"
+    assert at(text, sgd_step, "jaxpp.treduce(") == (
+        "the schedule runs on 4 meshes, the mesh axis 'mpmd' has 2\n"
         "  give a larger mesh, or a schedule that places several stages on one mesh"
     )
 
@@ -253,7 +262,7 @@ def test_shardings_that_do_not_fit() -> None:
     text = message(step, weights(3), batch(3), error=ValueError, mesh=mesh, in_shardings=(None, P("data")))
     assert text == "in_shardings for batch['x']: P('data',) cuts a dimension of 3 into 2; shape (3, 4, 8)"
     text = message(step, error=ValueError, in_shardings=(None,))
-    assert text == "in_shardings: 1 entries for 2 positional arguments that are not static"
+    assert text == "in_shardings: 1 entry for 2 positional arguments that are not static"
     text = message(step, error=TypeError, in_shardings=("data", None))
     assert text == "in_shardings for params[0]: str; expected a NamedSharding, a PartitionSpec or None"
 

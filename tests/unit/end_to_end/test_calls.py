@@ -75,6 +75,35 @@ def test_static_arguments() -> None:
     assert len(traces) == 4 + 3, "each call of the reference, and each kind of call once"
 
 
+@pytest.mark.parametrize(
+    ("given", "named", "message"),
+    [
+        (
+            ((np.ones(3), 2),),
+            {},
+            "argument 0 (`scale`) holds arrays and cannot be static: take it out of static_argnums or static_argnames",
+        ),
+        ((jnp.ones(3),), {}, "argument 0 (`scale`) holds arrays and cannot be static: "),
+        ((2, {"a": jnp.ones(3)}), {}, "argument 1 holds arrays and cannot be static: "),
+        ((), {"mode": [jnp.ones(3)]}, "argument mode holds arrays and cannot be static: "),
+        (
+            ([1, 2],),
+            {},
+            "static argument 0 is a list that is not hashable (unhashable type: 'list'); "
+            "give hashable values, such as tuples for lists",
+        ),
+        (((1, {}),), {}, "static argument 0 is a tuple that is not hashable (unhashable type: 'dict'); "),
+    ],
+)
+def test_static_arguments_that_can_not_be_compared(given: Any, named: Any, message: str) -> None:
+    def scaled(scale: Any, *rest: Any, mode: Any = None) -> Any:
+        raise AssertionError("it is not traced")
+
+    ours = jaxpp.mpmd_jit_with_loop(scaled, make_mesh(1), static_argnums=(0, 1), static_argnames="mode")
+    with pytest.raises(TypeError, match="^" + re.escape(message)):
+        ours(*given, **named)
+
+
 def test_keyword_arguments_and_defaults() -> None:
     def keywords(params: Any, *, batch: Any, scale: Any = 2.0) -> Any:
         params, losses = step(params, batch)

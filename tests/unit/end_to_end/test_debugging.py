@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 from unit.progress import without_progress
 
@@ -72,6 +73,21 @@ def test_debug_nans_names_the_task(trace: bool) -> None:
         with pytest.raises(FloatingPointError, match=r"^invalid value \(nan\) encountered in argument `params\[0\]`$"):
             run([np.full((8, 8), np.nan, np.float32), params[1]], of_microbatches(1, 1, 1, 1))
         run(params, of_microbatches(1, 1, 1, 1))
+
+
+@pytest.mark.parametrize(("kind", "debug"), [("nan", jax.debug_nans), ("inf", jax.debug_infs)])
+def test_an_argument_that_has_to_be_moved_is_named(kind: str, debug: Any) -> None:
+    """JAX looks at what moves an argument, a slice for each device, and would name neither argument nor task."""
+    step = jaxpp.mpmd_jit_with_loop(
+        partial(sgd_step, schedule=SCHEDULE), make_mesh(2, data=2), in_shardings=(P(), P(None, "data"))
+    )
+    params, data = weights(2), {name: jnp.asarray(each) for name, each in batch(4).items()}
+    invalid = data | {"y": data["y"].at[3, 0, 0].set(float(kind))}
+    with debug(True):
+        step(params, data)
+        place = rf"^invalid value \({kind}\) encountered in argument `batch\['y'\]`$"
+        with pytest.raises(FloatingPointError, match=place):
+            step(params, invalid)
 
 
 def test_debug_infs_is_about_results() -> None:

@@ -16,7 +16,6 @@ from unit.end_to_end.decoder import SLICES
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import Event, load, measured_costs
 from jaxpp.runtime.measuring.analysis import FunctionStats, calls, memory_of
@@ -311,5 +310,5 @@ def test_a_limit_for_devices_without_such_a_memory(monkeypatch: pytest.MonkeyPat
     limited = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), memory_limit=[10**6, 2000, 10**6])
     assert limited.lower(weights(3), batch(16)).program().kept_less["offload"] == "1"
     monkeypatch.setattr("jaxpp.program.HOST", "attic")
-    with pytest.raises(ProgramError, match=r"mesh 1 needs at least [0-9,]+ bytes on each device, its memory limit is"):
+    with pytest.raises(jaxpp.LimitError, match=r"mesh 1 needs at least [0-9,]+ bytes on each device, its memory limit"):
         limited.lower(weights(3), batch(16)).program()

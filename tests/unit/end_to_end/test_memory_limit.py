@@ -27,7 +27,7 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
-from jaxpp.memory_limit import NOTHING, LimitError, limit_text
+from jaxpp.memory_limit import NOTHING, limit_text
 from jaxpp.other_orders import other_orders
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 
@@ -74,11 +74,11 @@ def test_offload_where_recompute_is_not_enough() -> None:
     found = lowered(plan, arguments, make_mesh(3), memory_limit=limit).program()
     assert found.kept_less["offload"] == "1"
     assert found.peak_bytes[1] <= 2000
-    with pytest.raises(ProgramError, match=r"compare\.py:\d+:\d+: error: mesh 1 needs 2,9[0-9]+ bytes"):
+    with pytest.raises(jaxpp.LimitError, match=r"compare\.py:\d+:\d+: error: mesh 1 needs 2,9[0-9]+ bytes"):
         lowered(plan, arguments, make_mesh(3), memory_limit=limit, recompute={1: "inputs"}).program()
     check(plan, arguments, make_mesh(3), memory_limit=limit)
     host = found.peak_host_bytes[1] - 1
-    with pytest.raises(ProgramError, match=r"mesh 1 needs at least [0-9,]+ bytes on each device, its memory limit is "):
+    with pytest.raises(jaxpp.LimitError, match=r"mesh 1 needs at least [0-9,]+ bytes on each device, its memory limit"):
         lowered(plan, arguments, make_mesh(3), memory_limit=limit, host_memory_limit=host).program()
 
 
@@ -121,14 +121,15 @@ def test_the_memory_of_hosts_is_limited() -> None:
 
     peaks = within(None).peak_host_bytes
     assert within(list(peaks)).peak_host_bytes == peaks
-    with pytest.raises(ProgramError) as found:
+    with pytest.raises(jaxpp.LimitError) as found:
         within([peaks[0] - 1, 10**9])
     assert at(str(found.value), sgd_step, "jaxpp.treduce(") == (
         f"mesh 0 needs {peaks[0]:,} bytes of the memory of its host for each device, its host memory limit is "
         f"{peaks[0] - 1:,}\n  offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded"
     )
-    with pytest.raises(TypeError, match="host_memory_limit is '1 GB', expected bytes per device"):
-        within("1 GB")
+    assert within("1 GB").peak_host_bytes == peaks
+    with pytest.raises(TypeError, match="host_memory_limit is 'much', expected bytes per device"):
+        within("much")
 
 
 def chosen(costs: schedules.Costs, name: str = "gpipe", **limits: int) -> Any:
@@ -171,7 +172,7 @@ def test_no_step_is_faster_than_what_is_said_of_it_before(
     monkeypatch.setattr(Search, "run", bounded)
     options: Any = {"memory_limit": 100, "costs": costs}
     step = lowered(partial(sgd_step, schedule=own("1f1b", 3, 4)), (weights(3), batch(4)), make_mesh(3), **options)
-    with pytest.raises(LimitError):
+    with pytest.raises(jaxpp.LimitError):
         step.program()
     assert len(met) >= 27
     assert all(0 < bound <= took for bound, took in met)
@@ -221,11 +222,11 @@ def test_temporaries_that_are_too_much() -> None:
 
     alone = max(small(recompute="inputs").program().peak_bytes)
     with pytest.raises(
-        ProgramError,
+        jaxpp.LimitError,
         match=r"compare\.py:\d+:\d+: error: mesh \d needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporar",
     ):
         small(recompute="inputs", memory_limit=alone).compile()
-    with pytest.raises(ProgramError) as found:
+    with pytest.raises(jaxpp.LimitError) as found:
         small(memory_limit=alone).compile()
     assert "of them for temporaries of its compiled tasks; its memory limit is " in str(found.value)
     least = least_of(found)
@@ -258,7 +259,7 @@ def test_below_the_least_possible(name: str) -> None:
     def within(limit: int) -> Any:
         return lowered(step, arguments, make_mesh(3), memory_limit=limit).program()
 
-    with pytest.raises(ProgramError) as found:
+    with pytest.raises(jaxpp.LimitError) as found:
         within(1000)
     least = least_of(found)
     assert str(found.value).endswith(
@@ -266,7 +267,7 @@ def test_below_the_least_possible(name: str) -> None:
         "donate its state"
     )
     assert max(within(least).peak_bytes) == least
-    with pytest.raises(ProgramError) as found:
+    with pytest.raises(jaxpp.LimitError) as found:
         within(least - 1)
     assert least_of(found) == least
     plan = own(name, 3, 8)
@@ -282,12 +283,12 @@ def test_below_the_least_possible_where_nothing_is_kept() -> None:
         return jaxpp.treduce(partial(loss, params), data, schedule=jaxpp.GPipe(2), operation=jaxpp.Concat())
 
     step = jaxpp.mpmd_jit_with_loop(evaluate, mpmd_mesh=make_mesh(2), memory_limit=100)
-    with pytest.raises(ProgramError, match="needs at least"):
+    with pytest.raises(jaxpp.LimitError, match="needs at least"):
         step.lower(weights(2), batch(2)).program()
 
 
 def test_what_the_user_says_is_not_changed() -> None:
-    with pytest.raises(ProgramError, match=r"needs [0-9,]+ bytes on .* 1,000\n  keep less \(recompute='inputs'"):
+    with pytest.raises(jaxpp.LimitError, match=r"needs [0-9,]+ bytes on .* 1,000\n  keep less \(recompute='inputs'"):
         limited(memory_limit=1000, recompute="selective").program()
 
 
@@ -310,7 +311,15 @@ def test_it_is_counted_per_device() -> None:
 @pytest.mark.parametrize(
     ("limit", "error", "message"),
     [
-        ("1 GB", TypeError, "memory_limit is '1 GB', expected bytes per device: a positive whole number, or a list"),
+        (
+            "much",
+            TypeError,
+            r"^memory_limit is 'much', expected bytes per device: a positive whole number, a text such as '70GiB', or "
+            r"a list of them$",
+        ),
+        ("1gb", TypeError, "memory_limit is '1gb', expected bytes per device"),
+        ("0GB", TypeError, "memory_limit is '0GB', expected bytes per device"),
+        (["1GB", "-1GB"], TypeError, r"memory_limit is \['1GB', '-1GB'\], expected bytes per device"),
         (0, TypeError, "memory_limit is 0, expected bytes per device"),
         (True, TypeError, "memory_limit is True, expected bytes per device"),
         (0.9 * 80e9, TypeError, "memory_limit is 72000000000.0, expected bytes per device"),
@@ -320,6 +329,24 @@ def test_it_is_counted_per_device() -> None:
 def test_what_is_no_limit(limit: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         jaxpp.mpmd_jit_with_loop(sgd_step, mpmd_mesh=make_mesh(2), memory_limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("70GiB", str(70 << 30)),
+        ("500MB", "500000000"),
+        ("4096B", "4096"),
+        ("4096", "4096"),
+        ("1.5TB", "1500000000000"),
+        (["1 KiB", 2000], "1024 2000"),
+        (10**30, str(10**30)),
+    ],
+)
+def test_limits_with_units(limit: Any, text: str) -> None:
+    assert limit_text(limit, 2) == text
+    assert limits_of(text, 1) == [int(text.split()[0])]
+    assert limits_of("70GiB 4096", 2) == [70 << 30, 4096]
 
 
 def test_limits_of_numpy() -> None:

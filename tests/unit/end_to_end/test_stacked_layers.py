@@ -452,17 +452,49 @@ def test_a_raw_key_is_no_stack() -> None:
     check(step, (stacked(), jax.random.key_data(jax.random.key(0)), batch(4)), make_mesh(2))
 
 
-def test_a_mark_for_each_layer_where_the_schedule_has_fewer_stages() -> None:
-    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
+RESHAPE = (
+    "scan over the 2 stages, and over the layers of each inside: "
+    "reshape the stacked parameters to (2, layers per stage, ...); or "
+)
+CUTS = "say how many of the 4 layers each stage has: cuts=[...]; or "
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name", "meshes", "hint"),
+    [
+        (
+            jaxpp.Std1F1B(2),
+            "1f1b",
+            2,
+            f"{RESHAPE}{CUTS}take a schedule of 4 stages, such as 1f1b{{chunks=2}} on 2 meshes",
+        ),
+        (jaxpp.Std1F1B(2), "1f1b", 4, f"{RESHAPE}{CUTS}take a schedule of 4 stages, such as 1f1b on 4 meshes"),
+        (jaxpp.GPipe(1), "gpipe", 1, f"{CUTS}take a schedule of 4 stages, such as gpipe{{chunks=4}} on 1 mesh"),
+        (jaxpp.ZeroBubble(3), "zb-h1", 4, f"{CUTS}take a schedule of 4 stages, such as zb-h1 on 4 meshes"),
+        (jaxpp.ZeroBubble(3), "zb-h1", 3, f"{CUTS}take a schedule of 4 stages"),
+        (jaxpp.Std1F1B(8), "1f1b", 4, "take a schedule of 4 stages, such as 1f1b on 4 meshes"),
+        (
+            jaxpp.Interleaved1F1B(8, 4),
+            "interleaved-1f1b",
+            2,
+            "take a schedule of 4 stages, such as interleaved-1f1b on 2 meshes",
+        ),
+        (jaxpp.Std1F1B(8), "1f1b", 3, "take a schedule of 4 stages"),
+    ],
+)
+def test_a_mark_for_each_layer_where_the_schedule_has_other_stages(
+    schedule: Any, name: str, meshes: int, hint: str
+) -> None:
+    """The hint offers what can work with as many layers and meshes as there are, and nothing else."""
+    step = partial(gradient_step, schedule=schedule, loss=loss)
     with pytest.raises(jaxpp.PassError) as info:
-        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))(stacked(), batch(4))
+        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes))(stacked(), batch(4))
     assert "test_stacked_layers.py:" in str(info.value)
-    assert str(info.value).endswith(
-        "found 4 stage marks, one for each layer of a scan; the schedule 1f1b has 2 stages\n"
-        "  scan over the 2 stages, and over the layers of each inside: "
-        "reshape the stacked parameters to (2, layers per stage, ...); "
-        "or say how many of the 4 layers each stage has: cuts=[...]"
+    stages = schedule.build(4).stages
+    found = (
+        f"found 4 stage marks, one for each layer of a scan; the schedule {name} has {stages} stage{'s' * (stages > 1)}"
     )
+    assert str(info.value).endswith(f"{found}\n  {hint}")
 
 
 def stacked_values(params: Any) -> Any:

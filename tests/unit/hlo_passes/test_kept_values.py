@@ -19,6 +19,8 @@ EXPECTED = "expected 'inputs', 'selective', a share of a forward's FLOPs from 0 
         (0.05, "0.05", {None: Keep(budget=0.05)}),
         (1, "1", {None: Keep(budget=1.0)}),
         ("4096B", "4096B", {None: Keep(size=4096)}),
+        ("0B", "0B", {None: Keep(size=0)}),
+        ({1: "1.5 MiB", 2: "4KB"}, "1:1.5MiB 2:4KB", {1: Keep(size=3 << 19), 2: Keep(size=4000)}),
         ({0: "inputs", 3: 0.5}, "0:inputs 3:0.5", {0: Keep(inputs=True), 3: Keep(budget=0.5)}),
     ],
 )
@@ -35,6 +37,8 @@ def test_single_stages_and_all_others() -> None:
     ("recompute", "error", "message"),
     [
         ("all", ValueError, f"recompute is 'all', {EXPECTED}"),
+        ("4096", ValueError, f"recompute is '4096', {EXPECTED}"),
+        ("4QB", ValueError, f"recompute is '4QB', {EXPECTED}"),
         (1.5, ValueError, f"recompute is 1.5, {EXPECTED}"),
         ({0: float("nan")}, ValueError, f"recompute is nan, {EXPECTED}"),
         (True, TypeError, f"recompute is True, {EXPECTED}, or a mapping from stages to these"),

@@ -244,6 +244,11 @@ ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "in_shardings for a: P('data', None, None) has 3 entries, but the argument has shape (4, 4)",
     ),
+    "rank of a scalar": (
+        {"args": (np.float32(1), X), "in_shardings": (P("data"), P())},
+        ValueError,
+        "in_shardings for a: P('data',) has 1 entry, but the argument has shape ()",
+    ),
     "indivisible": (
         {"args": (np.ones(3), X), "in_shardings": P("data")},
         ValueError,
@@ -253,7 +258,7 @@ ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "length": (
         {"in_shardings": (P(),)},
         ValueError,
-        "in_shardings: 1 entries for 2 positional arguments that are not static",
+        "in_shardings: 1 entry for 2 positional arguments that are not static",
     ),
     "tree": (
         {"args": (X, {"c": X}), "in_shardings": (P(), {"d": P()})},

@@ -98,7 +98,11 @@ def test_a_mesh_for_the_trace_has_every_axis_in_its_largest_size() -> None:
             "device 1 is in more than one mesh; give each stage devices of its own, "
             "or stages that share them the same mesh",
         ),
-        ([Mesh(DEVICES[:2], ("mpmd",))], "the axis 'mpmd' of a mesh has size 2; expected 1 in each"),
+        (
+            [Mesh(DEVICES[:2], ("mpmd",))],
+            "the axis 'mpmd' of a mesh has size 2; expected 1 in each; "
+            "if the mesh has the devices of all stages, write jaxpp.MpmdMesh(mesh, 'mpmd')",
+        ),
     ],
 )
 def test_meshes_that_do_not_go_together(meshes: list[Mesh], message: str) -> None:

@@ -20,7 +20,6 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 import jaxpp
 from jaxpp import schedules as S
 from jaxpp import step as step_module
-from jaxpp.ir.errors import ProgramError
 from jaxpp.planning import CHIPS, Plan, PlanError, Target, compiling
 
 MICROBATCHES = 6
@@ -256,7 +255,7 @@ def test_a_memory_limit_counts_temporaries(compiled: Any) -> None:
     found = lowered.compile().plan
     assert max(found.peak_bytes) <= limit
     assert any(lowered.program().kept_less.values())
-    with pytest.raises(ProgramError, match=r"mesh \d needs at least [\d,]+ bytes"):
+    with pytest.raises(jaxpp.LimitError, match=r"mesh \d needs at least [\d,]+ bytes"):
         absent(memory_limit=1000).lower(*ARGUMENTS).compile()
 
 
@@ -277,7 +276,7 @@ def test_a_step_that_failed_has_the_program_that_it_had(monkeypatch: pytest.Monk
     before = lowered.program()
     assert max(before.peak_bytes) < (1 << 40) - 1
     with pytest.raises(
-        ProgramError, match=r"mesh \d needs at least 1,099,511,627,776 bytes on each device, .* of them for temp"
+        jaxpp.LimitError, match=r"mesh \d needs at least 1,099,511,627,776 bytes on each device, .* of them for temp"
     ):
         lowered.compile()
     assert len(asked) > 1

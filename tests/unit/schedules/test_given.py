@@ -64,7 +64,7 @@ def test_a_name_of_the_library_goes_before_a_file(tmp_path: Path, monkeypatch: p
 
 
 WRONG: list[tuple[Callable[[Path], object], str]] = [
-    (lambda _: "1f2b", "no schedule is named '1f2b': there are gpipe, "),
+    (lambda _: "1f2b", "no schedule is named '1f2b'; did you mean '1f1b'? There are gpipe, "),
     (lambda _: "1f1b", "1f1b is a schedule of the library: it needs the numbers of meshes and microbatches"),
     (lambda _: "auto", "auto: a step that runs chooses this schedule, from what it measures; give one by name, "),
     (lambda _: "auto{chunks=2}", "auto has no options, found auto{chunks=2}: jaxpp.tune has some"),

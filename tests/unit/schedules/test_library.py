@@ -50,9 +50,17 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: S.make(["1f1b"], meshes=1, microbatches=1), "no schedule is named ['1f1b']: there are gpipe, 1f1b, "),  # pyright: ignore[reportArgumentType]  # wrong on purpose
-        (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b, "),
-        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis, po-h, po-f, bpipe; did you mean 'gpipe'?"),
+        (
+            lambda: S.make(["1f1b"], meshes=1, microbatches=1),
+            "no schedule is named ['1f1b']; did you mean '1f1b'? There are",
+        ),  # pyright: ignore[reportArgumentType]  # wrong on purpose
+        (
+            lambda: S.make("zb", meshes=1, microbatches=1),
+            "no schedule is named 'zb'; did you mean 'zb-h1', 'zb-h2' or 'zb-1p'? ",
+        ),
+        (lambda: S.make("interleaved", meshes=1, microbatches=1), "'interleaved'; did you mean 'interleaved-1f1b' or "),
+        (lambda: S.make("", meshes=1, microbatches=1), "no schedule is named '': there are gpipe, 1f1b, "),
+        (lambda: S.make("GPipes", meshes=1, microbatches=1), "'GPipes'; did you mean 'gpipe'? There are gpipe, 1f1b,"),
         (
             lambda: S.make("1f1b", meshes=1, microbatches=1, chunk=2),
             "'1f1b' has no option 'chunk': it takes chunks, pl",

@@ -384,6 +384,18 @@ def test_tune_says_why_a_schedule_is_not_there() -> None:
     assert "chimera" in chimera.why
 
 
+def test_tune_says_once_that_the_costs_are_for_fewer_stages() -> None:
+    tuned = S.tune(S.Costs(forward=[1.0] * 4), meshes=4, microbatches=8, seconds=0.1)
+    absent = [row.name for row in tuned.rows if row.report is None]
+    assert "zb-v" in absent
+    assert not any("vocab" in name for name in absent)  # those are for models of other stages, whatever the costs
+    lines = str(tuned).splitlines()
+    assert lines[-1] == (
+        f"{', '.join(absent)}: the costs are for 4 stages, the schedule has 8: measure as many, or a multiple"
+    )
+    assert len(lines) == 1 + len(tuned.rows) - len(absent) + 1
+
+
 def test_tune_adds_the_costs_of_neighbours() -> None:
     costs = S.Costs(forward=[1.0, 1.0, 2.0, 2.0], input_grad=1.0, weight_grad=1.0)
     linear = next(row for row in S.tune(costs, meshes=2, microbatches=2, seconds=0.2).rows if row.name == "gpipe")

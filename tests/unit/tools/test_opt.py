@@ -329,8 +329,13 @@ def test_diagnostics_of_a_pass_go_to_stderr(file: Path) -> None:
     [
         ("--recompute", "2", "--recompute is '2', expected"),
         ("--offload", "all", "--offload is 'all', expected numbers of stages"),
-        ("--memory-limit", "0", "--memory-limit is '0', expected bytes: a number above 0, or one for each mesh"),
-        ("--host-memory-limit", "1,0", "--host-memory-limit is '1 0', expected bytes: a number above 0, or one for"),
+        (
+            "--memory-limit",
+            "0",
+            "--memory-limit is '0', expected bytes: a number above 0, such as 4096 or 70GiB, ",
+        ),
+        ("--host-memory-limit", "1,0", "--host-memory-limit is '1 0', expected bytes: a number above 0, such as"),
+        ("--memory-limit", "70GiB,7 lots", "--memory-limit is '70GiB 7 lots', expected bytes: a number above 0"),
         ("--cuts", "a", "--cuts: expected the layers of each stage, such as '5,5,4,2', found 'a'"),
     ],
 )

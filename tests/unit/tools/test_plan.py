@@ -208,6 +208,7 @@ def test_bad_input(argv: tuple[str, ...], message: str) -> None:
         (("--shapes", "f33[2]"), "expected a type with a shape, as f32[8,128]; found 'f33[2]'"),
         (("--host-memory-limit", "0GB"), "expected bytes, as 95GB or 90GiB; found '0GB'"),
         (("--memory-limit", "much"), "expected bytes, as 95GB or 90GiB; found 'much'"),
+        (("--memory-limit", "90gib"), "expected bytes, as 95GB or 90GiB; found '90gib'"),
     ],
 )
 def test_bad_usage(argv: tuple[str, ...], message: str) -> None:

@@ -303,8 +303,12 @@ def test_bad_usage() -> None:
 
 
 def test_bad_input(grid: Path, tmp_path: Path) -> None:
-    assert failure("show", "1f1c", *SIZES).endswith("bpipe; did you mean '1f1b'?\n")
-    assert failure("show", "1f1c").startswith("jaxpp-schedule: error: no schedule is named '1f1c': there are gpipe, ")
+    assert failure("show", "1f1c", *SIZES).endswith(", po-f, bpipe\n")
+    unknown = "jaxpp-schedule: error: no schedule is named"
+    assert failure("show", "1f1c").startswith(f"{unknown} '1f1c'; did you mean '1f1b'? There are gpipe, ")
+    assert failure("show", "interleaved", *SIZES).startswith(
+        f"{unknown} 'interleaved'; did you mean 'interleaved-1f1b' or 'interleaved-zb'? There are gpipe, "
+    )
     assert failure("show", "zb-v{chunks=2}", *SIZES) == (
         "jaxpp-schedule: error: schedule 'zb-v' has no option 'chunks': it takes none\n"
     )
@@ -323,6 +327,11 @@ def test_bad_input(grid: Path, tmp_path: Path) -> None:
         "<stdin>: error: line 1: expected 'schedule:', 'placement:' or, behind it, 'after:' (each once), 'kind NAME:' "
         "or 'mesh NUMBER:', found 'a: b'\n"
     )
+    trace = tmp_path / "step.json"
+    assert output("convert", grid, "--to", "trace", "-o", trace) == ""
+    is_trace = "it is a trace, to be opened in Perfetto (https://ui.perfetto.dev), and no schedule\n"
+    assert failure("plot", trace, "-o", tmp_path / "step.svg") == f"{trace}: error: {is_trace}"
+    assert failure("show", "-", stdin=trace.read_text()) == f"<stdin>: error: {is_trace}"
     assert failure("show", grid, "--microbatches", 9) == f"{grid}: error: the schedule has 3 microbatches, not 9\n"
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     assert failure("show", tmp_path / "bytes.txt").endswith("neither a grid nor a table: not text in UTF-8\n")

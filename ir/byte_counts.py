@@ -1,0 +1,16 @@
+"""Numbers of bytes, as users write them: `70GiB`, `500MB`, `4096B`."""
+
+import re
+
+_FORM = re.compile(r"([0-9]{1,99}(?:\.[0-9]{1,99})?) ?(?:([KMGT]i?)?B)?")
+_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+
+
+def parse_bytes(text: str) -> int | None:
+    """The number of bytes that `text` says, with a unit or without; None where it says none."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        return None
+    number, unit = found.groups()
+    scale = _UNITS.get(unit, 1)
+    return int(number) * scale if number.isdecimal() else int(float(number) * scale)
