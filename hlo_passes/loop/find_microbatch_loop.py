@@ -18,9 +18,10 @@ from jaxpp.hlo_passes.loop.marks import (
     stages_of,
 )
 from jaxpp.hlo_passes.loop.of_steps import resolved, takes_steps
+from jaxpp.hlo_passes.loop.own_marks import has_other_shards
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
-from jaxpp.hlo_passes.loop.wrong_marks import has_other_shards, wrong_number
+from jaxpp.hlo_passes.loop.wrong_marks import wrong_number
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.counted import counters, trip_count, trips, wrapped

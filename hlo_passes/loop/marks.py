@@ -5,13 +5,12 @@ from collections.abc import Iterable, Sequence
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
+from jaxpp.hlo_passes.loop.own_marks import set_by_jaxpp
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.boundary import Boundary
+from jaxpp.ir.boundary import Boundary, Marks
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations
-
-Marks = Sequence[tuple[ir.Operation, Boundary]]
 
 
 def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> Marks:
@@ -146,7 +145,7 @@ def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation
                 f"slice {number} has {ended} stage mark{'s' * (ended != 1)} in its forward, the schedule "
                 f"{schedule.name} has {schedule.stages} stages",
                 location=own[0][0].location if own else loop.location,
-                hint=_set_by_jaxpp(own, schedule)
+                hint=set_by_jaxpp(own, schedule)
                 or "mark the end of every stage in each slice, the last one too, with the loss of the slice, "
                 "and use that loss: jax.value_and_grad",
             )

@@ -16,6 +16,7 @@ from unit.end_to_end.decoder import SLICES
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import Event, load, measured_costs
 from jaxpp.runtime.measuring.analysis import FunctionStats, calls, memory_of
