@@ -6,12 +6,13 @@
 Every part runs in a process of its own (gpu_parts.py), with the card to itself, and prints rows of one table: what was
 looked at, what was found, and what is asked. A part that dies or takes too long is a row that says so.
 
+    tests       tests of models, all stages on the card: the results are those of `jax.jit`
     schedules   every schedule of the library, four stages on the card: losses and gradients are those of `jax.jit`
     step        a GPT in bfloat16 under 1F1B: the time of its step over that of plain accumulation, by turns
     memory      its peak on the card against what the compiled programs were said to take
-    timeline    from a profile: for what share of the step the card computes
+    timeline    from a profile: for what share of the step the card works
     offload     activations in the host's memory: the time at twice the batch, and 500 steps without a NaN
-    processes   two processes that share the card, against one
+    processes   two processes that share the card, by each transport, against one
     dlpack      an array of a step's result, given away through DLPack and taken back, without a copy
     options     XLA's options that matter, each against the default
 """
@@ -26,7 +27,7 @@ import tempfile
 import time
 from pathlib import Path
 
-PARTS = ("schedules", "step", "memory", "timeline", "offload", "processes", "dlpack", "options")
+PARTS = ("tests", "schedules", "step", "memory", "timeline", "offload", "processes", "dlpack", "options")
 SECONDS = 300
 SIZES = {"layers": 24, "width": 2048, "heads": 16, "sequence": 2048, "batch": 2, "microbatches": 8, "repeat": 5}
 SMALL = {"layers": 4, "width": 64, "heads": 4, "sequence": 64, "batch": 2, "microbatches": 8, "repeat": 5}
@@ -53,6 +54,7 @@ def main() -> None:
     print(f"{kind}, jax {version}, {driver.splitlines()[0]}; {', '.join(f'{k} {v}' for k, v in sizes.items())}")
     if platform == "cpu":
         print("There is no GPU: these rows show that the script runs, and nothing of a GPU.")
+        os.environ["JAX_PLATFORMS"] = "cpu"  # without which no transport but JAX's own reaches CPUs
     print("\n| part | what | found | asked | s |\n|---|---|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory() as cache:
         for part in options.only:
@@ -66,11 +68,14 @@ def main() -> None:
 def run(part: str, sizes: dict[str, int], seconds: float, cache: str) -> list[list[str]]:
     """The rows of a part: [what, found, asked] each."""
     script = Path(__file__).with_name("gpu_parts.py")
-    command = [sys.executable, str(script), part, json.dumps(sizes)]
-    # What is compiled once serves all parts. Processes that share a card take what they need, not most of it at once.
+    command = [sys.executable, str(script), part, json.dumps({**sizes, "seconds": seconds})]
+    # What is compiled once serves all parts. A part has nearly all of the card, where JAX would give it three quarters;
+    # processes that share a card take what they need, not most of it at once.
     variables = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     if part == "processes":
         variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    elif not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & os.environ.keys():
+        variables["XLA_CLIENT_MEM_FRACTION"] = "0.92"
     environment = {**os.environ, **variables}
     pipe = subprocess.PIPE
     with subprocess.Popen(

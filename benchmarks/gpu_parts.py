@@ -1,15 +1,19 @@
 """The parts of gpu.py: `python gpu_parts.py PART SIZES` prints a JSON list [what, found, asked] for each row."""
 
+import collections
+import contextlib
+import dataclasses
 import importlib
 import importlib.util
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +32,14 @@ gpt_model: Any = importlib.import_module("gpt_model")
 
 STAGES = 4
 RATE = 1e-3
+TRANSPORTS = ("pull", "device_put", "pair", "nccl")
+WORKER_SECONDS = 60
+"""That processes may take which share the card: those that wait for one another do not end."""
 OPTIONS: dict[str, Mapping[str, Any]] = {
     "no latency hiding scheduler": {"xla_gpu_enable_latency_hiding_scheduler": False},
     "latency hiding scheduler": {"xla_gpu_enable_latency_hiding_scheduler": True},
     "no command buffers": {"xla_gpu_enable_command_buffer": ""},
+    "command buffers for one kernel": {"xla_gpu_graph_min_graph_size": 1},
     "no Triton GEMM": {"xla_gpu_enable_triton_gemm": False},
     "autotuning off": {"xla_gpu_autotune_level": 0},
 }
@@ -47,11 +55,15 @@ def row(what: str, found: str, asked: str = "") -> None:
 class Gpt:
     """A GPT, its text, and its training step: plain, or as a pipeline on the first device."""
 
-    def __init__(self, sizes: Mapping[str, int], stages: int = STAGES, dtype: str | None = None) -> None:
-        self.repeat, self.microbatches = sizes["repeat"], sizes["microbatches"]
+    def __init__(
+        self, sizes: Mapping[str, int], stages: int = STAGES, dtype: str | None = None, rate: float = RATE, **kind: Any
+    ) -> None:
+        """rate: of learning; kind: what else `gpt_model.Config` takes, which changes no result."""
+        self.repeat, self.microbatches, self.rate = sizes["repeat"], sizes["microbatches"], rate
         self.on_gpu = jax.devices()[0].platform != "cpu"
         shape = (sizes[name] for name in ("layers", "width", "heads", "sequence"))
-        self.model = gpt_model.Config(stages, *shape, dtype or ("bfloat16" if self.on_gpu else "float32"))
+        self.whole = gpt_model.Config(stages, *shape, dtype or ("bfloat16" if self.on_gpu else "float32"))
+        self.model = dataclasses.replace(self.whole, **kind)
         lengths = self.microbatches, sizes["batch"], self.model.sequence + 1
         self.text = jnp.array(np.random.default_rng(0).integers(256, size=lengths).astype(np.int32))
         self.initial = gpt_model.init(self.model, 0)
@@ -62,19 +74,19 @@ class Gpt:
 
     def plain(self) -> Step:
         """Gradients summed by a loop in one program."""
-        return jax.jit(partial(self.step, "gpipe"), donate_argnums=0)
+        return jax.jit(partial(self.step, "gpipe", self.whole), donate_argnums=0)
 
     def pipeline(self, schedule: Any = "1f1b", meshes: int = STAGES, **options: Any) -> Any:
         """Its stages on `meshes` meshes, all of which are the first device."""
         mesh = jaxpp.MpmdMesh.of([Mesh(np.array(jax.devices()[:1]), ("data",))] * meshes)
-        return jaxpp.mpmd_jit_with_loop(partial(self.step, schedule), mesh, donate_argnums=0, **options)
+        return jaxpp.mpmd_jit_with_loop(partial(self.step, schedule, self.model), mesh, donate_argnums=0, **options)
 
-    def step(self, schedule: Any, parameters: Any, text: Any) -> Any:
+    def step(self, schedule: Any, model: Any, parameters: Any, text: Any) -> Any:
         """The parameters after a step, and its loss."""
-        one = partial(jax.value_and_grad(partial(gpt_model.loss, self.model)), parameters)
+        one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
         operation = jaxpp.Concat(), jaxpp.Add
         losses, gradients = jaxpp.treduce(one, text, schedule=schedule, operation=operation)
-        rate = RATE / self.microbatches
+        rate = self.rate / self.microbatches
         return jax.tree.map(partial(_updated, rate), parameters, gradients), losses.mean()
 
     def tokens(self) -> int:
@@ -94,23 +106,34 @@ def _updated(rate: float, weight: Any, gradient: Any) -> Any:
 def by_turns(steps: Mapping[str, Step], gpt: Gpt, texts: Mapping[str, Any] | None = None) -> dict[str, list[float]]:
     """The seconds of each step, each with parameters of its own; of some with texts of their own.
 
+    The card has those of one step at a time, the memory of the host the others: a step may fill it.
     Raises AssertionError where the losses of one text differ.
     """
     texts = texts or {}
-    states = {name: gpt.parameters() for name in steps}
+    states: dict[str, Any] = {name: gpt.initial for name in steps}
+    places: dict[str, Any] = {}
     times: dict[str, list[float]] = {name: [] for name in steps}
     losses: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(gpt.repeat + 1):
         for name, step in steps.items():
+            state = jax.device_put(states[name], places.get(name))
+            jax.block_until_ready(state)
             begin = time.perf_counter()
-            states[name], loss = step(states[name], texts.get(name, gpt.text))
-            jax.block_until_ready((states[name], loss))
+            state, loss = step(state, texts.get(name, gpt.text))
+            jax.block_until_ready((state, loss))
             times[name].append(time.perf_counter() - begin)
             losses[name].append(float(loss))
+            places[name] = jax.tree.map(_place, state)
+            states[name] = jax.device_get(state)
+            del state
     alike = {name: found for name, found in losses.items() if name not in texts}
     for name, found in alike.items():
         np.testing.assert_allclose(found, next(iter(alike.values())), rtol=2e-2 if gpt.on_gpu else 1e-5, err_msg=name)
     return {name: found[1:] for name, found in times.items()}
+
+
+def _place(array: Any) -> Any:
+    return array.sharding
 
 
 def ratio(times: Mapping[str, list[float]], name: str, base: str) -> str:
@@ -119,47 +142,92 @@ def ratio(times: Mapping[str, list[float]], name: str, base: str) -> str:
     return f"{statistics.median(found):.3f} ({found[0]:.3f} to {found[-1]:.3f})"
 
 
-def small_schedules() -> dict[str, schedules.Schedule | None]:
-    """Each schedule of the library in four stages, or eight, on four meshes or two; None for models of other stages."""
-    found: dict[str, schedules.Schedule | None] = dict.fromkeys(schedules.names())
-    for name in found:
+TESTS = ("models", "optimizers", "loops", "recompute")
+
+
+def tests(sizes: Mapping[str, int]) -> None:
+    """Tests that compare models with `jax.jit`, their stages on one device; those of larger meshes skip themselves."""
+    folder = Path(__file__).parents[1]
+    files = [str(folder / "tests" / "unit" / "end_to_end" / f"test_{name}.py") for name in TESTS]
+    given = {"JAX_NUM_CPU_DEVICES": "1", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+    kept = {name: os.environ.get(name, "") for name in ("JAX_PLATFORMS", "XLA_FLAGS")}  # or tests choose CPUs
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", "not documentation", *files]
+    with tempfile.TemporaryFile("w+") as output:
+        with subprocess.Popen(command, cwd=folder, env={**os.environ, **given, **kept}, stdout=output) as child:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.9 * sizes["seconds"])
+            ended = child.poll() is not None
+            child.kill()
+        output.seek(0)
+        found = re.findall(r"^\S+::(\S+).* (PASSED|FAILED|ERROR|SKIPPED)", output.read(), re.MULTILINE)
+    counts = collections.Counter(outcome.lower() for _, outcome in found)
+    said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no test ran"
+    row("tests with all stages on one device", said if ended else f"{said}, others not in time", "none failed")
+    if wrong := [name for name, outcome in found if outcome in ("FAILED", "ERROR")]:
+        row("tests that failed", ", ".join(wrong), "none")
+
+
+def small_schedules() -> dict[str, tuple[schedules.Schedule, dict[str, Any]]]:
+    """Each schedule of the library for a model of eight layers, on four meshes or two; and the kind of that model."""
+    found: dict[str, tuple[schedules.Schedule, dict[str, Any]]] = {}
+    for name in schedules.names():
+        options = {"layers": 2} if name == "slimpipe" else {}
         for meshes, microbatches in ((4, 4), (4, 8), (2, 4)):
             try:
-                made = schedules.make(name, meshes=meshes, microbatches=microbatches)
+                made = schedules.make(name, meshes=meshes, microbatches=microbatches, **options)
             except schedules.ScheduleError:  # it is for more microbatches
                 continue
-            if made.stages in (4, 8) and made.slices == 1 and not made.placement.after:
-                found[name] = made
+            if (kind := _kind_of(made))["stages"] in (4, 8):
+                found[name] = made, kind
                 break
     return found
 
 
+def _kind_of(schedule: schedules.Schedule) -> dict[str, Any]:
+    """What `gpt_model.Config` takes for a schedule: of slices, or of a vocabulary that all meshes have."""
+    is_graph, meshes = bool(schedule.placement.after), schedule.meshes
+    if schedule.slices > 1:
+        stages = meshes if is_graph else schedule.stages
+        return {"stages": stages, "slices": schedule.slices, "exchange": is_graph}
+    shards = meshes if is_graph else 0  # a stage for each, and one that has the loss
+    return {"stages": schedule.stages - shards - is_graph, "shards": shards}
+
+
 def every_schedule(sizes: Mapping[str, int]) -> None:
-    """Each schedule of the library on a small model, in float32, with products in float32."""
+    """Each schedule of the library on a small model, in float32, with products in float32.
+
+    With the rate of learning the new parameters are mostly gradients, so that a wrong one shows.
+    """
     jax.config.update("jax_default_matmul_precision", "highest")
     wrong: list[str] = []
-    made = small_schedules()
-    for name, schedule in made.items():
-        if schedule is None:
-            continue
+    made, end, tried = small_schedules(), time.monotonic() + 0.9 * sizes["seconds"], 0
+    for name, (schedule, kind) in made.items():
+        if time.monotonic() > end:
+            row("not tried, for want of time", ", ".join([*made][tried:]))
+            break
+        tried += 1
         counts = {"microbatches": schedule.microbatches, "layers": 8}
         small = {**sizes, "width": 64, "heads": 4, "sequence": 32, "batch": 1, **counts}
-        gpt = Gpt(small, schedule.stages, "float32")
+        gpt = Gpt(small, dtype="float32", rate=100.0, **kind)
         expected = gpt.plain()(gpt.parameters(), gpt.text)
         try:
             found = gpt.pipeline(schedule, schedule.meshes)(gpt.parameters(), gpt.text)
         except RuntimeError as error:  # XLA's: the others are tried all the same
             wrong.append(f"{name} ({str(error).splitlines()[0][:80]})")
             continue
-        pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True)
-        if not all(np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in pairs):
-            wrong.append(name)
-    others = [name for name, schedule in made.items() if schedule is None]
-    tried = len(made) - len(others)
+        if (worst := difference(found, expected)) > 1e-5:
+            wrong.append(f"{name} ({worst:.1e})")
     row("library schedules with the results of jax.jit", f"{tried - len(wrong)} of {tried}", "all")
-    row("not tried, for models of other stages", ", ".join(others))
+    if others := [name for name in schedules.names() if name not in made]:
+        row("not tried, for models of other stages", ", ".join(others))
     if wrong:
         row("schedules with other results", ", ".join(wrong), "none")
+
+
+def difference(found: Any, expected: Any) -> float:
+    """The greatest difference of two trees of arrays, by the largest number of each array."""
+    pairs = zip(map(np.asarray, jax.tree.leaves(found)), map(np.asarray, jax.tree.leaves(expected)), strict=True)
+    return max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)
 
 
 def step(sizes: Mapping[str, int]) -> None:
@@ -205,8 +273,8 @@ def timeline(sizes: Mapping[str, int]) -> None:
         row("from the profile", "no line of a device is in it")
         return
     share, longest = busy_share(cells)
-    row("the device computes", f"{share:.1%} of the step", ">= 97 %")
-    row("longest time without a kernel", f"{longest / 1e3:.1f} us")
+    row("the device works", f"{share:.1%} of the step", ">= 97 %")
+    row("longest time in which it does not", f"{longest / 1e3:.1f} us")
 
 
 def busy_share(cells: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -219,27 +287,33 @@ def busy_share(cells: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return busy / (end - cells[0][0]), longest
 
 
-_COPIES = re.compile("Memcpy|Memset")
+_FROM_HOST = re.compile("Memcpy(H2D|D2H)")
+"""What goes to or from the host may run beside the tasks, and is no work of theirs. Copies on the card are."""
 
 
 def _computing(profile: Any) -> list[tuple[float, float]]:
-    """Begin and end, in ns, of every kernel: of the lines of streams of a GPU, of XLA's threads on a CPU."""
+    """Begin and end, in ns, of all that runs: on the streams of a GPU, in XLA's threads on a CPU.
+
+    A stream is a line whose name also says what ever ran there, as in "Stream #7(Compute,MemcpyD2H)".
+    """
     found: list[tuple[float, float]] = []
     for plane in profile.planes:
         is_gpu = plane.name.startswith("/device:GPU")
         for line in plane.lines:
-            if line.name.startswith("Stream") if is_gpu else line.name.startswith("tf_XLA"):
-                names = (f"{line.name} {each.name}" for each in line.events)
-                cells = ((each.start_ns, each.end_ns) for each in line.events)
-                found.extend(cell for cell, name in zip(cells, names, strict=True) if not _COPIES.search(name))
+            if line.name.startswith("Stream" if is_gpu else "tf_XLA"):
+                events = [each for each in line.events if not _FROM_HOST.search(each.name)]
+                found += [(each.start_ns, each.end_ns) for each in events]
     return found
 
 
 def offload(sizes: Mapping[str, int]) -> None:
-    """Twice the batch with activations in the host's memory, against the batch that keeps them; and many steps."""
+    """Twice the batch with activations in the host's memory, against the batch that keeps them; and many steps.
+
+    Of half of the layers: twice the batch of all of them needs more than a card of 80 GB, also offloaded.
+    """
     schedule = schedules.make("1f1b", meshes=STAGES, microbatches=sizes["microbatches"])
     moved = schedules.offload(schedule)
-    gpt = Gpt(sizes)
+    gpt = Gpt({**sizes, "layers": max(sizes["layers"] // 2, STAGES)})
     twice = jnp.concatenate([gpt.text, gpt.text], axis=1)
     steps = {"kept": gpt.pipeline(schedule), "offloaded": gpt.pipeline(moved)}
     times = by_turns(steps, gpt, {"offloaded": twice})
@@ -258,44 +332,87 @@ def offload(sizes: Mapping[str, int]) -> None:
 
 
 def processes(sizes: Mapping[str, int]) -> None:
-    """Each of two processes has two of the stages; what they send goes over the host."""
-    gpt = Gpt({**sizes, "layers": min(sizes["layers"], 8)})
-    alone = statistics.median(by_turns({"one": gpt.pipeline("1f1b")}, gpt)["one"])
-    jax.clear_caches()
+    """Two processes that share the card, with a stage each, by each transport: against one that has both stages.
+
+    NCCL may refuse two ranks on one card, which is a row that says so.
+    """
+    given = json.dumps({**sizes, "layers": min(sizes["layers"], 8)})
+    alone, loss = _workers(given, 1, "pull")
+    row("one process", f"{alone * 1e3:.1f} ms")
+    for transport in TRANSPORTS:
+        try:
+            together, other = _workers(given, 2, transport)
+        except RuntimeError as error:
+            row(f"two processes by {transport}", str(error).replace("|", "/")[:160])
+        else:
+            row(f"two processes by {transport}, over one", f"{together / alone:.3f} ({together * 1e3:.1f} ms)")
+            row(f"the loss by {transport}, off", f"{abs(other / loss - 1):.1e}", "<= 1e-5")
+
+
+def _workers(sizes: str, count: int, transport: str) -> tuple[float, float]:
+    """The median seconds of a step in so many processes, and its last loss. Raises RuntimeError with what failed."""
     port = importlib.import_module("processes").free_port()
-    command = [sys.executable, __file__, "worker", json.dumps({**sizes, "layers": gpt.model.layers}), port]
-    children = [subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True) for number in range(2)]
-    try:
-        while all(child.poll() is None for child in children):
+    command = [sys.executable, __file__, "worker", sizes, port, str(count)]
+    with contextlib.ExitStack() as stack:
+        errors = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]
+        environment = {**os.environ, "JAXPP_TRANSPORT": transport}
+        children = [
+            stack.enter_context(_child([*command, str(number)], environment, errors[number])) for number in range(count)
+        ]
+        end = time.monotonic() + WORKER_SECONDS
+        while any(child.poll() is None for child in children):
+            if any(child.poll() for child in children) or time.monotonic() > end:
+                break
             time.sleep(0.1)
-        codes = [child.wait(30) for child in children]
-        if any(codes):
-            raise RuntimeError(f"the two processes ended with the exit codes {codes}")
-        out = children[0].stdout.read() if children[0].stdout else ""
-    finally:
-        for child in children:
+        codes = [child.poll() for child in children]
+        if any(codes) or None in codes:
+            raise RuntimeError(_why(codes, errors))
+        assert children[0].stdout is not None
+        seconds, loss = json.loads(children[0].stdout.read().splitlines()[-1])
+    return seconds, loss
+
+
+@contextlib.contextmanager
+def _child(command: Sequence[str], environment: Mapping[str, str], errors: Any) -> Generator[subprocess.Popen[str]]:
+    """A process that does not outlive the block."""
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as child:
+        try:
+            yield child
+        finally:
             child.kill()
-    together = json.loads(out.splitlines()[-1])
-    row("two processes on the card over one", f"{together / alone:.3f} ({together * 1e3:.1f} ms)")
+
+
+def _why(codes: Sequence[int | None], errors: Sequence[Any]) -> str:
+    """What the process that failed said last."""
+    failed = next((number for number, code in enumerate(codes) if code), None)
+    if failed is None:
+        return f"not finished after {WORKER_SECONDS} s"
+    errors[failed].seek(0)
+    lines = [line for line in errors[failed].read().splitlines() if re.match(r"[\w.]*Error: ", line)]
+    return lines[-1].rpartition("Error: ")[2] if lines else f"exit code {codes[failed]}"
 
 
 def worker(sizes: Mapping[str, int]) -> None:
-    """One of the two processes; the first prints the median seconds of a step."""
-    port, number = sys.argv[3:]
-    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(number), local_device_ids=[0])
+    """One of some processes that share two stages; the first prints the median seconds of a step, and the last loss."""
+    port, count, number = sys.argv[3], *map(int, sys.argv[4:])
+    if count > 1:
+        jaxpp.distributed.initialize(f"127.0.0.1:{port}", count, number, local_device_ids=[0])
     gpt = Gpt(sizes, stages=2)
-    firsts = [next(each for each in jax.devices() if each.process_index == process) for process in range(2)]
-    mesh = jaxpp.MpmdMesh(Mesh(np.array(firsts), ("mpmd",)), "mpmd")
-    step = jaxpp.mpmd_jit_with_loop(partial(gpt.step, "1f1b"), mesh, donate_argnums=0)
+    firsts = [next(each for each in jax.devices() if each.process_index == process) for process in range(count)]
+    meshes = [Mesh(np.array([device]), ("data",)) for device in firsts]
+    mesh = jaxpp.MpmdMesh.of(meshes * (2 // count))
+    step = jaxpp.mpmd_jit_with_loop(partial(gpt.step, "1f1b", gpt.model), mesh, donate_argnums=0)
     parameters: Any = gpt.initial
     times: list[float] = []
+    loss = None
     for _ in range(gpt.repeat + 1):
         begin = time.perf_counter()
         parameters, loss = step(parameters, np.asarray(gpt.text))
         jax.block_until_ready((parameters, loss))
         times.append(time.perf_counter() - begin)
-    if number == "0":
-        print(json.dumps(statistics.median(times[1:])))
+    loss = jaxpp.fetch(loss)
+    if number == 0:
+        print(json.dumps([statistics.median(times[1:]), float(loss)]))
 
 
 def dlpack(sizes: Mapping[str, int]) -> None:
@@ -329,6 +446,7 @@ def options(sizes: Mapping[str, int]) -> None:
 
 
 PARTS = {
+    "tests": tests,
     "schedules": every_schedule,
     "step": step,
     "memory": memory,

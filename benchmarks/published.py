@@ -266,6 +266,15 @@ def bpipe() -> Iterator[Row]:
         yield peak_row(f"bpipe {p} x {m}: peak", -(-(p + 2) // 2), report, at_most=True)
 
 
+def vocabulary() -> Iterator[Row]:
+    """Vocabulary Parallelism, arXiv 2411.05288, figure 10: activations of layers, with two barriers and with one."""
+    for p, m in ((4, 16), (8, 32), (16, 64)):
+        for ahead in (2, 1):
+            layers = S.Costs(activation_bytes=[1.0] * p + [0.0] * (p + 1))  # then the shards, and what joins them
+            peak = max(run("vocab-1f1b", p, m, layers, ahead=ahead).peak_bytes())
+            yield Row(f"vocab-1f1b {p} x {m}, ahead={ahead}: peak, p + {ahead}", p + ahead, peak)
+
+
 PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
     "zero-bubble": zero_bubble,
     "zero-bubble-v": zero_bubble_v,
@@ -278,6 +287,7 @@ PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
     "tables": tables,
     "sequence": sequence,
     "bpipe": bpipe,
+    "vocabulary": vocabulary,
 }
 
 

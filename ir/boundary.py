@@ -1,5 +1,6 @@
 """Marks in the IR: reading, numbering and writing `jaxpp.boundary`; the marks of units inside a stage."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -20,6 +21,10 @@ class Boundary:
     stage: int
     phase: str
     name: str = ""
+
+
+Marks = Sequence[tuple[ir.Operation, Boundary]]
+"""Marks in program order, each with what it says."""
 
 
 def is_mark(op: ir.Operation) -> bool:

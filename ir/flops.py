@@ -12,6 +12,7 @@ from jaxpp.ir.counted import trips
 from jaxpp.ir.functions import callee, main_of, name_of, nested
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.shardings import MeshAxes, shard_count
+from jaxpp.ir.tensors import SubAxis
 
 
 def matrix_flops(bytecode: bytes) -> int:
@@ -26,15 +27,18 @@ def matrix_flops(bytecode: bytes) -> int:
         return counter.inside(main_of(module))
 
 
-def product_flops(bytecode: bytes, *, loops_once: bool = False) -> dict[str, int]:
+def product_flops(bytecode: bytes, *, loops_once: bool = False, per_device: bool = False) -> dict[str, int]:
     """The FLOPs of `matrix_flops` by the element type of what is multiplied, as MLIR spells it.
 
     loops_once: counts the body of a loop once, as XLA's cost analysis does.
+    per_device: counts what one device multiplies: all of a product whose values are replicated.
     """
     with _compat.make_context():
         module = ir.Module.parse(bytecode)
         counted = {
-            element: FlopCounter(module, products_only=True, element=element, loops_once=loops_once)
+            element: FlopCounter(
+                module, products_only=True, element=element, loops_once=loops_once, per_device=per_device
+            )
             for element in multiplied_types(module)
         }
         return {element: counter.inside(main_of(module)) for element, counter in counted.items()}
@@ -55,17 +59,29 @@ class FlopCounter:
 
     element: products of other element types take none.
     loops_once: a loop counts as if it ran once.
+    per_device: a product counts as what each device does of it, by the shardings of its operands and its result.
     """
 
     def __init__(
-        self, module: ir.Module, *, products_only: bool = False, element: str = "", loops_once: bool = False
+        self,
+        module: ir.Module,
+        *,
+        products_only: bool = False,
+        element: str = "",
+        loops_once: bool = False,
+        per_device: bool = False,
     ) -> None:
         self._tops = {name_of(op): op.operation for op in module.body.operations if "sym_name" in op.attributes}
-        self._module, self._products_only = module, products_only
+        self._products_only, self._per_device = products_only, per_device
+        self._mesh = MeshAxes.written_for(module)
         self._known: dict[str, int] = {}
+
+        def product(op: ir.Operation, flops: Callable[[ir.Operation], int]) -> int:
+            return flops(op) // self._shares(op) if element in ("", _element(op)) else 0
+
         self._counters: Mapping[str, Callable[[ir.Operation], int]] = {
-            "stablehlo.dot_general": lambda op: 0 if element not in ("", _element(op)) else _dot(op),
-            "stablehlo.convolution": lambda op: 0 if element not in ("", _element(op)) else _convolution(op),
+            "stablehlo.dot_general": lambda op: product(op, _dot),
+            "stablehlo.convolution": lambda op: product(op, _convolution),
             "stablehlo.while": lambda op: (1 if loops_once else _trips(op)) * self._region(op.regions[1]),
             "stablehlo.case": lambda op: max(map(self._region, op.regions)),
             "stablehlo.if": lambda op: max(map(self._region, op.regions)),
@@ -97,8 +113,17 @@ class FlopCounter:
         return self._known[name]
 
     def _devices(self, op: ir.Operation) -> int:
-        """How many devices run the body of a shard_map on shards of their own."""
-        return shard_count(op, MeshAxes.written_for(self._module).sizes)
+        """How many devices run the body of a shard_map on shards of their own; each runs it once."""
+        return 1 if self._per_device else shard_count(op, self._mesh.sizes)
+
+    def _shares(self, op: ir.Operation) -> int:
+        """The shares of a product: along an axis that shards none of its values all do the same."""
+        if not self._per_device:
+            return 1
+        axes = {axis for value in (*op.operands, *op.results) for axis in self._mesh.split_by(value)}
+        whole = {axis for axis in axes if isinstance(axis, str)}
+        parts = math.prod(axis.size for axis in axes if isinstance(axis, SubAxis) and axis.name not in whole)
+        return self._mesh.count(whole) * parts
 
 
 def _only_moves(op: ir.Operation) -> bool:

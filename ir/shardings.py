@@ -130,6 +130,11 @@ class MeshAxes:
         axes = self.axes(sharding) if sharding is not None else ()
         return axes or [()] * ir.RankedTensorType(value.type).rank  # what is on one device, as a callback is, has none
 
+    def split_by(self, value: ir.Value) -> set[str | SubAxis]:
+        """The axes, and the parts of axes, that shard any dimension of `value`."""
+        sharding = at.value_sharding(value, self._lists)
+        return {axis for axes in sharded_axes(sharding) for axis in axes} if sharding is not None else set()
+
     def axes(self, sharding: ir.Attribute) -> Sequence[tuple[str, ...]]:
         """For each dimension the axes of more than one device that `sharding` has."""
         found = self._read.get(sharding)

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jaxlib.mlir import ir
 
@@ -25,6 +26,7 @@ from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.stages.move_residuals import HOST
 from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions, stacked_arguments
 from jaxpp.ir.train_loop import TrainLoopAttr
@@ -143,7 +145,7 @@ def rewrite(
     if not mesh.is_present:
         rates = rates.on(target_of(mesh.jax_mesh).chip, lowered.module)
     elif carried:
-        rates = replace(rates, has_host=_have_host_memory(mesh))
+        rates = replace(rates, has_host=_without_host_memory(mesh) is None)
     observers = [ShardedMicrobatches(lowered.in_names), *([dump] if dump else [])]
     program = rewritten(module, text, mesh.mpmd_dim, options, observers, rates)
     meshes = at.integer(module.operation, at.MESHES) or 0
@@ -155,6 +157,8 @@ def rewrite(
         )
     _warn_of_idle(meshes, mesh)
     _check_stacks(lowered.stacks, module)
+    if carried:
+        _check_host_memory(program, mesh)
     if dump:
         dump.program(module)
     return program
@@ -168,10 +172,23 @@ def shared_from(platform: str) -> str:
     return "1e7" if platform == "cpu" else "1e11"
 
 
-def _have_host_memory(mesh: MpmdMesh) -> bool:
-    """Whether the devices of this process can keep values in the memory of the host."""
+def _without_host_memory(mesh: MpmdMesh) -> Any:
+    """A device of this process that can't keep values in the memory of the host; None where all can."""
     here = [device for device in mesh.jax_mesh.devices.flat if device.process_index == device.client.process_index()]
-    return all(HOST in {each.kind for each in device.addressable_memories()} for device in here)
+    return next((each for each in here if HOST not in {memory.kind for memory in each.addressable_memories()}), None)
+
+
+def _check_host_memory(program: ProgramModule, mesh: MpmdMesh) -> None:
+    """Refuse a program that keeps values in the memory of a host where a device has none, with the user's line."""
+    number = next((number for number, most in enumerate(program.peak_host_bytes) if most), None)
+    device = None if number is None else _without_host_memory(mesh)
+    if number is not None and device is not None:
+        kinds = ", ".join(sorted({each.kind for each in device.addressable_memories()}))
+        raise ProgramError(
+            f"the program keeps values of mesh {number} in {HOST!r}; {device} has only {kinds}",
+            location=location_of_tasks(program.module, number),
+            hint="take a schedule without offloads, and shardings without that memory_kind",
+        )
 
 
 def rewritten(

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxpp.jit import MpmdFunction, mpmd_jit_with_loop
 from jaxpp.lowering.arguments import is_sharding
+from jaxpp.lowering.locations import here
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.train_loop import OneStep, TrainLoop, assuming, check_options, no_metrics, of_results
 from jaxpp.runtime.processes.fetch import fetch
@@ -35,7 +36,10 @@ def optimistic(loop: TrainLoop, mpmd_mesh: MpmdMesh, **options: Any) -> "Optimis
         ValueError: when called: its step expects nothing, or what a `train_loop` refuses.
     """
     if not isinstance(loop, TrainLoop):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
-        raise TypeError(f"optimistic: expected a train_loop, found {type(loop).__name__}")
+        raise TypeError(
+            f"{here()}optimistic: expected a loop over steps, as train_loop(step, steps=...) makes it, found "
+            f"{type(loop).__name__}"
+        )
     check_options(options)
     return OptimisticLoop(loop, mpmd_mesh, options)
 

@@ -77,8 +77,10 @@ def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) ->
     """What `fn` returns. Raises TypeError where that is no pair, or hands on something else than it took."""
     found = fn(carry, part, start)
     if not isinstance(found, (tuple, list)) or len(found) != 2:
+        kind = _type(found) if isinstance(found, jax.Array) else type(found).__name__
+        kind += f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
         expected = "fn returns what it hands on, and what is stacked"
-        raise TypeError(f"{here()}scan_slices: {expected}: a pair, found {type(found).__name__}")
+        raise TypeError(f"{here()}scan_slices: {expected}: a pair, found {kind}")
     _check_carry(carry, found[0])
     return found[0], found[1]
 

@@ -17,8 +17,8 @@ def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shard
     It ends the stage that makes `hidden`. Then each shard is a stage: the logits of its rows of the vocabulary, of
     which only their maximum, their sum and the target's own leave it. What is computed from the result is the last
     stage: mark its loss. So with p stages of layers there are p + `shards` + 1 in all, as in `vocab-1f1b`, which has a
-    shard on each mesh. Its rows live there, if `shards` divides the vocabulary; else every mesh has the whole
-    `embedding`. Under plain `jax.jit` it is the same function.
+    shard on each mesh. Its rows live there, if `shards` divides the vocabulary and what else reads `embedding` is
+    `vocabulary_embedding`; else every mesh has all of them. Under plain `jax.jit` it is the same function.
 
     Products are taken in the dtype that `hidden` and `embedding` have together: cast one to that of the other. A target
     that is no row has no logit of its own: mask its loss, `jnp.where(targets < 0, 0, losses)`.

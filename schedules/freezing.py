@@ -41,14 +41,15 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
     time of its weight gradients goes. Of all shares with the least makespan those are taken that leave out least.
 
     Args:
-        schedule: with weight gradients of their own.
+        schedule: with weight gradients of their own. A stage some of whose backwards are whole has a share of 0, as
+            `jaxpp.frozen` refuses others: `split_backward` splits them.
         costs: as for `simulate`, without contention.
         budget: the share of all weight gradients that may be left out, on average over the stages.
         most: the share of one stage that may be.
 
     Raises:
-        ScheduleError: a share is not from 0 to 1; there is no weight gradient; or the costs or the schedule have what
-            is no linear programme: contention, spread stages.
+        ScheduleError: a share is not from 0 to 1; no stage has all its weight gradients as tasks of their own; or the
+            costs or the schedule have what is no linear programme: contention, spread stages.
     """
     check_type(schedule)
     costs = costs or Costs()
@@ -61,6 +62,10 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
         raise ScheduleError(
             f"{schedule.name} has no weight gradients of their own: take a schedule such as zb-h1, or split_backward"
         )
+    if not _split_stages(schedule):
+        raise ScheduleError(
+            f"{schedule.name} has whole backwards of each stage beside its weight gradients: split_backward splits them"
+        )
     solution = _Programme(schedule, costs).solve(budget, most)
     shares = {stage: min(max(float(share), 0.0), most) for stage, share in enumerate(solution[1 : 1 + schedule.stages])}
     left = [max(1 - share, _LEFT) for share in shares.values()]
@@ -70,11 +75,18 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
     return Frozen(shares, float(solution[0]), replace(costs, kinds=kinds))
 
 
+def _split_stages(schedule: Schedule) -> set[int]:
+    """The stages whose weight gradients are tasks of their own, of all microbatches."""
+    stages = {kind: {task.stage for task in schedule if task.kind == kind} for kind in ("weight_grad", "backward")}
+    return stages["weight_grad"] - stages["backward"]
+
+
 class _Programme:
     """The linear programme. Its variables are the makespan, the share of each stage, the start of each task."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
         self.graph, self.stages = schedule.graph, schedule.stages
+        self.split = _split_stages(schedule)
         self.times = task_times(schedule, costs)
         self.delays = transfer_times(schedule, costs)[0] or [0.0] * len(self.graph.transfers)
         self.rows: list[dict[int, float]] = []
@@ -127,8 +139,7 @@ class _Programme:
         entries = [(at, variable, factor) for at, row in enumerate(rows) for variable, factor in row.items()]
         where, variables, factors = zip(*entries, strict=True)
         matrix = csr_matrix((factors, (where, variables)), shape=(len(rows), count))
-        frozen = {task.stage for task in self.graph.tasks if task.kind == "weight_grad"}
-        limits = [(0.0, np.inf), *((0.0, most if stage in frozen else 0.0) for stage in range(self.stages))]
+        limits = [(0.0, np.inf), *((0.0, most if stage in self.split else 0.0) for stage in range(self.stages))]
         limits += [(0.0, np.inf)] * len(self.graph.tasks)
         goal = np.zeros(count)
         goal[0] = 1.0

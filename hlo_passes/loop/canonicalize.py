@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.loop.marks import Marks
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
+from jaxpp.ir.boundary import Marks
 from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
 from jaxpp.ir.counted import advance, constant_integer, counters
 from jaxpp.ir.functions import loop_body, terminator

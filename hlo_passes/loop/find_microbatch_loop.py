@@ -16,11 +16,12 @@ from jaxpp.hlo_passes.loop.marks import (
     number_marks,
     number_slices,
     stages_of,
-    wrong_number,
 )
 from jaxpp.hlo_passes.loop.of_steps import resolved, takes_steps
+from jaxpp.hlo_passes.loop.own_marks import has_other_shards
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
+from jaxpp.hlo_passes.loop.wrong_marks import wrong_number
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.counted import counters, trip_count, trips, wrapped
@@ -106,7 +107,8 @@ class FindMicrobatchLoop(Pass):
         else:
             numbers = stages_of(marks, loop, schedule.stages)
             # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
-            if numbers is None or (schedule.placement.after and len({*numbers}) < len(numbers)):
+            is_twice = numbers is not None and schedule.placement.after and len({*numbers}) < len(numbers)
+            if numbers is None or is_twice or has_other_shards(marks, schedule):
                 raise wrong_number(marks, schedule, loop, self._meshes(module))
             number_marks(marks, numbers)
         indices = counters(loop)

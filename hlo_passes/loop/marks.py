@@ -5,14 +5,12 @@ from collections.abc import Iterable, Sequence
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
+from jaxpp.hlo_passes.loop.own_marks import set_by_jaxpp
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.boundary import Boundary
+from jaxpp.ir.boundary import Boundary, Marks
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations
-from jaxpp.schedules.given import library_name
-
-Marks = Sequence[tuple[ir.Operation, Boundary]]
 
 
 def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> Marks:
@@ -140,14 +138,15 @@ def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation
         own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
         ended = sum(mark.phase == "forward" for _, mark in own)
         if ended != schedule.stages:
-            again = _computed_again(marks) or _computed_in_advance(own, loop)
+            again = computed_again(marks) or _computed_in_advance(own, loop)
             if again is not None:
-                raise _twice(again)
+                raise marked_twice(again)
             raise PassError(
                 f"slice {number} has {ended} stage mark{'s' * (ended != 1)} in its forward, the schedule "
                 f"{schedule.name} has {schedule.stages} stages",
                 location=own[0][0].location if own else loop.location,
-                hint="mark the end of every stage in each slice, the last one too, with the loss of the slice, "
+                hint=set_by_jaxpp(own, schedule)
+                or "mark the end of every stage in each slice, the last one too, with the loss of the slice, "
                 "and use that loss: jax.value_and_grad",
             )
         number_marks(own, range(number * schedule.stages, (number + 1) * schedule.stages))
@@ -157,92 +156,13 @@ def _below(above: int, stages: Sequence[int], number: int) -> int | None:
     return next((i for i in reversed(range(above)) if stages[i] == number), None)
 
 
-def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation, meshes: int) -> PassError:
-    """The error for marks that don't fit the stages of a schedule; `meshes`: how many there are, or 0."""
-    stages, name = schedule.stages, schedule.name
-    of = f"{stages} stage{'s' * (stages != 1)}"
-    again = _computed_again(marks)
-    if again is not None:
-        return _twice(again)
-    count = len(marked_stages(marks))
-    if any(at.LAYER in op.attributes for op, _ in marks):
-        return PassError(
-            f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {of}",
-            location=marks[0][0].location,
-            hint=_or_another_schedule(_fewer_stages(stages, count), schedule, count, meshes),
-        )
-    ends = f"{stages} mark{'s' * (stages != 1)}"
-    hint = f"mark the end of every stage (mark_stage_end): {ends}, or {stages - 1} without the last one"
-    if count > stages or count >= meshes > 0:  # with fewer marks than meshes some are missing
-        hint = _or_another_schedule([hint], schedule, count, meshes)
-    return PassError(
-        f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {of}",
-        location=loop.location,
-        hint=hint if count > stages else _another_loop(loop) + hint,
-    )
-
-
-def _twice(again: ir.Operation) -> PassError:
+def marked_twice(again: ir.Operation) -> PassError:
+    """The error for a mark that JAX computes again."""
     return PassError(
         "a stage mark stands twice: inside jax.checkpoint, or in a second derivative",
         location=again.location,
         hint="put jax.checkpoint around what stands between two marks; differentiate over marks once, "
         "with jax.grad or jax.vjp",
-    )
-
-
-def _fewer_stages(stages: int, layers: int) -> list[str]:
-    """What makes so many stages of the layers of a scan; nothing does where there are fewer layers than that."""
-    ways: list[str] = []
-    if layers > stages > 1 and layers % stages == 0:
-        ways.append(
-            f"scan over the {stages} stages, and over the layers of each inside: "
-            f"reshape the stacked parameters to ({stages}, layers per stage, ...)"
-        )
-    if layers > stages:
-        ways.append(f"say how many of the {layers} layers each stage has: cuts=[...]")
-    return ways
-
-
-def _or_another_schedule(ways: Sequence[str], schedule: schedules.Schedule, count: int, meshes: int) -> str:
-    """The hint to go one of these ways to the stages of `schedule`, or to take a schedule of `count` stages.
-
-    The other schedule comes first where it fits the meshes that there are, and `schedule` is for another number.
-    """
-    other = _another_schedule(schedule, count, meshes)
-    is_first = meshes not in (0, schedule.meshes) and count % meshes == 0
-    return "; or ".join([other, *ways] if is_first else [*ways, other])
-
-
-def _another_schedule(schedule: schedules.Schedule, count: int, meshes: int) -> str:
-    """The hint to take a schedule that has as many stages as there are marks, on the meshes that there are, if it can.
-
-    The example is the schedule itself with other options, or else 1F1B.
-    """
-    hint = f"take a schedule of {count} stage{'s' * (count != 1)}"
-    for number in filter(None, (meshes, schedule.meshes)):
-        for options in ("", f"{{chunks={count // number}}}"):
-            for example in (schedule.name + options, f"1f1b{options}"):
-                if library_name(example) and _stages(example, number, schedule.microbatches) == count:
-                    return f"{hint}, such as {example} on {number} mesh{'es' * (number != 1)}"
-    return hint
-
-
-def _stages(name: str, meshes: int, microbatches: int) -> int | None:
-    """The stages of a schedule of the library; None where it does not exist for these numbers."""
-    try:
-        return schedules.resolve(name, meshes=meshes, microbatches=microbatches).stages
-    except schedules.ScheduleError:
-        return None
-
-
-def _another_loop(loop: ir.Operation) -> str:
-    """The hint for a loop with too few marks that the user wrote: it may not be the one over microbatches."""
-    if at.LOOP in loop.attributes:
-        return ""
-    return (
-        "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
-        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
     )
 
 
@@ -256,7 +176,7 @@ def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | Non
     return next((op for op, mark in behind if mark.phase == "forward" and mark.stage in before), None)
 
 
-def _computed_again(marks: Marks) -> ir.Operation | None:
+def computed_again(marks: Marks) -> ir.Operation | None:
     """A forward mark that stands in the backward again."""
     seen: set[int] = set()
     backward = False

@@ -9,11 +9,11 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints, split_barriers
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop
-from jaxpp.hlo_passes.loop.marks import Marks, check_marks, marked_stages, number_marks, stages_of
+from jaxpp.hlo_passes.loop.marks import check_marks, marked_stages, number_marks, stages_of
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.boundary import Boundary
+from jaxpp.ir.boundary import Boundary, Marks
 from jaxpp.ir.build import replace
 from jaxpp.ir.counted import trip_count
 from jaxpp.ir.errors import PassError

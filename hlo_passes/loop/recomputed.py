@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.marks import Marks
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
+from jaxpp.ir.boundary import Marks
 from jaxpp.ir.build import replace, split_barrier
 from jaxpp.ir.functions import loop_body, operands_with_captures
 from jaxpp.ir.values import closure, defining_op

@@ -7,7 +7,7 @@ from itertools import accumulate, repeat
 from typing import TypeAlias
 
 from jaxpp.ir.kinds import FORMS, form_of
-from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
+from jaxpp.ir.program import Call, Function, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
 from jaxpp.schedules.task import Unit
 
@@ -66,8 +66,8 @@ def _activations_on(program: Program, mesh: int, remade: Set[Unit], lent: Set[Un
     gathering = {name: function.gathered for name, function in program.functions.items() if function.gathered}
     calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
     gathered = {each.results[number] for each in calls for number in gathering[each.function]}
-    parts = {name: function.result_parts for name, function in program.functions.items() if function.result_parts}
-    return _Activations(sequence, program.registers[mesh], remade, lent, gathered, parts)
+    several = {name: function for name, function in program.functions.items() if function.result_parts}
+    return _Activations(sequence, program.registers[mesh], remade, lent, gathered, several)
 
 
 def _bytes_on(program: Program, mesh: int) -> list[int]:
@@ -132,7 +132,7 @@ class _Activations:
     lent: those whose forward and backward run on different meshes, and that are not recomputed: on each of these alive
         while its task runs.
     gathered: the registers of weights that a task gathers for tasks after it.
-    parts: of each function that is several tasks, the number of the task that makes each result.
+    several: the functions that are several tasks.
 
     Attributes:
         of_none: the channels on which the mesh sends what no task made, such as a weight.
@@ -145,12 +145,12 @@ class _Activations:
         remade: Set[Unit],
         lent: Set[Unit],
         gathered: Set[int],
-        parts: Mapping[str, Sequence[int]],
+        several: Mapping[str, Function],
     ) -> None:
         self._sequence, self._specs, self._remade, self._lent = sequence, specs, remade, lent
         self._made_for: list[Sequence[_Slice] | None] = [()] * len(specs)  # None: any, as it came from another mesh
-        self._calls: dict[Unit, list[tuple[int, Call, str]]] = {}
-        """The calls of each: the index of each, and as what kind of task it counts."""
+        self._calls: dict[Unit, list[tuple[int, Call, str, Sequence[int]]]] = {}
+        """The calls of each: the index of each, as what kind of task it counts, and what it reads as that."""
         self._received: list[tuple[int, int]] = []
         self.of_none: set[int] = set()
         for index, each in enumerate(sequence):
@@ -166,9 +166,14 @@ class _Activations:
                 if each.stage is not None and each.microbatch is not None:
                     tasks = ((each.kind, each.stage, each.microbatch, each.slice),)
                 here = [task[2:] for task in tasks]
+                function = several.get(each.function) if len(here) > 1 else None
                 for task in tasks:
-                    self._calls.setdefault(task[1:], []).append((index, each, task[0]))
-                makers = [here[part : part + 1] for part in parts.get(each.function, ())] if len(here) > 1 else ()
+                    reads = each.operands
+                    if function is not None:  # what only a task of another microbatch reads is none of this one's
+                        readers = zip(reads, function.argument_parts, strict=True)
+                        reads = [register for register, part in readers if here[part] == task[2:]]
+                    self._calls.setdefault(task[1:], []).append((index, each, task[0], reads))
+                makers = [here[part : part + 1] for part in function.result_parts] if function is not None else ()
                 for register, made_for in zip(each.results, makers or repeat(here), strict=False):
                     self._made_for[register] = () if register in gathered else made_for
 
@@ -184,7 +189,7 @@ class _Activations:
                 change[stop + 1] -= 1
         return max(accumulate(change))
 
-    def _spans(self, unit: Unit, calls: Sequence[tuple[int, Call, str]]) -> list[tuple[int, int]]:
+    def _spans(self, unit: Unit, calls: Sequence[tuple[int, Call, str, Sequence[int]]]) -> list[tuple[int, int]]:
         """From which call to which the residuals of one stage and microbatch are alive."""
         specs, made_for, one, is_remade = self._specs, self._made_for, unit[1:], unit in self._remade
         since: dict[int, tuple[int, str]] = {}  # by register, the call that made or first read it, and its kind
@@ -193,9 +198,9 @@ class _Activations:
         residuals: list[tuple[int, int]] = []  # (index, register), from which call on each is alive
         alone: list[tuple[int, int]] = []
         forward = None
-        for index, call, kind in calls:
+        for index, call, kind, reads in calls:
             # A sum to which earlier microbatches added is no residual of this one.
-            own = [each for each in call.operands if (made := made_for[each]) is None or one in made]
+            own = [each for each in reads if (made := made_for[each]) is None or one in made]
             if kind == "recompute":  # the operands of a recompute are no residuals, nor are other inputs of its stage
                 since = {each: found for each, found in since.items() if each in own_results and each not in own}
             # Nor are values of a recomputed microbatch that are only copied, or read by a function of the user's.

@@ -96,14 +96,16 @@ class _ScheduledCalls:
 
     def __init__(self, copies: StepCopies, schedule: schedules.Schedule) -> None:
         self._copies, self._schedule = copies, schedule
-        self._tasks: dict[TaskName, int] = {}
+        self._tasks = defaultdict[TaskName, list[int]](list)
+        """Of slices, two calls have the name of the last forward: that and what follows it."""
         updates: list[int] = []
         for number, (op, function) in enumerate(zip(copies.calls, copies.functions, strict=True)):
             kind, _ = kind_and_stage(function)
             if kind == "after":
                 updates.append(number)
             elif kind not in AROUND:
-                self._tasks.update(dict.fromkeys(tasks_of_call(op, kind), number))
+                for name in tasks_of_call(op, kind):
+                    self._tasks[name].append(number)
         self._waiting: dict[CallOfStep, int] = {}
         self._users = defaultdict[CallOfStep, list[CallOfStep]](list)
         self._ready: list[tuple[float, CallOfStep]] = []
@@ -134,11 +136,11 @@ class _ScheduledCalls:
         yield from self._updates_until(math.inf)
 
     def _calls_of(self, task: schedules.Task) -> list[CallOfStep]:
-        """The calls of a task: one, none, or the two halves of a backward."""
+        """The calls of a task: mostly one; none, or two, as the halves of a backward."""
         step, microbatch = divmod(task.microbatch, self._copies.microbatches)
         for kinds in ((task.kind,), HALVES if task.kind == "backward" else ()):
             names = [TaskName(kind, task.stage, microbatch, task.slice) for kind in kinds]
-            if found := [self._tasks[name] for name in names if name in self._tasks]:
+            if found := [number for name in names for number in self._tasks.get(name, ())]:
                 return [CallOfStep(step, number) for number in found]
         return []
 

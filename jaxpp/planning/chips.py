@@ -54,7 +54,7 @@ class Chip:
         efficiency: assumed, not measured. That of products and of memory is used where the compiler has no times, that
             of links always.
         sources: where the numbers come from.
-        xla: how XLA describes such a GPU, in the fields of its `GpuTargetConfigProto`.
+        xla: how XLA describes such a GPU, in the fields of its `GpuTargetConfigProto`; the options of a TPU's topology.
     """
 
     name: str
@@ -81,9 +81,20 @@ _ASSUMED: Final = "assumed: latencies, the bandwidth to the host, efficiency"
 
 
 def _tpu(
-    name: str, bf16: float, int8: float, memory: int, bandwidth: float, link: float, *sources: str, devices: int = 1
+    name: str,
+    bf16: float,
+    int8: float,
+    memory: int,
+    bandwidth: float,
+    link: float,
+    *sources: str,
+    devices: int = 1,
+    **options: str,
 ) -> Chip:
     """A TPU: `link` is one of its links, in one direction; products of float32 are of bfloat16 unless asked otherwise.
+
+    devices: as how many JAX shows the chip.
+    options: of its topology, where libtpu would show it in another way.
 
     Within a slice all chips are joined by such links, on one host or not; collectives send both ways around a ring.
     """
@@ -93,7 +104,8 @@ def _tpu(
     to_host = Link(16 * GIGA / devices, 10 * MICRO)
     bytes_per_second = bandwidth * GIGA / devices
     facts = (*pages, _ASSUMED)
-    return Chip(name, "tpu", flops, memory * GIB // devices, bytes_per_second, to_host, ici, ici, facts, rings=2)
+    room = memory * GIB // devices
+    return Chip(name, "tpu", flops, room, bytes_per_second, to_host, ici, ici, facts, rings=2, xla=options)
 
 
 def _gpu(
@@ -128,7 +140,7 @@ _HOPPER: Final = {"cores": 132, "fpus": 128, "shared": 233472, "block": 232448, 
 CHIPS: Final[Mapping[str, Chip]] = {
     chip.name: chip
     for chip in (
-        _tpu("v4", 275, 275, 32, 1228, 50, "v4", devices=2),
+        _tpu("v4", 275, 275, 32, 1228, 50, "v4", chip_config_name="megacore"),
         _tpu("v5e", 197, 393, 16, 819, 50, "v5e"),
         _tpu("v5p", 459, 918, 95, 2765, 100, "v5p"),
         _tpu("v6e", 918, 1836, 32, 1638, 100, "v6e", "tpu7x"),

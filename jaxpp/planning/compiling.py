@@ -33,7 +33,7 @@ AT_ONCE = 2
 _EXTRAS = {"tpu": "tpu-plan", "cuda": "gpu-plan", "cpu": "dev"}
 """What installs the compiler for a platform in the version that JAX asks for."""
 
-_FORMAT = 4
+_FORMAT = 5
 """Of what is kept on disk; counts its changes."""
 
 
@@ -56,6 +56,7 @@ class Compiled:
         optimal_seconds: the compiler's own estimate, likewise, in which collectives take no time; 0 where it has none.
         products: the FLOPs of matrix products and convolutions on all devices together, by element type, loops as
             often as they run.
+        device_products: likewise, those of each device, which are all of them where it has replicas.
         trips: by how much loops multiply the FLOPs of these.
     """
 
@@ -72,6 +73,7 @@ class Compiled:
     between_bytes: float
     optimal_seconds: float
     products: Mapping[str, int]
+    device_products: Mapping[str, int]
     trips: float
 
     @property
@@ -198,6 +200,7 @@ def compile_now(
         between_bytes=sum(each.between for each in sent),
         optimal_seconds=seconds,
         products=products,
+        device_products=product_flops(bytecode, per_device=True),
         trips=sum(products.values()) / sum(once.values()) if sum(once.values()) else 1.0,
     )
 

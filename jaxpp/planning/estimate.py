@@ -15,26 +15,22 @@ from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.execution.route import route_of
 
 
-def seconds_of(compiled: Compiled, chip: Chip, devices: int) -> float:
+def seconds_of(compiled: Compiled, chip: Chip) -> float:
     """How long a function runs on each of its devices.
 
     What the compiler says, where it does; loops, which it counts once, by their FLOPs. Otherwise the time of the
     products, and that of the memory that operations read and write. After that come the collectives, which no compiler
     has in its times. What is not the compiler's time is taken at its share of the peak (`Efficiency`).
 
-    Args:
-        compiled: the function.
-        chip: each device.
-        devices: how many share its products.
     """
     share = chip.efficiency
     inside = (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth
     collectives = (inside + compiled.between_bytes / chip.between.bandwidth) / chip.rings / share.links
     if compiled.optimal_seconds:
         return compiled.trips * (compiled.optimal_seconds + collectives)
-    products = sum(count / chip.peak(element) for element, count in compiled.products.items())
+    products = sum(count / chip.peak(element) for element, count in compiled.device_products.items())
     memory = compiled.accessed_bytes / chip.memory_bandwidth / share.memory
-    return products / devices / share.products + compiled.trips * (memory + collectives)
+    return products / share.products + compiled.trips * (memory + collectives)
 
 
 @dataclass(frozen=True)

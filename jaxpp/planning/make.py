@@ -32,10 +32,7 @@ def make_plan(
     """What a step of `program` takes on the devices of `meshes`, which are those of `target`."""
     network = Network(target, tuple(frozenset(device.process_index for device in devices) for devices in meshes))
     homes = _homes(program)
-    seconds = {
-        function: seconds_of(each, target.chip, program.partitions[homes[function]])
-        for function, each in compiled.items()
-    }
+    seconds = {function: seconds_of(each, target.chip) for function, each in compiled.items()}
     events = predict(program, seconds, network)
     programs = [
         _program_plan(program, homes[function], each, seconds[function], target, function)

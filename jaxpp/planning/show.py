@@ -135,7 +135,8 @@ def _programs(plan: Numbers, most: int) -> PlanTable:
     columns = ("program", "stages", "calls", "time", "by", "FLOPs", "arguments", "results", "aliased", "temporaries")
     left = len(plan.programs) - len(rows)
     more = f" {left} more take the least of a step." if left else ""
-    return PlanTable("programs", columns, rows, f"Bytes by the compiler, of each device; FLOPs of all devices.{more}")
+    what = "Bytes by the compiler, of each device; FLOPs of all devices, once where several do the same."
+    return PlanTable("programs", columns, rows, what + more)
 
 
 def _hops(plan: Numbers) -> PlanTable:

@@ -173,7 +173,7 @@ def _tpus(chip: Chip, topology: str) -> Sequence[Any]:
         for name, value in _NO_TPU.items():
             os.environ.setdefault(name, value)
     try:
-        return topologies.get_topology_desc(f"{chip.name}:{topology}", platform="tpu").devices
+        return topologies.get_topology_desc(f"{chip.name}:{topology}", platform="tpu", **chip.xla).devices
     except jax.errors.JaxRuntimeError as error:
         raise PlanError(f"target: there is no {chip.name}:{topology}: {_first_line(error)}") from None
     except RuntimeError as error:  # JAX's own, where libtpu is missing

@@ -52,7 +52,10 @@ class _OrderedArray:
 
 
 def tags_are_wanted() -> bool:
-    """Whether each transfer also carries its number, which the receiver compares: `JAXPP_CHECK_TRANSFERS`."""
+    """Whether each transfer also carries its number and its size, which the receiver compares.
+
+    `JAXPP_CHECK_TRANSFERS` says so.
+    """
     return os.environ.get("JAXPP_CHECK_TRANSFERS", "") not in {"", "0"}
 
 
@@ -225,7 +228,7 @@ class OrderedTransport:
                     if error := failure(array):
                         raise error
             if self._has_tags:
-                arrays = [*arrays, _compat.to_device(_tag(entry.number), sources[-1].sharding)]
+                arrays = [*arrays, _compat.to_device(_tag(entry.number, transfer.sources), sources[-1].sharding)]
         full = [number for number, each in enumerate(targets) if math.prod(each.shape)]
         given, here, there = ([each[k] for k in full] if each else [] for each in (arrays, sources, targets))
         found = iter(self.move(transfer, given, here, there))
@@ -234,12 +237,15 @@ class OrderedTransport:
 
     def _check_tag(self, entry: _Entry, waiting: Waiting) -> None:
         self.messages.wait_computed(entry.made[-1], waiting, entry.number)
-        found = _compat.to_host(self.arrived(entry.made[-1]))
-        if found.tolist() != _tag(entry.number).tolist():
+        *found, size = _compat.to_host(self.arrived(entry.made[-1])).tolist()
+        *expected, wanted = _tag(entry.number, entry.transfer.targets).tolist()
+        if found != expected:
             raise TransferError(
-                f"{waiting}: another transfer came, of tag {found.tolist()} and not {_tag(entry.number).tolist()}: "
+                f"{waiting}: another transfer came, of tag {found} and not {expected}: "
                 "the two processes send in different orders"
             )
+        if size != wanted:
+            raise TransferError(f"{waiting}: {size} bytes came, {wanted} were expected")
 
 
 def zeros(type_: Any) -> Any:
@@ -251,9 +257,11 @@ def _ends(entry: _Entry) -> tuple[int, int]:
     return entry.transfer.sender, entry.transfer.receiver
 
 
-def _tag(number: int) -> np.ndarray[Any, Any]:
-    return np.array(divmod(number, 1 << 32), np.uint32)
+def _tag(number: int, types: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """The number of a transfer, in two, and the bytes of its arrays: where they are 4 GB or more, the rest of that."""
+    size = sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in types)
+    return np.array([*divmod(number, 1 << 32), size % (1 << 32)], np.uint32)
 
 
 def _tag_type(like: Any) -> Any:
-    return jax.ShapeDtypeStruct((2,), np.uint32, sharding=like.sharding)
+    return jax.ShapeDtypeStruct((3,), np.uint32, sharding=like.sharding)

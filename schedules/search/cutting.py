@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from typing import Final, TypeAlias, cast
 
 import numpy as np
@@ -385,6 +385,8 @@ class Cutting:
         found = [] if self.best is None else [(self.best.cuts, self.best.schedule, self.best.value)]
         if self.row.in_bytes and (best is None or best.value > self.bound * (1 + TOLERANCE)):
             found = self._finished(found, until=_KEPT_LESS * self.effort.seconds)
+        if not found and self.row.in_bytes:
+            found = sorted(islice(self._kept_less(self._with_room(), math.inf), _FINISHED), key=lambda each: each[2])
         if not found:
             why = self.row.why_nothing_fits(self.shape)
             raise ScheduleError(f"partition: no cuts fit the memory{why}")
@@ -410,6 +412,40 @@ class Cutting:
                 return found
             near = sorted(beside(found[0][0]), key=self._unevenness)[:_FINISHED]
             choices = [cuts for cuts in near if cuts not in self.finished]
+
+    def _with_room(self) -> Iterator[Cuts]:
+        """Cuts on which one microbatch fits if every stage recomputes, those with most room first.
+
+        All of few; of many those that moves of single layers make of the starts.
+        """
+        layers, stages = len(self.row.times), self.shape.stages
+        if math.comb(layers - 1, stages - 1) <= _FEW:
+            choices = list(all_cuts(layers, stages))
+        else:
+            choices = [self._roomiest(cuts) for cuts in dict.fromkeys(self._starts())]
+        yield from (cuts for cuts in sorted(set(choices), key=self._lack) if self._lack(cuts) <= TOLERANCE)
+
+    def _roomiest(self, cuts: Cuts) -> Cuts:
+        """The cuts after moves of single layers, for as long as these leave more room."""
+        while True:
+            better = min(beside(cuts), key=self._lack, default=cuts)
+            if self._lack(better) >= self._lack(cuts):
+                return cuts
+            cuts = better
+
+    def _lack(self, cuts: Cuts) -> float:
+        """What the mesh with the least room lacks for one microbatch if every stage recomputes.
+
+        A share of its limit; below 0 where there is more than that.
+        """
+        sizes, left = byte_sizes(_empty(self.shape), self.row.costs.cut(cuts)), self.row.left(self.shape, cuts)
+        lacks: list[float] = []
+        for mesh, limit in enumerate(self.row.memory.limits):
+            stages = self.shape.stages_of(mesh)
+            inputs = math.fsum(sizes.input[stage] for stage in stages)
+            again = max(sizes.activation[stage] - sizes.input[stage] for stage in stages)
+            lacks.append((inputs + again - left[mesh]) / limit if limit < math.inf else -1.0)
+        return max(lacks)
 
     def _kept_less(self, choices: Iterable[Cuts], until: float) -> Iterator[_Finished]:
         """Fast schedules on these cuts that need more memory, with what each stage does to keep less.

@@ -30,19 +30,25 @@ def gpus() -> Target:
 
 
 def compiled(gpus: Target, options: dict[str, Any]) -> str:
-    """A product whose terms are summed over both GPUs."""
+    """A product whose terms are summed over both GPUs, and two that each makes alone."""
     mesh = gpus.mesh((1, 2), ("mpmd", "model")).jax_mesh
-    x = jax.ShapeDtypeStruct((128, 128), jnp.bfloat16, sharding=NamedSharding(mesh, P(None, "model")))
-    w = jax.ShapeDtypeStruct((128, 128), jnp.bfloat16, sharding=NamedSharding(mesh, P("model")))
-    text = jax.jit(jnp.dot, out_shardings=NamedSharding(mesh, P())).lower(x, w).as_text()
+    specs = P(None, "model"), P("model"), P()
+    given = [jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16, sharding=NamedSharding(mesh, spec)) for spec in specs]
+
+    def products(x: jax.Array, w: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.tanh(own @ own) @ own, x @ w
+
+    text = jax.jit(products, out_shardings=NamedSharding(mesh, P())).lower(*given).as_text()
     return compile_only(text.encode(), list(mesh.devices.flat), options).hlo_modules()[0].to_string()
 
 
 def test_what_is_chosen(gpus: Target) -> None:
     assert {f"`{option.name}={option.value}`" for option in GPU} <= set(re.findall(r"`.*?`", DOCUMENT))
     assert {option.where for option in GPU} == {"devices", "processes"}
-    assert "all-reduce-start" in compiled(gpus, {})
-    assert "all-reduce-start" not in compiled(gpus, {GPU[0].name: False})
+    beside = re.search(r" all-reduce-start\((.*?) all-reduce-done\(", compiled(gpus, {}), re.DOTALL)
+    assert beside is not None
+    assert '"is_sync":false' in beside[1]
+    assert len(re.findall(r" = bf16\S* (?:fusion|custom-call)\(", beside[1])) >= 2, "the other products run beside it"
 
 
 @pytest.mark.parametrize(("name", "value"), NAMED)

@@ -97,6 +97,7 @@ def _draw(scene: Scene, figure: Figure, width: float, makespan: float, above: fl
     memory.set_xlabel(f"time in {scene.report.costs.unit}")
     memory.set_xlim(0, makespan)
     figure.text(place[0], (top - 0.28) * upward, scene.title, size=11, weight="bold", va="center")
+    figure.text(place[0], below - 0.36 * upward, scene.caption(bool(tasks.texts)), size=8, va="center")
 
 
 def _prepare(axes: Axes, meshes: int, down: float) -> None:

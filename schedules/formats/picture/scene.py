@@ -200,6 +200,17 @@ class Scene:
         times = f"makespan {report.makespan:.6g} {report.costs.unit}, bubble {100 * report.bubble:.1f} %"
         return f"{schedule.name}: {size}; {times}"
 
+    def caption(self, numbered: bool) -> str:
+        """Say what the words on the tasks, if there was room to write any, and the frames around them mean."""
+        words = ["numbers: microbatches"] if numbered else []
+        if numbered and self.report.schedule.slices > 1:
+            words.append("3.1: microbatch 3, slice 1")
+        if numbered and self.has_chunks:
+            words.append("s3: stage 3")
+        if self.frames:
+            words.append("framed: one fused task")
+        return "; ".join(words)
+
     @property
     def memory_title(self) -> str:
         """The title of the memory curves."""

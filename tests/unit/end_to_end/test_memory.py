@@ -2,11 +2,13 @@
 
 import re
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import compare, transformer
 from unit.end_to_end.compare import assert_same, batch, check, check_compiled, feed_state, make_mesh, sgd_step, weights
@@ -14,6 +16,7 @@ from unit.end_to_end.decoder import SLICES
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import Event, load, measured_costs
 from jaxpp.runtime.measuring.analysis import FunctionStats, calls, memory_of
@@ -266,6 +269,39 @@ def test_a_device_without_such_a_memory(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("jaxpp.hlo_passes.stages.move_residuals.HOST", "attic")
     with pytest.raises(ValueError, match=r"keeps values of mesh 0 in 'attic'; .* has only .*pinned_host.*: take"):
         lowered.compile()
+
+
+def test_it_is_said_with_the_line_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of residuals, and of a state that lives there."""
+    plain = schedules.make("1f1b", meshes=2, microbatches=4)
+    in_host = NamedSharding(make_mesh(2).jax_mesh, P(), memory_kind="pinned_host")
+    monkeypatch.setattr("jaxpp.program._without_host_memory", WithoutHost)
+    for schedule, sharding in ((schedules.offload(plain), None), (plain, in_host)):
+        step = partial(sgd_step, schedule=schedule)
+        lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), in_shardings=(sharding, None)).lower(
+            weights(2), batch(4)
+        )
+        with pytest.raises(
+            ProgramError,
+            match=r"compare\.py:\d+:\d+: error: the program keeps values of mesh 0 in 'pinned_host'; npu:0 has only "
+            "device\n"
+            "  take a schedule without offloads, and shardings without that memory_kind$",
+        ):
+            lowered.program()
+    jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plain), make_mesh(2)).lower(weights(2), batch(4)).program()
+
+
+class WithoutHost:
+    """A device of the mesh, whose only memory is its own."""
+
+    def __init__(self, _: jaxpp.MpmdMesh) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return "npu:0"
+
+    def addressable_memories(self) -> list[Any]:
+        return [SimpleNamespace(kind="device")]
 
 
 def test_a_limit_for_devices_without_such_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,7 +180,7 @@ def test_an_expectation_of_what_is_not_expected() -> None:
         (
             lambda: jaxpp.optimistic(STEP, make_mesh(2)),
             TypeError,
-            "optimistic: expected a train_loop, found function",
+            "optimistic: expected a loop over steps, as train_loop(step, steps=...) makes it, found function",
         ),
         (
             lambda: jaxpp.optimistic(LOOP, make_mesh(2), static_argnums=1),

@@ -127,10 +127,35 @@ def test_peaks_of_what_is_lent() -> None:
 def test_a_model_that_lends_and_a_schedule_that_does_not() -> None:
     _, step = made("slimpipe", 2)
     schedule = schedules.make("seq1f1b", meshes=2, microbatches=2, slices=2)
-    with pytest.raises(jaxpp.PassError, match="slice 0 has 8 stage marks in its forward, the schedule seq1f1b has 2"):
-        compare.lowered(
-            partial(step, schedule=schedule), (decoder.parameters(2), decoder.batch(2)), make_mesh(2)
-        ).program()
+    found = refused(partial(step, schedule=schedule))
+    assert found == (
+        "slice 0 has 8 stage marks in its forward, the schedule seq1f1b has 2 stages\n"
+        "  slice_attention(..., exchange=True) ends 3 stages of each layer, which is for slimpipe: take that schedule, "
+        "or leave out exchange for seq1f1b"
+    )
+
+
+def test_a_schedule_that_lends_and_a_model_that_does_not() -> None:
+    schedule, _ = made("slimpipe", 2)
+    step = partial(compare.sgd_step, loss=partial(decoder.loss, slices=schedule.slices), schedule=schedule)
+    assert refused(step) == (
+        f"slice 0 has 2 stage marks in its forward, the schedule slimpipe has {schedule.stages} stages\n"
+        "  slimpipe is for layers with slice_attention(..., exchange=True), which ends 3 stages of each: call that in "
+        "every layer, or take seq1f1b"
+    )
+
+
+def test_lending_layers_of_a_mesh_that_has_fewer() -> None:
+    _, step = made("slimpipe", 2)
+    found = refused(partial(step, schedule=schedules.make("slimpipe", meshes=1, microbatches=2, slices=2)))
+    assert found.endswith("and say to slimpipe how many layers a mesh has: layers=..."), found
+
+
+def refused(step: Callable[..., Any]) -> str:
+    """What is said of a step of two layers, without the place."""
+    with pytest.raises(jaxpp.PassError) as caught:
+        compare.lowered(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2)).program()
+    return str(caught.value).split(": error: ")[1]
 
 
 ROWS = jnp.zeros((2, 12, 2, 8))

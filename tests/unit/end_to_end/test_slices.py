@@ -365,6 +365,18 @@ def test_models_that_do_not_fit_the_slices_of_their_schedule() -> None:
     assert message(partial(step, loss=partial(decoder.loss, one=some))).startswith("a stage mark inside a conditional")
 
 
+def test_slices_of_steps_with_delayed_gradients() -> None:
+    """What follows the last slice of a microbatch has the name of its forward, in each step."""
+
+    def step(state: Any, batch: Any, older: Any) -> Any:
+        gradient = partial(jax.value_and_grad(partial(decoder.loss, slices=3)), older)
+        losses, gradients = jaxpp.treduce(gradient, batch, schedule="seq1f1b{slices=3}")
+        return (jax.tree.map(lambda w, g: w - 0.1 * g, state[0], gradients),), losses
+
+    loop = jaxpp.train_loop(step, 2, delay=1)
+    check(loop, (loop.start((decoder.parameters(2),)), np.stack([decoder.batch(3)] * 2)), make_mesh(2))
+
+
 def test_slices_of_stages_that_are_no_chain() -> None:
     text = "placement: 0 1 1\nafter: . . 0+1\nmesh 0: 0F0 0F0.1\nmesh 1: 1F0 1F0.1 2F0 2F0.1"
     schedule = schedules.parse(f"schedule: mine\n{text}\n")
@@ -417,7 +429,11 @@ def test_a_memory_limit_chooses_nothing_for_slices() -> None:
         ),
         (
             lambda xs: unchecked(lambda c, x, i: c + x.sum(), 0.0, xs, 2),
-            "scan_slices: fn returns what it hands on, and what is stacked: a pair, found DynamicJaxprTracer",
+            "scan_slices: fn returns what it hands on, and what is stacked: a pair, found float32[]",
+        ),
+        (
+            lambda xs: unchecked(lambda c, x, i: (c, x, x), 0.0, xs, 2),
+            "scan_slices: fn returns what it hands on, and what is stacked: a pair, found tuple of 3",
         ),
         (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, {}, 2), "scan_slices: xs holds no array"),
         (

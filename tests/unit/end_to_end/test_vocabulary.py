@@ -179,13 +179,72 @@ def test_layers_that_are_marked_twice() -> None:
         losses = vocabulary_cross_entropy(x, params["table"], tokens[:, 1:], shards=1)
         return jaxpp.mark_stage_end(losses.mean())
 
-    schedule = schedules.make("vocab-1f1b", meshes=1, microbatches=MICROBATCHES)
-    with pytest.raises(jaxpp.PassError, match="found 4 stage marks, the schedule vocab-1f1b has 3 stages"):
-        jaxpp.mpmd_jit_with_loop(partial(train_step, loss=loss, schedule=schedule), make_mesh(1))(*arguments(12, 0))
+    found = refused(loss, 1, 0)
+    assert found == (
+        "found 4 stage marks, the schedule vocab-1f1b has 3 stages\n  vocabulary_cross_entropy ends the last stage of "
+        "layers and its 1 shard by itself: mark the end of the other stages of layers, and the loss"
+    )
 
 
-def test_a_model_of_another_number_of_shards() -> None:
-    schedule = schedules.make("vocab-1f1b", meshes=3, microbatches=MICROBATCHES)
-    step = partial(train_step, loss=partial(sharded_loss, shards=2, embeds=False), schedule=schedule)
-    with pytest.raises(jaxpp.PassError, match="stage 5 reads what stage 3 makes, but the schedule does not say so"):
-        jaxpp.mpmd_jit_with_loop(step, make_mesh(3))(*arguments(12, 3))
+@pytest.mark.parametrize("embeds", [False, True])
+def test_a_model_of_another_number_of_shards(embeds: bool) -> None:
+    found = refused(partial(sharded_loss, shards=2, embeds=embeds), 3, 3)
+    assert found == (
+        f"found {8 if embeds else 6} stage marks, the schedule vocab-1f1b has 7 stages\n"
+        "  vocabulary_cross_entropy has 2 shards, vocab-1f1b one on each of its 3 meshes: shards=3, or a schedule of 2 "
+        "meshes"
+    )
+
+
+def test_a_lookup_in_shards_that_the_schedule_does_not_have() -> None:
+    found = refused(partial(sharded_loss, shards=2, embeds=True), 2, 2)
+    assert found.endswith("and the loss; vocabulary_embedding ends 2, for vocab-1f1b{embedding=true}"), found
+
+
+def test_a_model_without_shards_and_a_schedule_of_them() -> None:
+    assert refused(marked_loss, 2, 2).endswith(
+        "\n  vocab-1f1b is for losses of jaxpp.vocabulary_cross_entropy(..., shards=2), which ends 3 stages by itself: "
+        "call it, or take another schedule"
+    )
+
+
+def test_a_schedule_without_shards_and_a_model_of_them() -> None:
+    assert refused(partial(sharded_loss, shards=2, embeds=False), 2, 2, "1f1b") == (
+        "found 5 stage marks, the schedule 1f1b has 2 stages\n"
+        "  vocabulary_cross_entropy ends 3 stages: take vocab-1f1b or vocab-v-half, on 2 meshes"
+    )
+
+
+def test_slices_of_a_vocabulary_on_all_meshes() -> None:
+    def loss(params: Any, tokens: Any) -> jax.Array:
+        def of_slice(carry: jax.Array, both: Any, start: jax.Array) -> Any:
+            x = jaxpp.mark_stage_end(jnp.tanh(params["inputs"][both[0]]))
+            losses = vocabulary_cross_entropy(x, params["table"], both[1], shards=2)
+            return carry, jaxpp.mark_stage_end(losses.mean())
+
+        return jaxpp.scan_slices(of_slice, jnp.zeros(1), (tokens[:, :4], tokens[:, 1:5]), slices=2)[1].mean()
+
+    for name in ("vocab-1f1b", "seq1f1b{slices=2}"):
+        step = partial(train_step, loss=loss, schedule=name)
+        with pytest.raises(
+            jaxpp.PassError, match="which a scan over slices or layers can't hold: no schedule has both"
+        ):
+            jaxpp.mpmd_jit_with_loop(step, make_mesh(2))(*arguments(12, 0))
+
+
+def marked_loss(params: Any, tokens: Any) -> jax.Array:
+    """`whole_loss`, with a mark behind each layer."""
+    x = params["inputs"][tokens[:, :-1]]
+    for weight in params["layers"]:
+        x = jaxpp.mark_stage_end(x + jnp.tanh(x @ weight))
+    return cross_entropy(x @ params["table"].T, tokens[:, 1:])
+
+
+def refused(loss: Any, meshes: int, layers: int, name: str = "vocab-1f1b") -> str:
+    """What is said of the loss under this schedule, without the place."""
+    schedule = schedules.make(name, meshes=meshes, microbatches=MICROBATCHES)
+    with pytest.raises(jaxpp.PassError) as caught:
+        jaxpp.mpmd_jit_with_loop(partial(train_step, loss=loss, schedule=schedule), make_mesh(meshes))(
+            *arguments(12, layers)
+        )
+    return str(caught.value).split(": error: ")[1]

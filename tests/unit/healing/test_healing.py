@@ -27,7 +27,8 @@ def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) 
     """The one that dies is the first, where a job of `jax.distributed` has its service."""
     options = ["--processes", "2", "--least", "1", "--prepare"]
     command = [sys.executable, "-m", "jaxpp.tools.run", *options, job.__file__, str(tmp_path)]
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(TESTS)}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxpp.ir.flops import matrix_flops
+from jaxpp.ir.flops import matrix_flops, product_flops
 
 X, WS, SQUARE = (np.ones(shape, np.float32) for shape in ((8, 32), (10, 32, 32), (8, 8)))
 LAYER = 2 * 8 * 32 * 32
@@ -58,3 +58,37 @@ def test_flops(name: str) -> None:
     lowered: Any = jax.jit(function).lower(*arguments).compiler_ir()
     lowered.operation.write_bytecode(buffer)
     assert matrix_flops(buffer.getvalue()) == expected
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "result", "devices"),
+    [
+        ("{}, {}", "{}, {}", "{}, {}", 1),
+        ('{"a"}, {}', "{}, {}", '{"a"}, {}', 4),
+        ('{"a"}, {}', '{}, {"b"}', '{"a"}, {"b"}', 8),
+        ('{}, {"a"}', "{}, {}", "{}, {}", 4),  # the contracted dimension
+        ('{"a"}, {}', '{}, {"a"}', '{"a"}, {}', 4),  # what is gathered first: an axis counts once
+        ('{"a":(1)2}, {}', '{}, {"a":(2)2}', '{"a":(1)2}, {"a":(2)2}', 4),
+        ('{"a":(1)2}, {}', '{}, {"a"}', '{"a":(1)2}, {}', 4),
+    ],
+)
+def test_what_each_device_multiplies(lhs: str, rhs: str, result: str, devices: int) -> None:
+    module = f"""
+      sdy.mesh @mesh = <["a"=4, "b"=2]>
+      func.func @main(%a: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{lhs}]>}},
+                      %b: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{rhs}]>}}) -> tensor<8x8xf32> {{
+        %c = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+          {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{result}]>]>}}
+          : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+        return %c : tensor<8x8xf32>
+      }}"""
+    whole = 2 * 8**3
+    assert product_flops(module.encode()) == {"f32": whole}
+    assert product_flops(module.encode(), per_device=True) == {"f32": whole // devices}
+
+
+def test_each_device_runs_the_body_of_a_shard_map_once() -> None:
+    buffer = io.BytesIO()
+    lowered: Any = jax.jit(shard_mapped).lower(X).compiler_ir()
+    lowered.operation.write_bytecode(buffer)
+    assert product_flops(buffer.getvalue(), per_device=True) == {"f32": 2 * (2 * 2 * 2 * 32)}

@@ -133,6 +133,21 @@ def test_the_predicted_step(compiled: Any) -> None:
     assert ranked.best.value <= 1e3 * simulated * 1.001
 
 
+def test_replicas_take_as_long_as_one_device() -> None:
+    """Without `in_shardings` both devices of a mesh do the same; with examples on each they do half of it."""
+
+    def planned(devices: int, spec: P) -> tuple[dict[str, int], float]:
+        mesh = jaxpp.target("cpu", devices=4).mesh((2, devices), ("mpmd", "data"))
+        step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="1f1b"), mesh, in_shardings=(P(), spec))
+        plan = step.lower(*shapes((weights(2, 256), batch(4, 64, 256)))).compile().plan
+        return {each.name: each.products for each in plan.programs if each.products}, plan.step_seconds
+
+    alone, replicas, halves = planned(1, P()), planned(2, P()), planned(2, P(None, "data"))
+    assert replicas[0] == alone[0] == halves[0]
+    assert replicas[1] == pytest.approx(alone[1], rel=0.01)
+    assert halves[1] < 0.7 * alone[1]
+
+
 @pytest.mark.parametrize(
     ("schedule", "operations", "kinds"),
     [

@@ -158,6 +158,23 @@ def test_a_mesh_with_less_memory_gets_fewer_layers():
     assert S.partition(costs, 2, 4, **sizes, seconds=0.2).cuts[0] <= 2  # pyright: ignore[reportArgumentType]  # a dict
 
 
+@pytest.mark.parametrize("split", [True, False])
+def test_little_more_than_the_least_room_of_two_stages_per_mesh(split: bool):
+    """Cuts that even out what stages take leave each mesh too little: one has two large stages then."""
+    resident = [0.0] * 3 + [5.0] * 3
+    costs = alike([1.0] * 6, activation_bytes=[20.0] + [1.0] * 5, message_bytes=0.5)
+    options: dict[str, Any] = {"resident_bytes": resident, "chunks": 2, "placement": "looped", "split_backward": split}
+    found = S.partition(costs, 2, 6, memory_bytes=22, seconds=0.2, **options)
+    report, ends = S.simulate(found.schedule, found.costs), np.cumsum(found.cuts)
+    there = [0.0, 0.0]
+    for stage, size in enumerate(found.cuts):
+        there[found.schedule.placement[stage]] += sum(resident[ends[stage] - size : ends[stage]])
+    assert max(map(sum, zip(report.peak_bytes(), there, strict=True))) <= 22
+    assert found.value == pytest.approx(report.makespan)
+    with pytest.raises(ScheduleError, match="no cuts fit the memory, even if every stage recomputes"):
+        S.partition(costs, 2, 6, memory_bytes=15, seconds=0.2, **options)
+
+
 @pytest.mark.filterwarnings("error")
 def test_one_mesh_may_have_all_the_memory_it_wants():
     found = S.partition(alike([1.0] * 8, activation_bytes=[1.0] * 8), 2, 4, memory_bytes=[6, math.inf], seconds=0.5)

@@ -156,6 +156,25 @@ def test_svg_is_text_and_the_same_every_time(tmp_path: Path) -> None:
     assert words.count("s7") == 3 * 8
 
 
+@pytest.mark.parametrize(
+    ("name", "caption"),
+    [
+        ("1f1b", "numbers: microbatches"),
+        ("zb-v", "numbers: microbatches; s3: stage 3"),
+        ("dualpipe", "numbers: microbatches; s3: stage 3; framed: one fused task"),
+        ("seq1f1b-i", "numbers: microbatches; 3.1: microbatch 3, slice 1; s3: stage 3"),
+    ],
+)
+def test_a_caption_says_what_is_written_on_the_tasks(name: str, caption: str) -> None:
+    assert f">{caption}<" in picture(report(name, 4, 8), "a.svg").decode()
+
+
+def test_a_caption_says_nothing_of_words_that_had_no_room() -> None:
+    data = picture(report("stp", 8, 256), "a.svg").decode()
+    assert ">framed: one fused task<" in data
+    assert "numbers: " not in data
+
+
 def test_a_long_run_is_few_shapes() -> None:
     run = report("zb-h1", 8, 256)
     data = picture(run, "a.svg")

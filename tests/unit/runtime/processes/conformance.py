@@ -135,6 +135,12 @@ def programs() -> None:
                     np.testing.assert_array_equal(shard.data, expected)
 
 
+def donated_values() -> None:
+    """Training steps whose weights are donated, and one sent before that: by stages of a process, and over both."""
+    jobs.several_meshes_each()
+    jobs.meshes_across_processes()
+
+
 def programs_and_a_step() -> None:
     """`programs`; and a training step of a stage in each process, compared with plain jax.jit."""
     programs()
@@ -161,6 +167,20 @@ def other_orders() -> None:
     job.gather("")
     choice.transport.cache_clear()
     tell(orders=True)
+
+
+def another_size() -> None:
+    """The sender has fewer numbers than the receiver asks for: an error where transfers have tags."""
+    os.environ["JAXPP_CHECK_TRANSFERS"] = "1"
+    transport, me = choice.transport(), jax.process_index()
+    planned = transfers([(1, [np.zeros(4 if me == 1 else 8, "f4")])], "size")
+    transport.begin(planned, 0)
+    if me == 1:
+        transport.offer(planned[0], 0, [placed(np.ones(4, "f4"))])
+        transport.settle(waiting())
+    else:
+        raised(lambda: transport.wait(transport.pull(planned[0], 0)[0], waiting()))
+    job.gather("")
 
 
 def failing() -> None:
@@ -199,7 +219,7 @@ def abandoned() -> None:
 
 def one_is_killed() -> None:
     """After all that goes well."""
-    for each in (all_values, late_values, programs):
+    for each in (all_values, late_values, programs, donated_values):
         each()
     lose(signal.SIGKILL)
     assert not any(isinstance(each, fake_nccl.Communicator) for each in fake_nccl.objects.values()), "not aborted"

@@ -77,7 +77,8 @@ def _ask(request: dict[str, Any]) -> Any:
 @cache
 def _server() -> subprocess.Popen[str]:
     # numpy's matrix library would start threads
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, __file__]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 

@@ -52,6 +52,18 @@ def test_transfers_that_fail_or_come_in_another_order(transport: str) -> None:
     assert re.fullmatch(f"waiting for process 1: process 1 failed: {not_made}", receiver[1])
 
 
+def test_a_peer_that_sends_less_than_it_should(transport: str) -> None:
+    found = run("another_size", [0, 1], devices=1)
+    assert found.codes == [0, 0], found.shown
+    (message,) = found.find(0, "message")
+    reasons = ["16 bytes came, 32 were expected"]
+    if transport == "device_put":  # whichever comes first: the tag, or JAX's own error
+        reasons.append("Async transfer object was deleted before transfers completed.")
+    if transport == "nccl":
+        reasons = ["ncclCommGetAsyncError: error 6, of the network or the other end"]
+    assert message.endswith(tuple(f": {reason}" for reason in reasons))
+
+
 def test_steps_that_fail_and_a_peer_that_freezes(transport: str) -> None:
     found = run("one_is_stopped", [0], devices=1)
     *abandoned, told, frozen = found.find(0, "message")

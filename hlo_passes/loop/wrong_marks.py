@@ -1,0 +1,95 @@
+"""The error for stage marks that don't fit the stages of a schedule, with what to do about it."""
+
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp.hlo_passes.loop.marks import computed_again, marked_stages, marked_twice
+from jaxpp.hlo_passes.loop.own_marks import of_vocabulary, set_by_jaxpp
+from jaxpp.ir import attributes as at
+from jaxpp.ir.boundary import Marks
+from jaxpp.ir.errors import PassError
+from jaxpp.schedules.given import library_name
+
+
+def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation, meshes: int) -> PassError:
+    """The error for marks that don't fit the stages of a schedule; `meshes`: how many there are, or 0."""
+    stages, name = schedule.stages, schedule.name
+    of = f"{stages} stage{'s' * (stages != 1)}"
+    again = computed_again(marks)
+    if again is not None:
+        return marked_twice(again)
+    count = len(marked_stages(marks))
+    if any(at.LAYER in op.attributes for op, _ in marks):
+        return PassError(
+            f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {of}",
+            location=marks[0][0].location,
+            hint=of_vocabulary(marks, schedule)
+            or _or_another_schedule(_fewer_stages(stages, count), schedule, count, meshes),
+        )
+    ends = f"{stages} mark{'s' * (stages != 1)}"
+    hint = f"mark the end of every stage (mark_stage_end): {ends}, or {stages - 1} without the last one"
+    if count > stages or count >= meshes > 0:  # with fewer marks than meshes some are missing
+        hint = _or_another_schedule([hint], schedule, count, meshes)
+    hint = set_by_jaxpp(marks, schedule) or hint
+    return PassError(
+        f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {of}",
+        location=loop.location,
+        hint=hint if count > stages else _another_loop(loop) + hint,
+    )
+
+
+def _fewer_stages(stages: int, layers: int) -> list[str]:
+    """What makes so many stages of the layers of a scan; nothing does where there are fewer layers than that."""
+    ways: list[str] = []
+    if layers > stages > 1 and layers % stages == 0:
+        ways.append(
+            f"scan over the {stages} stages, and over the layers of each inside: "
+            f"reshape the stacked parameters to ({stages}, layers per stage, ...)"
+        )
+    if layers > stages:
+        ways.append(f"say how many of the {layers} layers each stage has: cuts=[...]")
+    return ways
+
+
+def _or_another_schedule(ways: Sequence[str], schedule: schedules.Schedule, count: int, meshes: int) -> str:
+    """The hint to go one of these ways to the stages of `schedule`, or to take a schedule of `count` stages.
+
+    The other schedule comes first where it fits the meshes that there are, and `schedule` is for another number.
+    """
+    other = _another_schedule(schedule, count, meshes)
+    is_first = meshes not in (0, schedule.meshes) and count % meshes == 0
+    return "; or ".join([other, *ways] if is_first else [*ways, other])
+
+
+def _another_schedule(schedule: schedules.Schedule, count: int, meshes: int) -> str:
+    """The hint to take a schedule that has as many stages as there are marks, on the meshes that there are, if it can.
+
+    The example is the schedule itself with other options, or else 1F1B.
+    """
+    hint = f"take a schedule of {count} stage{'s' * (count != 1)}"
+    for number in filter(None, (meshes, schedule.meshes)):
+        for options in ("", f"{{chunks={count // number}}}"):
+            for example in (schedule.name + options, f"1f1b{options}"):
+                if library_name(example) and _stages(example, number, schedule.microbatches) == count:
+                    return f"{hint}, such as {example} on {number} mesh{'es' * (number != 1)}"
+    return hint
+
+
+def _stages(name: str, meshes: int, microbatches: int) -> int | None:
+    """The stages of a schedule of the library; None where it does not exist for these numbers."""
+    try:
+        return schedules.resolve(name, meshes=meshes, microbatches=microbatches).stages
+    except schedules.ScheduleError:
+        return None
+
+
+def _another_loop(loop: ir.Operation) -> str:
+    """The hint for a loop with too few marks that the user wrote: it may not be the one over microbatches."""
+    if at.LOOP in loop.attributes:
+        return ""
+    return (
+        "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
+        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
+    )
