@@ -51,9 +51,9 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
     ("build", "message"),
     [
         (
-            lambda: S.make(["1f1b"], meshes=1, microbatches=1),
+            lambda: S.make(["1f1b"], meshes=1, microbatches=1),  # pyright: ignore[reportArgumentType]  # wrong on purpose
             "no schedule is named ['1f1b']; did you mean '1f1b'? There are",
-        ),  # pyright: ignore[reportArgumentType]  # wrong on purpose
+        ),
         (
             lambda: S.make("zb", meshes=1, microbatches=1),
             "no schedule is named 'zb'; did you mean 'zb-h1', 'zb-h2' or 'zb-1p'? ",
