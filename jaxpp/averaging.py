@@ -43,7 +43,8 @@ class SparseAveraging:
         def step(state, batch):  # batch: [microbatches, replicas, rows, ...]
             weights, averages = state
             gradient = jax.vmap(jax.value_and_grad(loss))
-            losses, gradients = jaxpp.treduce(partial(gradient, weights), batch, schedule="1f1b")
+            operation = (jaxpp.Concat(), jaxpp.Add)  # the loss is one of each replica
+            losses, gradients = jaxpp.treduce(partial(gradient, weights), batch, schedule="1f1b", operation=operation)
             weights = jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
             return averaging(weights, averages), losses.mean()
 

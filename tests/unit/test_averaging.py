@@ -76,13 +76,14 @@ def test_it_is_what_its_definition_says(delay: int, axis: int) -> None:
         np.testing.assert_allclose(np.moveaxis(state.drift[0], axis, 0), drift, rtol=1e-5, atol=1e-6)
 
 
+STACKED = (jaxpp.Concat(), jaxpp.Add)  # the loss is one of each replica
 AVERAGING = jaxpp.SparseAveraging(parts=4, delay=2)
 
 
 def step(averaging: Any, state: Any, batch: Any, older: Any) -> Any:
     """Each replica takes its own gradients, of weights that are one step old."""
     gradient = partial(jax.vmap(jax.value_and_grad(loss)), older)
-    losses, gradients = jaxpp.treduce(gradient, batch, schedule="pipedream-2bw")
+    losses, gradients = jaxpp.treduce(gradient, batch, schedule="pipedream-2bw", operation=STACKED)
     made = jax.tree.map(lambda w, g: w - 0.1 * g, state[0], gradients)
     return averaging(made, state[1]) if averaging else (made, state[1]), losses
 
@@ -126,7 +127,7 @@ def test_stacked_layers_are_averaged_where_they_are(meshes: int, delay: int) -> 
     def step(state: Any, batch: Any, older: Any) -> Any:
         gradient = jax.value_and_grad(stacked_loss)
         gradient = jax.vmap(gradient, in_axes=(averaging.axes, 0), out_axes=(0, averaging.axes))
-        losses, gradients = jaxpp.treduce(partial(gradient, older), batch, schedule="1f1b")
+        losses, gradients = jaxpp.treduce(partial(gradient, older), batch, schedule="1f1b", operation=STACKED)
         made = jax.tree.map(lambda w, g: w - 0.1 * g, state[0], gradients)
         return averaging(made, state[1]), losses
 
