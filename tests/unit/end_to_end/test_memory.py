@@ -11,11 +11,21 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import compare, transformer
-from unit.end_to_end.compare import assert_same, batch, check, check_compiled, feed_state, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import (
+    assert_same,
+    batch,
+    check,
+    check_compiled,
+    feed_state,
+    make_mesh,
+    plain_of,
+    sgd_step,
+    weights,
+)
 from unit.end_to_end.decoder import SLICES
 
 import jaxpp.api as jaxpp
-from jaxpp import schedules
+from jaxpp import _compat, schedules
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import Event, load, measured_costs
@@ -259,6 +269,27 @@ def test_the_analyses_of_an_offloading_step() -> None:
     assert least.peak_memory_in_bytes < most.peak_memory_in_bytes
     assert offloaded.cost_analysis() == kept.cost_analysis()
     assert offloaded.summary().splitlines()[3].split()[:4] == kept.summary().splitlines()[3].split()[:4]
+
+
+def test_a_host_whose_memory_runs_out_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the task that wanted it; the state is still there, and the next step works."""
+    copy, full = _compat.copy_function(), [False]
+
+    def limited(arrays: Any, devices: Any, shardings: Any, semantics: Any) -> Any:
+        if full[0] and any(sharding.memory_kind == "pinned_host" for sharding in shardings):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no pinned memory is left")
+        return copy(arrays, devices, shardings, semantics)
+
+    monkeypatch.setattr(_compat, "copy_function", lambda: limited)
+    step = partial(sgd_step, schedule=schedules.offload(schedules.make("1f1b", meshes=2, microbatches=4)))
+    compiled = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), donate_argnums=0).lower(weights(2), batch(4)).compile()
+    state = jax.tree.map(jnp.copy, weights(2))
+    full[0] = True
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no pinned memory is left") as caught:
+        compiled(state, batch(4))
+    assert caught.value.__notes__ == ["jaxpp: in offload of stage 0, microbatch 0 on mesh 0"]
+    full[0] = False
+    assert_same(compiled(state, batch(4)), plain_of(step)(weights(2), batch(4)))
 
 
 def test_a_device_without_such_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
