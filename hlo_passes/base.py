@@ -38,6 +38,16 @@ class Observer(Protocol):
         ...
 
 
+class Watch:
+    """An observer that does nothing: the base of those that act only before or only after a pass."""
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing."""
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing."""
+
+
 STANDING: list[Observer] = []
 """Observers of every run in this process, besides those that it is given: the tests verify each phase."""
 

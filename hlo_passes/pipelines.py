@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import Pass, Watch
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
@@ -132,11 +132,8 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
 """What checks the promises of docs/ir.md that hold after a pass."""
 
 
-class VerifyPhases:
+class VerifyPhases(Watch):
     """An observer that checks the promises of each phase where it ends: in tests, and under `--validate`."""
-
-    def before(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Check `module`, if a phase ends with `step`. Raises PassError for a promise that is broken."""

@@ -15,14 +15,14 @@ import jax
 from jaxlib.mlir import ir
 
 from jaxpp._system import write_file
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import Pass, Watch
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.ir.errors import PassError
 
 _numbers = itertools.count()
 
 
-class Dump:
+class Dump(Watch):
     """Writes what becomes of one step. It watches the passes, so that the schedule is there even if one of them fails.
 
     Raises (when it writes):
@@ -43,9 +43,6 @@ class Dump:
         if isinstance(step, FindMicrobatchLoop):
             with contextlib.suppress(PassError):  # the pass will raise it
                 self._write("schedule.txt", step.schedule_of(module))
-
-    def after(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing; every observer of passes has this method."""
 
     def program(self, module: ir.Module) -> None:
         """Write what the passes have made."""

@@ -14,7 +14,7 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
-from jaxpp.hlo_passes.base import Observer
+from jaxpp.hlo_passes.base import Observer, Watch
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import (
     location_of_the_loop,
@@ -263,7 +263,7 @@ def _text_for(module: ir.Module, schedule: ScheduleLike, meshes: int | None, len
         raise PassError(str(error), location=location_of_the_loop(module)) from error
 
 
-class TasksSeen:
+class TasksSeen(Watch):
     """An observer of the passes that keeps the schedule as it is when the loop is unrolled, with what passes added."""
 
     schedule = ""
@@ -273,9 +273,6 @@ class TasksSeen:
         if isinstance(step, UnrollMicrobatches):
             loop = TrainLoopAttr.of(module)
             self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
-
-    def after(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing; every observer of passes has this method."""
 
 
 class _PassProgress:

@@ -1,11 +1,11 @@
 """A warning for a batch that is sharded along its microbatch axis, as `PartitionSpec("data")` shards it."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import Pass, Watch
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, main_of
@@ -13,7 +13,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import sharded_axes
 
 
-class ShardedMicrobatches:
+class ShardedMicrobatches(Watch):
     """An observer of the passes that warns where devices have whole microbatches in place of a part of each.
 
     Every device then gathers each microbatch, and computes all of it: the results are right, the devices of the axis
@@ -25,20 +25,18 @@ class ShardedMicrobatches:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 
-    def before(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing; every observer of passes has this method."""
-
     def after(self, step: Pass, module: ir.Module) -> None:
         """Look at the arguments once the loop is known."""
         if not isinstance(step, FindMicrobatchLoop):
             return
         main, loop = main_of(module), MicrobatchLoop.of(module)
+        counts = loop.counts
         shardings = [entry.get(at.SHARDING) for entry in at.argument_attributes(main)]
-        found = {
-            name: axes
-            for name, argument, sharding in zip(self._names, body_of(main).arguments, shardings, strict=False)
-            if sharding is not None and (axes := _sharded_axis(argument, sharded_axes(sharding), loop)) is not None
-        }
+        found: dict[str, tuple[int, list[str]]] = {}
+        for name, argument, sharding in zip(self._names, body_of(main).arguments, shardings, strict=False):
+            axes = _sharded_axis(argument, sharding, loop.body, counts) if sharding is not None else None
+            if axes is not None:
+                found[name] = axes
         if found:
             (name, (axis, mesh_axes)), *others = found.items()
             over = ", ".join(map(repr, mesh_axes))
@@ -52,13 +50,17 @@ class ShardedMicrobatches:
 
 
 def _sharded_axis(
-    value: ir.Value, axes: Sequence[Sequence[object]], loop: MicrobatchLoop
+    value: ir.Value, sharding: ir.Attribute, body: ir.Block, counts: Collection[ir.Value]
 ) -> tuple[int, list[str]] | None:
-    """The dimension along which the loop takes a microbatch of `value`, with the mesh axes over which it is sharded."""
+    """The dimension along which the loop takes a microbatch of `value`, with the mesh axes over which it is sharded.
+
+    body, counts: of the loop, and what counts its microbatches.
+    """
+    axes = sharded_axes(sharding)
     for use in value.uses:
         op = use.owner.operation
-        if op.block == loop.body and op.name == "stablehlo.dynamic_slice":
+        if op.block == body and op.name == "stablehlo.dynamic_slice":
             for dimension, start in enumerate(list(op.operands)[1:]):
-                if start in loop.counts and axes[dimension]:
+                if start in counts and axes[dimension]:
                     return dimension, [str(axis) for axis in axes[dimension]]
     return None

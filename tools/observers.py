@@ -6,22 +6,12 @@ from typing import TextIO
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Observer, Pass
+from jaxpp.hlo_passes.base import Observer, Pass, Watch
 from jaxpp.tools import diagnostics
 
 
 class BrokenModuleError(Exception):
     """A pass left a module that does not verify, which is a bug of that pass. MLIR's diagnostics say what is wrong."""
-
-
-class Watch:
-    """An observer that does nothing: the base of those that act only before or only after a pass."""
-
-    def before(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing."""
-
-    def after(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing."""
 
 
 class CurrentPass(Watch):

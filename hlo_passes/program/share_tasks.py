@@ -38,7 +38,7 @@ class ShareTasks(Pass):
 
     Options:
         when: `never`, `always` where it can be done, or where both tasks take at least so many FLOPs on each device,
-            such as `1e7`.
+            such as `1e7`, in matrix products and convolutions.
 
     Preconditions: `infer-placement` ran.
 
@@ -165,10 +165,10 @@ def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> li
 
 
 def _large_tasks(module: ir.Module, steps: Iterable[Step[ir.Value]], least: float) -> list[ir.Operation]:
-    """The functions of tasks that take at least so many FLOPs on each device."""
+    """The functions of tasks whose products take at least so many FLOPs on each device."""
     functions = {step.callee: step.function for step in steps if step.function is not None and _is_task(step)}
-    counter, devices = FlopCounter(module), at.integer(module.operation, at.PARTITIONS) or 1
-    return [each for each in functions.values() if not least or counter.inside(each) >= least * devices]
+    counter = FlopCounter(module, products_only=True, per_device=True)
+    return [each for each in functions.values() if not least or counter.inside(each) >= least]
 
 
 def _divisions(functions: Iterable[ir.Operation], shardings: Shardings) -> dict[str, _Division]:

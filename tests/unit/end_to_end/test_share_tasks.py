@@ -94,7 +94,7 @@ def test_choices(when: str) -> None:
 
 
 def test_large_tasks_are_shared_unless_told_otherwise() -> None:
-    """The forward of a layer takes 2 * 32 * width * width FLOPs on a mesh, half of them on each device."""
+    """The product of a layer takes 2 * 32 * width * width FLOPs: each device half of them, or all of what it has."""
 
     def step(params: Any, batch: Any) -> Any:
         return sgd_step(params, batch, schedule="1f1b", loss=dense_loss)
@@ -102,13 +102,14 @@ def test_large_tasks_are_shared_unless_told_otherwise() -> None:
     def dense_loss(params: Any, microbatch: Any) -> jax.Array:
         x = microbatch["x"] - microbatch["x"].mean()
         for w in params:
-            x = jaxpp.mark_stage_end(jnp.tanh(x @ w))
+            x = jaxpp.mark_stage_end(x + jnp.sin(jnp.tanh(x @ w)))
         return ((x - microbatch["y"]) ** 2).mean()
 
-    for width, is_shared in ((512, False), (640, True)):
+    halves = (P(), P(None, "data"))
+    for width, shardings, is_shared in ((512, halves, False), (640, halves, True), (512, None, True)):
         microbatches = {name: jax.ShapeDtypeStruct((4, 32, width), jnp.float32) for name in "xy"}
         given = ([jax.ShapeDtypeStruct((width, width), jnp.float32)] * STAGES, microbatches)
-        options: dict[str, Any] = {"in_shardings": (P(), P(None, "data"))}
+        options: dict[str, Any] = {"in_shardings": shardings}
         program = lowered(step, given, make_mesh(STAGES, data=2), **options).program()
         assert ("forward_2_own" in functions(program)) == is_shared
         never = lowered(step, given, make_mesh(STAGES, data=2), share_tasks="never", **options).program()

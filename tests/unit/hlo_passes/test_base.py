@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import Pass, Watch
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
@@ -85,11 +85,8 @@ def test_a_proof_reads_the_module(
         run_passes(module, (broken, verify))
 
 
-class _Adds:
+class _Adds(Watch):
     """An observer that adds a constant to each mesh function, which none may."""
-
-    def before(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Add it."""
