@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, operations
+from jaxpp.ir.functions import body_of, nested, operations
 from jaxpp.ir.ops import attributes_of, is_cheap
 from jaxpp.ir.outlining import Member
 
@@ -66,6 +67,11 @@ class Body:
             tuple([(each.kind, tuple([numbers[value] for value in each.uses])) for each in self.ops]),
             tuple([numbers[value] for value in self.returned]),
         )
+
+    @cached_property
+    def work(self) -> int:
+        """How many operations it has, with those in regions, but for constants."""
+        return sum(1 + sum(1 for _ in nested(each.op)) for each in self.ops if not each.is_constant)
 
     def _read(self, op: ir.Operation) -> BodyOp:
         uses: list[ir.Value] = []

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.inclusion import Body, BodyOp, find
 from jaxpp.ir import attributes as at
 from jaxpp.ir.flops import FlopCounter
-from jaxpp.ir.functions import has_side_effect, kind_and_stage, name_of, nested
+from jaxpp.ir.functions import bytecode_of, has_side_effect, kind_and_stage, name_of
 from jaxpp.ir.outlining import Outlined, outline_members
 from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings
@@ -114,8 +114,7 @@ class _Division:
     @staticmethod
     def of(large: Body, small: Body, shardings: Shardings) -> "_Division | None":
         """Divide a task; None where that can't be done in two calls, or is not worth while."""
-        work = _work(large)
-        if not _work(small) < work <= 2 * _work(small):
+        if not small.work < large.work <= 2 * small.work:
             return None
         values = find(small, large)
         if values is None or any(shardings.of(values[each]) != shardings.of(each) for each in small.arguments):
@@ -148,11 +147,6 @@ class _Division:
         return own, Outlined(shared, list(self.inputs), list(self.outputs))
 
 
-def _work(body: Body) -> int:
-    """How many operations it has, with those in regions, but for constants."""
-    return sum(1 + sum(1 for _ in nested(each.op)) for each in body.ops if not each.is_constant)
-
-
 def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[BodyOp]:
     """The operations that make `results` of arguments and of what is `given`."""
     needed = set(results)
@@ -164,34 +158,49 @@ def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> li
     return found[::-1]
 
 
-def _large_tasks(module: ir.Module, steps: Iterable[Step[ir.Value]], least: float) -> list[ir.Operation]:
-    """The functions of tasks whose products take at least so many FLOPs on each device."""
+def _large_tasks(module: ir.Module, steps: Iterable[Step[ir.Value]], least: float) -> list[list[ir.Operation]]:
+    """The functions of tasks whose products take at least so many FLOPs on each device; equal ones together."""
     functions = {step.callee: step.function for step in steps if step.function is not None and _is_task(step)}
+    equal: defaultdict[bytes, list[ir.Operation]] = defaultdict(list)
+    for function in functions.values():
+        equal[bytecode_of(function)].append(function)
     counter = FlopCounter(module, products_only=True, per_device=True)
-    return [each for each in functions.values() if not least or counter.inside(each) >= least]
+    return [each for each in equal.values() if not least or counter.inside(each[0]) >= least]
 
 
-def _divisions(functions: Iterable[ir.Operation], shardings: Shardings) -> dict[str, _Division]:
-    """How tasks are divided, by the names of their functions; none by one that is divided itself."""
-    by_kind: defaultdict[str, list[Body]] = defaultdict(list)
-    for function in functions:
-        kind, _ = kind_and_stage(function)
-        gathers = any(at.GATHER in entry for entry in at.result_attributes(function))
-        if kind in _KINDS and at.SUMS not in function.attributes and not gathers and not has_side_effect(function):
-            by_kind[kind].append(Body(function))
+def _divisions(tasks: Iterable[Sequence[ir.Operation]], shardings: Shardings) -> dict[str, _Division]:
+    """How tasks are divided, by the names of their functions; none by one that is divided itself.
+
+    tasks: functions, equal ones together.
+    """
+    by_kind: defaultdict[str, list[tuple[Body, Sequence[ir.Operation]]]] = defaultdict(list)
+    for first, *others in tasks:
+        kind, _ = kind_and_stage(first)
+        gathers = any(at.GATHER in entry for entry in at.result_attributes(first))
+        if kind in _KINDS and at.SUMS not in first.attributes and not gathers and not has_side_effect(first):
+            by_kind[kind].append((Body(first), others))
     found: dict[str, _Division] = {}
     for bodies in by_kind.values():
         whole: dict[object, Body] = {}  # one of each text, the smallest first
-        for body in sorted(bodies, key=_work):
+        for body, others in sorted(bodies, key=lambda each: each[0].work):
             if body.text in whole:
                 continue
-            divisions = (_Division.of(body, each, shardings) for each in reversed(whole.values()))
-            division = next((each for each in divisions if each is not None), None)
+            division = _division(body, whole.values(), shardings)
             if division is None:
                 whole[body.text] = body
-            else:
-                found[name_of(body.function)] = division
+                continue
+            found[name_of(body.function)] = division
+            for other in others:
+                again = _Division.of(Body(other), division.small, shardings)
+                if again is not None:
+                    found[name_of(other)] = again
     return found
+
+
+def _division(body: Body, whole: Iterable[Body], shardings: Shardings) -> _Division | None:
+    """How a task is divided, by the largest of those that stay whole for which that can be done."""
+    divisions = (_Division.of(body, each, shardings) for each in reversed(list(whole)))
+    return next((each for each in divisions if each is not None), None)
 
 
 def _is_task(step: Step[ir.Value]) -> bool:

@@ -116,6 +116,24 @@ def test_large_tasks_are_shared_unless_told_otherwise() -> None:
         assert "forward_2_own" not in functions(never)
 
 
+def test_equal_tasks_are_divided_alike() -> None:
+    """Two of five stages do more than a layer, and the same: both call the program of a layer, and one for the rest."""
+
+    def layers(params: Any, microbatch: Any) -> jax.Array:
+        x = microbatch["x"]
+        for k, w in enumerate(params):
+            x = jnp.sin(x) if k in (1, 2) else x
+            x = jaxpp.mark_stage_end(jnp.tanh(jnp.cos(x @ w) @ w) @ w)
+        return ((x - microbatch["y"]) ** 2).mean()
+
+    step, given, mesh = partial(sgd_step, schedule="1f1b", loss=layers), (weights(5), batch(4)), make_mesh(5)
+    program = lowered(step, given, mesh, share_tasks="always").program()
+    forwards = [name for name in functions(program) if name.startswith("forward")]
+    assert forwards == ["forward_0_own", "forward_1_own", "forward_3", "forward_4_own"]
+    assert program.as_text().count("call @forward_1_own") == 2 * 4, "of stage 1 and of stage 2, for each microbatch"
+    check(step, given, mesh, share_tasks="always")
+
+
 def test_layers_whose_inputs_are_sharded_otherwise_are_not_shared() -> None:
     """Between stages activations are sharded over the model axis too; the batch that the first stage reads is not."""
 
