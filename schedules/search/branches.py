@@ -1,7 +1,8 @@
 """The search where stages are a graph, or at home on several meshes: the best start is improved.
 
 Starts are orders by priority and, for a chain, what is published. On several homes of a stage microbatches take turns,
-and move from one to another for as long as that gains: meshes may differ in speed, and stages in time.
+and move from one to another for as long as that gains, then in the best order too (`homes`): meshes may differ in
+speed, and stages in time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def search_branches(
         raise ScheduleError(f"search: stage {min(placement.spread)} is spread over its meshes, {reason}")
     starts = list(_starts(placement, microbatches, costs, split_backward))
     kept = Kept(memory, [math.inf] * placement.meshes)
-    if max(map(len, placement.homes)) > 1:
+    has_choice = max(map(len, placement.homes)) > 1
+    if has_choice:
         effort = Effort(options["seconds"] * _MOVING)
         options["seconds"] -= effort.seconds
 
@@ -81,8 +83,9 @@ def search_branches(
     if not fitting:
         raise ScheduleError(f"no schedule fits the memory: the least that was tried keeps {too_much[-1]}")
     best = min(fitting, key=lambda each: getattr(simulate(each, costs), objective))
-    found = replace(improve(best, costs, objective=objective, **options), name="search")
-    if max(map(len, placement.homes)) == 1:
+    change = ["homes"] if has_choice else []
+    found = replace(improve(best, costs, objective=objective, change=change, **options), name="search")
+    if not has_choice:
         return found
     bound = min(found.lower_bound, _bound(starts, costs, objective))
     history = tuple(replace(moment, bound=min(moment.bound, bound)) for moment in found.history)

@@ -1,6 +1,7 @@
-"""Other tasks for a finished schedule: stages that recompute or wait in the host's memory, tasks that run fused.
+"""Other tasks for a finished schedule: stages that recompute or wait in the host's memory, fused tasks, other homes.
 
-Each change is of one stage or of all, or of the fused tasks of one mesh or of all, and is made or taken back. What
+Each change is of one stage or of all, of the fused tasks of one mesh or of all, or of a microbatch where stages have
+several homes (`homes`), and is made or taken back. What
 gains stays: first what brings the schedule into its limits, then what makes it faster within them, or leaves less to
 do. So a stage that recomputes for nothing stops doing so, and where one of two stages has to make room, the cheaper one
 does.
@@ -23,10 +24,11 @@ from jaxpp.schedules.report import Report
 from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.search.homes import at_other_homes
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Cell
 
-CHANGES: Final = ("recompute", "offload", "fuse")
+CHANGES: Final = ("recompute", "offload", "fuse", "homes")
 
 _COPIES: Final = ("offload", "reload")
 _BACKWARD: Final = ("backward", "input_grad")
@@ -78,7 +80,7 @@ def check_changes(change: Collection[str], costs: Costs) -> None:
         ScheduleError: one is none of `CHANGES`, or the costs do not say how long it takes.
     """
     if isinstance(cast("object", change), str) or not isinstance(cast("object", change), Collection):
-        example = change if change in CHANGES else CHANGES[-1]
+        example = change if change in CHANGES else CHANGES[0]
         raise ScheduleError(f"change must be a list of what may change, found {change!r}: give [{example!r}]")
     for name in change:
         one_of(CHANGES, name, "change")
@@ -150,7 +152,10 @@ def least_factor(schedule: Schedule, costs: Costs, change: Collection[str]) -> f
 
 def _optional(change: Collection[str]) -> set[str]:
     """The kinds of tasks that may be left out, or take less: a stage that recomputes has less to copy."""
-    return {*(["recompute"] if "recompute" in change else []), *(_COPIES if set(change) - {"fuse"} else ())}
+    return {
+        *(["recompute"] if "recompute" in change else []),
+        *(_COPIES if {"recompute", "offload"} & {*change} else ()),
+    }
 
 
 def _may_change(cell: Cell, change: Collection[str]) -> bool:
@@ -193,6 +198,8 @@ def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Itera
             rows = [fuse(row) if mesh in meshes else row for mesh, row in enumerate(schedule.cells)]
             if tuple(rows) != schedule.cells and (fused := _if_it_runs(schedule, rows)):
                 yield fused
+    if "homes" in change:
+        yield from filter(None, (_if_it_runs(schedule, rows) for rows in at_other_homes(schedule, costs)))
 
 
 def _without(schedule: Schedule, kinds: Collection[str], stages: Collection[int]) -> Schedule:

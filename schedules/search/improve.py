@@ -25,6 +25,7 @@ from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, st
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found, memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
+from jaxpp.schedules.search.homes import bound_at_any_home
 from jaxpp.schedules.simulate import simulate
 
 _CHANGING: Final = 0.1
@@ -50,8 +51,9 @@ def improve(
     The tasks may be of any kind that the simulator knows the costs of: recomputes, copies to the host and back, to
     other meshes, a user's own; fused, of slices of the sequence, of stages that several meshes hold or share. They stay
     what they are, and each on its mesh; what is fused moves as one. `search` makes the tasks, and looks for the best
-    order of forwards and backwards alone. Which stages recompute or offload, and what is fused, may be looked for too:
-    `change`, by turns with the order (`search.changes`).
+    order of forwards and backwards alone. Which stages recompute or offload, what is fused, and which home of a stage
+    runs a microbatch may be looked for too: `change`, by turns with the order (`search.changes`). What is spread or
+    sliced is so in the model's program: no order changes that.
 
     Where the costs give all microbatches the same size, those of one kind and stage stay in ascending order if they are
     in it; the bound is for all orders.
@@ -64,7 +66,8 @@ def improve(
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
         host_bytes: a limit for the memory of hosts, in the bytes of the costs; a number, or one per mesh.
         change: what of the tasks may change: "recompute" and "offload", for each stage, whether it does so; "fuse",
-            for each mesh, whether its forwards run as one with the backwards beside them.
+            for each mesh, whether its forwards run as one with the backwards beside them; "homes", where stages are at
+            home on several meshes, on which of them a microbatch runs, as a whole or at one stage.
         objective: "makespan" or "longest_stage", see `Report`.
         seconds: what to spend, counted as in `search`: equal arguments give equal results.
         seed: of the random choices.
@@ -86,9 +89,10 @@ def improve(
     check_changes(change, costs)
     kept = Kept(memory, hosts)
     with collector_paused():
-        bound = _bound(_cells(stripped(schedule, change), costs, kept, objective)) * least_factor(
-            schedule, costs, change
-        )
+        bare = stripped(schedule, change)
+        cells = _cells(bare, costs, kept, objective)
+        bound = bound_at_any_home(bare, costs, cells) if "homes" in change else _bound(cells)
+        bound *= least_factor(schedule, costs, change)
         if change:
             part = effort.part(effort.seconds * _CHANGING)
             schedule = with_other_tasks(schedule, costs, kept, change, objective, part)

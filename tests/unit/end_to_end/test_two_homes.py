@@ -134,6 +134,20 @@ def test_forward_and_backward_on_different_homes() -> None:
     check(step, (weights(2), batch(2)), make_mesh(2), steps=2, feed=feed_state)
 
 
+@pytest.mark.parametrize("data", [1, 2])
+def test_single_stages_of_microbatches_at_other_homes(data: int) -> None:
+    """A long stage that is at home on two of three meshes: a search shares its microbatches out, unevenly."""
+    start = schedules.make("1f1b", meshes=3, microbatches=6)
+    start = Schedule.of("shared", Placement.of((0, 2), 1, (2, 0)), start.cells)
+    costs = schedules.Costs(forward=[1, 1, 3], input_grad=[1, 1, 3], weight_grad=[1, 1, 3], hop=0.1)
+    schedule = schedules.improve(start, costs, change=["homes"], seconds=0.3)
+    counts = [sum(task.kind == "forward" for task in order if task.stage == 2) for order in schedule.orders]
+    assert counts[0] > 0 < counts[2]
+    mesh, shardings = make_mesh(3, data=data), (P(), P(None, "data"))
+    step = partial(sgd_step, schedule=schedule)
+    check(step, (weights(3), batch(6)), mesh, in_shardings=shardings, steps=2, feed=feed_state)
+
+
 def test_forward_only() -> None:
     built = CHIMERA.build(4)
     forward = [[task for task in row if task.kind == "forward"] for row in built.orders]

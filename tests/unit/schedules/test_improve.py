@@ -170,9 +170,9 @@ def test_progress_is_told() -> None:
         ({"seconds": 0}, "seconds must be a positive number, found 0"),
         ({"seed": -1}, "seed must be a whole number of at least 0, found -1"),
         ({"schedule": "1f1b"}, "schedule must be a Schedule, as schedules.make makes it, found '1f1b'"),
-        ({"change": ["slice"]}, "change must be one of recompute, offload, fuse, found 'slice'"),
+        ({"change": ["slice"]}, "change must be one of recompute, offload, fuse, homes, found 'slice'"),
         ({"change": "fuse"}, "change must be a list of what may change, found 'fuse': give ['fuse']"),
-        ({"change": 3}, "change must be a list of what may change, found 3: give ['fuse']"),
+        ({"change": 3}, "change must be a list of what may change, found 3: give ['recompute']"),
         (
             {"change": ["offload"], "costs": S.Costs()},
             "change: the costs do not say how long an offload takes: give copy_bandwidth, or kinds with both ways",
@@ -232,6 +232,62 @@ def test_tasks_that_run_fused_where_that_is_faster() -> None:
     slower = S.improve(found, S.Costs(fused=1.5), change=["fuse"], seconds=0.5)
     assert not slower.fused
     assert slower.lower_bound <= slower.value <= 33
+
+
+HEAVY = S.Costs([1, 1, 1, 1.6], [1, 1, 1, 1.6], [1, 1, 1, 1.6], hop=0.1)
+
+
+def test_microbatches_at_other_homes() -> None:
+    """A head of 1.6 layers whose weights are on mesh 0 as well: this mesh runs a few microbatches of it."""
+    start = replace(made("zb-h1"), placement=S.Placement.of(0, 1, 2, (3, 0)))
+    assert S.improve(start, HEAVY, seconds=0.3).value == pytest.approx(41.7)
+    found = S.improve(start, HEAVY, change=["homes"], seconds=1)
+    S.check(found)
+    assert found.value == pytest.approx(S.simulate(found, HEAVY).makespan)
+    assert found.value <= 35
+    assert found.lower_bound == pytest.approx(8 * 3 * 4.6 / 4)  # all meshes share the work
+    ran = [{task.microbatch for task in order if task.stage == 3} for order in found.orders]
+    assert ran[0] | ran[3] == {*range(8)}
+    assert not ran[0] & ran[3]
+    shorter = S.improve(start, HEAVY, change=["homes"], objective="longest_stage", seconds=0.3)
+    assert shorter.lower_bound == pytest.approx(found.lower_bound)
+
+
+def test_a_limit_holds_where_microbatches_move() -> None:
+    start = replace(made("1f1b"), placement=S.Placement.of((0, 3), 1, 2, (3, 0)))
+    found = S.improve(start, HEAVY, 4, change=["homes", "recompute"], seconds=0.5)
+    assert max(S.simulate(found, HEAVY).peak_activations()) <= 4
+    assert found.value <= S.improve(start, HEAVY, 4, seconds=0.5).value
+
+
+def test_a_slow_mesh_gets_fewer_microbatches() -> None:
+    costs = S.Costs(hop=0.1, speed=[1, 1, 1, 0.6])
+    found = S.improve(made("chimera"), costs, change=["homes"], seconds=1)
+    assert S.improve(made("chimera"), costs, seconds=1).value > 39 > found.value >= found.lower_bound
+    weights = [sum(task.kind == "forward" for task in order) for order in found.orders]
+    assert weights[3] < weights[0]
+
+
+@pytest.mark.parametrize("text", [SPREAD, TAKEN])
+def test_what_is_not_at_home_alone_stays(text: str) -> None:
+    """Of a spread stage each mesh runs its part; what a peer takes is where its stage is not."""
+    schedule = S.parse(text)
+    found = S.improve(schedule, COSTS, change=["homes"], seconds=0.1)
+    assert [sorted(map(str, order)) for order in found.orders] == [sorted(map(str, each)) for each in schedule.orders]
+
+
+def test_an_optimizer_stays_and_fused_tasks_too() -> None:
+    text = """schedule: both
+placement: 0+1 1
+kind optimizer: ?backward#all; time 0.7
+mesh 0: 0F0 0F1 . 0B0 0B1 0optimizer0
+mesh 1: 1F0 1F1+1B0 1B1
+"""
+    schedule = S.parse(text)
+    assert str(S.improve(schedule, COSTS, change=["homes"], seconds=0.2)).count("0optimizer0") == 1
+    dual = S.make("dualpipe", meshes=2, microbatches=4)
+    found = S.improve(dual, COSTS, change=["homes"], seconds=0.2)
+    assert {cell for row in dual.cells for cell in row if cell[1:]} == {c for row in found.cells for c in row if c[1:]}
 
 
 def test_the_bound_knows_what_is_fused_already() -> None:

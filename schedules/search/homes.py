@@ -1,0 +1,123 @@
+"""Other homes for the microbatches of stages that several meshes hold: of all these stages, or of one of them.
+
+All that a mesh does for a stage and a microbatch moves together, so that no residuals are sent, and takes its place in
+the order of the other mesh by the time at which it ran where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from graphlib import TopologicalSorter
+from itertools import pairwise
+from typing import TypeAlias
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.kinds import ALL
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.cells import Cells
+from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.task import Cell
+
+_Homes: TypeAlias = dict[tuple[int, int], int]
+"""Where a stage runs a microbatch: (stage, microbatch) -> mesh."""
+
+
+def at_other_homes(schedule: Schedule, costs: Costs) -> Iterator[list[list[Cell]]]:
+    """Yield the cells of each mesh after a move: of a microbatch, of two that change ways, or of one at one stage.
+
+    What is fused with other stages or microbatches stays, and what is not all on one mesh; costs say when cells run.
+    A mesh may wait forever in some of these orders.
+    """
+    moves = list(_moves(schedule))
+    starts = _starts(schedule, costs) if moves else []
+    for homes in moves:
+        rows: list[list[Cell]] = [[] for _ in schedule.cells]
+        times: list[list[float]] = [[] for _ in schedule.cells]
+        moved: list[tuple[float, int, Cell]] = []
+        for mesh, row in enumerate(schedule.cells):
+            for cell, start in zip(row, starts[mesh], strict=True):
+                home = homes.get((cell[0].stage, cell[0].microbatch), mesh)
+                if home != mesh:
+                    moved.append((start, home, cell))
+                else:
+                    rows[mesh].append(cell)
+                    times[mesh].append(start)
+        for start, home, cell in sorted(moved, key=lambda each: each[0]):
+            at = next((at for at, other in enumerate(times[home]) if other > start), len(times[home]))
+            rows[home].insert(at, cell)
+            times[home].insert(at, start)
+        yield rows
+
+
+def _moves(schedule: Schedule) -> Iterator[_Homes]:
+    """Yield what changes its home."""
+    now, homes = _movable(schedule), schedule.placement.homes
+
+    def further(way: tuple[int, int], ahead: int) -> int:
+        own = homes[way[0]]
+        return own[(own.index(now[way]) + ahead) % len(own)]
+
+    count, microbatches = max(map(len, homes)), range(schedule.microbatches)
+    for microbatch in microbatches:
+        for ahead in range(1, count):
+            yield {way: further(way, ahead) for way in now if way[1] == microbatch}
+    for one, other in pairwise(microbatches):
+        swapped = {(stage, of): now.get((stage, one + other - of)) for stage, of in now if of in (one, other)}
+        if any(home not in (None, now[way]) for way, home in swapped.items()):
+            yield {way: home for way, home in swapped.items() if home is not None}
+    for way in now:
+        for ahead in range(1, len(homes[way[0]])):
+            yield {way: further(way, ahead)}
+
+
+def _movable(schedule: Schedule) -> _Homes:
+    """Where each runs that may run elsewhere."""
+    homes, spread, rules = schedule.placement.homes, schedule.placement.spread, schedule.rules
+    found: _Homes = {}
+    fixed: set[tuple[int, int]] = set()
+    for mesh, row in enumerate(schedule.cells):
+        for cell in row:
+            ways = {(task.stage, task.microbatch) for task in cell}
+            waits_for_all = any(need.microbatch == ALL for task in cell for need in rules[task.kind].needs)
+            if len(ways) > 1 or waits_for_all:
+                fixed |= ways
+            for way in ways:
+                if found.setdefault(way, mesh) != mesh or mesh not in homes[way[0]] or way[0] in spread:
+                    fixed.add(way)
+    return {way: home for way, home in found.items() if len(homes[way[0]]) > 1 and way not in fixed}
+
+
+def _starts(schedule: Schedule, costs: Costs) -> list[list[float]]:
+    """For each mesh when each of its cells begins."""
+    graph, run = schedule.graph, simulate(schedule, costs).run
+    return [[run.starts[number] for number in row if graph.spans[number]] for row in graph.rows]
+
+
+def bound_at_any_home(schedule: Schedule, costs: Costs, cells: Cells) -> float:
+    """No order of the cells is better, wherever microbatches run: all meshes share the work, and hops take no time."""
+    times = [time * share for time, share in zip(cells.times, _least_shares(schedule, costs), strict=True)]
+    work = math.fsum(time for cell, time in enumerate(times) if cell not in cells.asides) / schedule.meshes
+    if cells.objective == "longest_stage":
+        return work
+    needs: Mapping[int, set[int]] = {
+        cell: {*(before - cells.asides), *(need for need, _ in waits)}
+        for cell, (before, waits) in enumerate(zip(cells.needed, cells.waits, strict=True))
+    }
+    ends = [0.0] * len(times)
+    for cell in TopologicalSorter(needs).static_order():
+        ends[cell] = times[cell] + max((ends[need] for need in needs[cell]), default=0.0)
+    return max(work, *ends)
+
+
+def _least_shares(schedule: Schedule, costs: Costs) -> Iterator[float]:
+    """For each cell the share of its time that it takes on the fastest home of its stages."""
+    kinds = {task.kind for task in schedule}
+    times = {kind: [costs.on_mesh(kind, mesh, schedule) for mesh in range(schedule.meshes)] for kind in kinds}
+    for mesh, row in enumerate(schedule.cells):
+        for cell in row:
+            shares = [1.0]
+            for task in cell:
+                here, *there = (times[task.kind][m][task.stage] for m in (mesh, *schedule.placement.homes[task.stage]))
+                shares += [time / here for time in there if here]
+            yield min(shares)
