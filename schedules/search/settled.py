@@ -53,7 +53,8 @@ class Settled(ABC):
                 self.mesh_of[cell] = mesh
         self.levels: list[list[float]] = [[0.0] * len(row) for row in self.rows]
         for mesh, row in enumerate(self.rows):
-            self._place(mesh, 0, row)
+            if row:
+                self._place(mesh, 0, row)
 
     def _place(self, mesh: int, first: int, window: Sequence[int]) -> None:
         """Put cells there in the order of a mesh."""
@@ -148,7 +149,8 @@ class Partly(Settled):
 
     def __init__(self, cells: Cells) -> None:
         count, meshes = len(cells.times), len(cells.rows)
-        self.places, self.before, self.after = [0] * count, [0] * (count + meshes), [0] * (count + meshes)
+        edges = range(count, count + meshes)  # a mesh that has nothing to do stands beside itself
+        self.places, self.before, self.after = [0] * count, [*[0] * count, *edges], [*[0] * count, *edges]
         super().__init__(cells)
         self.users: list[list[tuple[int, float]]] = [[] for _ in range(count)]
         for cell, waits in enumerate(cells.waits):

@@ -268,6 +268,14 @@ def test_a_slow_mesh_gets_fewer_microbatches() -> None:
     assert weights[3] < weights[0]
 
 
+@pytest.mark.parametrize("objective", ["makespan", "longest_stage"])
+def test_a_mesh_that_has_nothing_to_do_at_first(objective: Any) -> None:
+    alone = S.make("1f1b", meshes=1, microbatches=4)
+    start = S.Schedule.of("idle", S.Placement.of((0, 1)), [*alone.cells, ()])
+    assert S.improve(start, objective=objective, seconds=0.05).value == 12
+    assert S.improve(start, objective=objective, change=["homes"], seconds=0.05).value == 6
+
+
 @pytest.mark.parametrize("text", [SPREAD, TAKEN])
 def test_what_is_not_at_home_alone_stays(text: str) -> None:
     """Of a spread stage each mesh runs its part; what a peer takes is where its stage is not."""
