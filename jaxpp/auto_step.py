@@ -18,7 +18,8 @@ from jaxpp.backend import CompiledProgram
 from jaxpp.compatibility.times import current_times
 from jaxpp.hlo_passes import PassError
 from jaxpp.ir.errors import ProgramError
-from jaxpp.partitioning import LayeredStep, Layers
+from jaxpp.layered_step import LayeredStep
+from jaxpp.layers import Layers
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen

@@ -16,6 +16,8 @@ from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
+from jaxpp.layered_step import LayeredStep
+from jaxpp.layers import Layers
 from jaxpp.lowering.arguments import StaticArguments, positional_names, resolve_static
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
@@ -23,7 +25,7 @@ from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.lowering.train_loop import OneStep, TrainLoop, lower_step
 from jaxpp.memory_limit import Limit, limit_text
-from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
+from jaxpp.partitioning import array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import ScheduleLike
@@ -309,7 +311,7 @@ class MpmdFunction:
 
     def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Limit) -> tuple[AutoLowered, list[Any]]:
         """This step, to be tuned with these arguments, and their leaves: for `jaxpp.tune`; nothing is donated."""
-        lowered = self._lower_undonated(args)
+        lowered = self._lower_alive(args)
         passes = {name: value for name, value in self._passes.items() if name not in ("cuts", "schedule")}
         if memory_limit is not None:
             passes["memory_limit"] = limit_text(memory_limit, self._mesh.mpmd_dim)
@@ -327,21 +329,24 @@ class MpmdFunction:
 
         One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.
         """
-        lowered = self._lower_undonated(args, operations={})
-        step = LayeredStep(lowered, self._compiler_options, self._passes, "partition")
+        lowered = self._lower_alive(args, operations={})
+        own = functools.cache(lambda: self._lower_alive(args, donates=True, operations={}))
+        step = LayeredStep(lowered, self._compiler_options, self._passes, "partition", own)
         if not self._mesh.is_present:
             return step.layers()
         leaves = self._split(args, {})[1]
         return step.layers(step.compiled.executable.trace([array_of(leaf) for leaf in leaves])[1])
 
-    def _lower_undonated(self, args: Sequence[Any], **options: Any) -> Lowered:
-        """This step for these arguments, which it leaves alive."""
+    def _lower_alive(self, args: Sequence[Any], *, donates: bool = False, **options: Any) -> Lowered:
+        """This step for these arguments, which it leaves alive, unless `donates` says that what is donated is so."""
         if isinstance(self._fun, TrainLoop):
             raise ValueError(
                 "a train_loop can't be measured: give the step that it runs, mpmd_jit_with_loop(step, mesh)"
             )
         described = jax.tree.map(_described, plain(args))
-        options = {**self._options, "donate_argnums": None, "donate_argnames": None, **options}
+        options = {**self._options, **options}
+        if not donates:
+            options |= {"donate_argnums": None, "donate_argnames": None}
         return lower_step(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:

@@ -13,8 +13,9 @@ import jax
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers
 from jaxpp.hlo_passes.program.verify_program import limits_of
+from jaxpp.layered_step import LayeredStep, cuts_of_layers, loop_of_layers
+from jaxpp.layers import Layers
 from jaxpp.lowering.lower import Lowered
-from jaxpp.partitioning import LayeredStep, Layers, cuts_of_layers, loop_of_layers
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO

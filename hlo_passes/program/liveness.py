@@ -42,6 +42,15 @@ def peaks_of(program: Program) -> list[Peak]:
     return peaks
 
 
+def loop_peaks(program: Program) -> list[int]:
+    """The most bytes at once on each device of each mesh until its last task, without what comes after the loop."""
+    lasts = [
+        max((at for at, each in enumerate(line) if isinstance(each, Call) and each.tasks), default=-1)
+        for line in program.sequences
+    ]
+    return [_bytes_on(program, mesh, last + 1)[0] for mesh, last in enumerate(lasts)]
+
+
 def _lent(program: Program) -> Set[Unit]:
     """The (stage, microbatch, slice) of which one mesh runs the forward and another one the backward."""
     forwards: dict[Unit, int] = {}
@@ -70,9 +79,9 @@ def _activations_on(program: Program, mesh: int, remade: Set[Unit], lent: Set[Un
     return _Activations(sequence, program.registers[mesh], remade, lent, gathered, several)
 
 
-def _bytes_on(program: Program, mesh: int) -> list[int]:
-    """The peak in the memory of the devices, and in that of the host."""
-    sequence = program.sequences[mesh]
+def _bytes_on(program: Program, mesh: int, count: int | None = None) -> list[int]:
+    """The peak in the memory of the devices, and in that of the host; of the first `count` instructions, if given."""
+    sequence = program.sequences[mesh][:count]
     specs = program.registers[mesh]
     keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
     sizes = {key: program.shard_bytes(mesh, spec) for key, spec in dict(zip(keys, specs, strict=True)).items()}

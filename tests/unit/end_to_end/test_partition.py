@@ -2,7 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -129,6 +129,52 @@ def test_bytes_on_meshes_of_different_size(sharded: bool) -> None:
     assert max(compiled.program().peak_bytes) <= limit * 1.01
 
 
+def scanned(params: Any, microbatch: Any) -> jax.Array:
+    def body(x: Any, layer: Any) -> Any:
+        up, down = layer
+        return jaxpp.mark_stage_end(jnp.tanh(x @ up) @ down), None
+
+    return jnp.mean((jax.lax.scan(body, microbatch["x"], params)[0] - microbatch["y"]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares"), [((2, 1), (1.1, 0.95, 0.85)), ((1, 2, 4), (1.1, 0.95)), ((1, 1), (0.95, 0.8))]
+)
+def test_what_is_found_within_a_limit_fits(sizes: tuple[int, ...], shares: tuple[float, ...]) -> None:
+    """Also where each mesh has a whole stack, as meshes differ in size; shares are of what 1F1B on equal cuts needs."""
+    devices = np.array(target("cpu", devices=7).devices)
+    meshes = [Mesh(row.reshape(1, -1), ("mpmd", "data")) for row in np.split(devices[: sum(sizes)], np.cumsum(sizes))]
+    layers = 9 if len(sizes) == 3 else 8
+    data, params = batch(8, 16), (jnp.ones((layers, 8, 2048)), jnp.ones((layers, 2048, 8)))
+
+    def peak(cuts: Any, schedule: Any = "1f1b") -> int:
+        train = partial(STEP, schedule=schedule, loss=scanned)
+        step = jaxpp.mpmd_jit_with_loop(train, mpmd_mesh, donate_argnums=0, cuts=cuts)
+        return max(step.lower(params, data).program().peak_bytes)
+
+    mpmd_mesh = jaxpp.MpmdMesh.of(meshes[: len(sizes)])
+    whole = peak([layers // len(sizes)] * len(sizes))
+    train = partial(STEP, schedule="1f1b", loss=scanned)
+    measured = jaxpp.mpmd_jit_with_loop(train, mpmd_mesh, donate_argnums=0).measure_layers(params, data)
+    for share in shares:
+        limit = int(share * whole)
+        found = measured.partition(str(limit), seconds=0.1)
+        assert peak(found, found.schedule) <= limit
+
+
+def test_a_program_that_needs_more_than_is_reckoned() -> None:
+    """Two halves of a backward hold more than a whole one, which is taken then; where nothing helps it is said."""
+    step, _ = planned()
+    params, data = heavy_last(7), batch(8, 16)
+    measured, limit = step.measure_layers(params, data), 1034147
+    found = measured.partition(str(limit), seconds=0.1)
+    assert max(measured.peaks(found.cuts, found.schedule)[1]) <= limit
+    never = replace(measured, peaks=lambda *_: ([0, 0], [10**9, 10**9 + 5]))
+    text = "the best that was found needs 1,000,000,005 bytes on mesh 1, its limit is 999,999,999"
+    with pytest.raises(S.ScheduleError, match=f"^partition: no cuts fit the memory: {text}$"):
+        never.partition(str(10**9 - 1), seconds=0.05)
+
+
 def events_of(step: CompiledStep, seconds: Callable[[int, int], float]) -> list[Event]:
     """A traced step whose tasks take the given time of their mesh and microbatch."""
     return [
@@ -196,7 +242,12 @@ def test_layers_that_are_a_graph_run_side_by_side() -> None:
     layers = jaxpp.mpmd_jit_with_loop(train, make_mesh(3)).measure_layers(weights(3), batch(4))
     assert layers.reads == ((), (), (0, 1))
     costs = S.Costs(forward=[1.0] * 3, input_grad=[1.0] * 3, weight_grad=[1.0] * 3, activation_bytes=[8.0] * 3)
-    layers = replace(layers, costs=costs, resident=[[100.0] * 3] * 3)
+
+    def peaks(cuts: Sequence[int], order: S.Schedule) -> Any:
+        kept = S.simulate(order, costs.cut(cuts)).peak_bytes()
+        return ([100 * size + each for size, each in zip(cuts, kept, strict=True)],) * 2
+
+    layers = replace(layers, costs=costs, resident=[[100.0] * 3] * 3, peaks=peaks)
     found, chain = (each.partition("200", seconds=0.1) for each in (layers, replace(layers, reads=((), (0,), (1,)))))
     assert (found.cuts, found.schedule.placement.after) == ((1, 1, 1), ((), (), (0, 1)))
     assert found.lower_bound <= found.value < chain.value

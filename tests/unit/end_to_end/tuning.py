@@ -7,7 +7,8 @@ from typing import Any
 from unittest import mock
 
 from jaxpp.auto_step import AutoStep
-from jaxpp.partitioning import LayeredStep, Layers
+from jaxpp.layered_step import LayeredStep
+from jaxpp.layers import Layers
 from jaxpp.schedules import Costs
 from jaxpp.ways import Ways
 
