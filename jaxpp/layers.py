@@ -20,7 +20,7 @@ Peaks: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """For each mesh the most bytes that each of its devices needs at once: until the end of the loop, and in all."""
 
 _ROUNDS: Final = 3
-"""How often cuts are looked for again where the program of what was found needs more memory than was reckoned."""
+"""How often cuts are looked for where the program of what was found needs more memory than was reckoned."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,20 @@ class Layers:
         if not memory_limit:
             return self._within([math.inf] * len(self.shares), **options)
         limits, known = limits_of(memory_limit, len(self.shares)), self._not_reckoned
-        for _ in range(_ROUNDS):
+        rounds = 0
+        while True:
             found = self._within(list(map(operator.sub, limits, known)), **options)
             needed = self.peaks(found.cuts, found.schedule)[1]
             over = list(map(operator.sub, needed, limits))
+            rounds += 1
             if max(over) <= 0:
                 return found
+            if rounds == _ROUNDS:
+                mesh = over.index(max(over))
+                needs, has = f"needs {needed[mesh]:,} bytes on mesh {mesh}", f"its limit is {limits[mesh]:,}"
+                raise ScheduleError(f"partition: no cuts fit the memory: the best that was found {needs}, {has}")
             more = map(operator.sub, needed, self._reckoned(found.cuts, found.schedule))
-            known = [each if more_here > 0 else old for each, old, more_here in zip(more, known, over, strict=True)]
-        mesh = over.index(max(over))
-        needs, has = f"needs {needed[mesh]:,} bytes on mesh {mesh}", f"its limit is {limits[mesh]:,}"
-        raise ScheduleError(f"partition: no cuts fit the memory: the best that was found {needs}, {has}")
+            known = [new if is_over > 0 else old for new, old, is_over in zip(more, known, over, strict=True)]
 
     @cached_property
     def _not_reckoned(self) -> list[float]:

@@ -130,9 +130,10 @@ class Ways:
         """
         found: list[schedules.Partition] = []
         limit, cuts = self.memory_limit or str(self.room or ""), self.first.cuts
+        rows = ((layers, 1), (layers, None), (layers.cut(cuts), 1))
         for split_backward in (True, False):
             options: dict[str, Any] = {"split_backward": split_backward, "seconds": self.seconds / 6}
-            for row, chunks in ((layers, 1), (layers, None), (layers.cut(cuts), 1)):
+            for row, chunks in rows:
                 with suppress(ScheduleError):  # nothing fits
                     each = row.partition(limit, chunks=chunks, **options)
                     found.append(each if row is layers else replace(each, cuts=cuts))

@@ -25,6 +25,8 @@ from jaxpp.schedules.search.cuts import Cuts, all_cuts, beside, best_cuts, even_
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.keep_less import fits_bytes, keep_less
+from jaxpp.schedules.search.layer_row import LayerRow, empty_of
+from jaxpp.schedules.search.room import with_room
 from jaxpp.schedules.search.search import Running, Try
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement
@@ -56,69 +58,6 @@ _KINDS: Final = 1000
 
 _NEIGHBOURS: Final = 6
 """As many neighbours for each stage are looked at: those with the most even loads."""
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """The layers, and what holds for all cuts of them.
-
-    Attributes:
-        costs: a list for each kind of task, with a number for each layer.
-        microbatches: how many there are.
-        memory: the limits.
-        resident: the bytes of each layer that are there at all times, mesh by mesh.
-        split_backward: whether backwards are cut in two.
-    """
-
-    costs: Costs
-    microbatches: int
-    memory: MemoryLimits
-    resident: tuple[tuple[float, ...], ...]
-    split_backward: bool
-
-    @property
-    def in_bytes(self) -> bool:
-        """Whether bytes are limited."""
-        return self.memory.released_at is None and min(self.memory.limits) < math.inf
-
-    def of(self, kind: str) -> list[float]:
-        """The times of one kind of task, of each layer on a mesh of speed 1."""
-        layers = Placement.of(*[0] * (self.costs.stages or 1))
-        return replace(self.costs, speed=1.0).at_home(kind, Schedule("layers", layers, ((),)))
-
-    @cached_property
-    def times(self) -> list[float]:
-        """Of each layer the time of all that a microbatch does there."""
-        kinds = ("forward", "input_grad", "weight_grad") if self.split_backward else ("forward", "backward")
-        return [sum(each) for each in zip(*map(self.of, kinds), strict=True)]
-
-    @cached_property
-    def chain(self) -> list[float]:
-        """Of each layer the time of a microbatch on its way up and down again."""
-        if not self.split_backward:
-            return self.times
-        return [sum(each) for each in zip(self.of("forward"), self.of("input_grad"), strict=True)]
-
-    def why_nothing_fits(self, shape: Placement) -> str:
-        """What a refusal says: what the layers take, and what there is."""
-        if not self.in_bytes:
-            return ": a mesh keeps at least 1 microbatch"
-        layers = Schedule("layers", Placement.of(*[0] * (self.costs.stages or 1)), ((),))
-        kept, there = math.fsum(self.costs.bytes("activation_bytes", layers)), math.fsum(map(min, self.resident))
-        has = f"the {shape.meshes} meshes have {math.fsum(self.memory.limits):,.0f}"
-        return (
-            f", even if every stage recomputes: all layers take {there:,.0f} bytes at all times, and one microbatch "
-            f"{kept:,.0f}; {has}"
-        )
-
-    def left(self, shape: Placement, cuts: Cuts) -> list[float]:
-        """The limit of each mesh, less what is always there."""
-        limits, first = list(self.memory.limits), 0
-        for stage, size in enumerate(cuts):
-            mesh = shape[stage]
-            limits[mesh] -= math.fsum(layer[mesh] for layer in self.resident[first : first + size])
-            first += size
-        return limits
 
 
 @dataclass(frozen=True)
@@ -226,11 +165,11 @@ class Cutting:
 
     @cached_property
     def _speeds(self) -> list[float]:
-        return self.row.costs.per_mesh("speed", _empty(self.shape))
+        return self.row.costs.per_mesh("speed", empty_of(self.shape))
 
     @property
     def _least_hop(self) -> float:
-        rows = self.row.costs.pair("hop", _empty(self.shape))
+        rows = self.row.costs.pair("hop", empty_of(self.shape))
         return min((hop for a, row in enumerate(rows) for b, hop in enumerate(row) if a != b), default=0.0)
 
     def _loads(self) -> NDArray[np.float64]:
@@ -343,7 +282,7 @@ class Cutting:
         """The choices of stages that recompute: none; where bytes are limited, those that 1F1B has no room for; all."""
         if not self.row.in_bytes:
             return [()]
-        sizes = self.row.costs.cut(cuts).bytes("activation_bytes", _empty(self.shape))
+        sizes = self.row.costs.cut(cuts).bytes("activation_bytes", empty_of(self.shape))
         left, stages = self.row.left(self.shape, cuts), range(self.shape.stages)
         flying = [min(self.row.microbatches, self.shape.stages - stage) for stage in stages]
         kept = [0.0] * self.shape.meshes
@@ -386,7 +325,10 @@ class Cutting:
         if self.row.in_bytes and (best is None or best.value > self.bound * (1 + TOLERANCE)):
             found = self._finished(found, until=_KEPT_LESS * self.effort.seconds)
         if not found and self.row.in_bytes:
-            found = sorted(islice(self._kept_less(self._with_room(), math.inf), _FINISHED), key=lambda each: each[2])
+            found = sorted(
+                islice(self._kept_less(with_room(self.row, self.shape, self._starts()), math.inf), _FINISHED),
+                key=lambda each: each[2],
+            )
         if not found:
             why = self.row.why_nothing_fits(self.shape)
             raise ScheduleError(f"partition: no cuts fit the memory{why}")
@@ -413,40 +355,6 @@ class Cutting:
             near = sorted(beside(found[0][0]), key=self._unevenness)[:_FINISHED]
             choices = [cuts for cuts in near if cuts not in self.finished]
 
-    def _with_room(self) -> Iterator[Cuts]:
-        """Cuts on which one microbatch fits if every stage recomputes, those with most room first.
-
-        All of few; of many those that moves of single layers make of the starts.
-        """
-        layers, stages = len(self.row.times), self.shape.stages
-        if math.comb(layers - 1, stages - 1) <= _FEW:
-            choices = list(all_cuts(layers, stages))
-        else:
-            choices = [self._roomiest(cuts) for cuts in dict.fromkeys(self._starts())]
-        yield from (cuts for cuts in sorted(set(choices), key=self._lack) if self._lack(cuts) <= TOLERANCE)
-
-    def _roomiest(self, cuts: Cuts) -> Cuts:
-        """The cuts after moves of single layers, for as long as these leave more room."""
-        while True:
-            better = min(beside(cuts), key=self._lack, default=cuts)
-            if self._lack(better) >= self._lack(cuts):
-                return cuts
-            cuts = better
-
-    def _lack(self, cuts: Cuts) -> float:
-        """What the mesh with the least room lacks for one microbatch if every stage recomputes.
-
-        A share of its limit; below 0 where there is more than that.
-        """
-        sizes, left = byte_sizes(_empty(self.shape), self.row.costs.cut(cuts)), self.row.left(self.shape, cuts)
-        lacks: list[float] = []
-        for mesh, limit in enumerate(self.row.memory.limits):
-            stages = self.shape.stages_of(mesh)
-            inputs = math.fsum(sizes.input[stage] for stage in stages)
-            again = max(sizes.activation[stage] - sizes.input[stage] for stage in stages)
-            lacks.append((inputs + again - left[mesh]) / limit if limit < math.inf else -1.0)
-        return max(lacks)
-
     def _kept_less(self, choices: Iterable[Cuts], until: float) -> Iterator[_Finished]:
         """Fast schedules on these cuts that need more memory, with what each stage does to keep less.
 
@@ -464,6 +372,8 @@ class Cutting:
             Running([tried], self.effort.part(SHARES[0] * self.effort.seconds), self.rng, None).run()
             made = Schedule("search", self.shape, tuple(map(tuple, problem.tasks(tried.orders))))
             plans = [made, *(p for p in published(self.shape, problem.microbatches, costs) if problem.orders(p))]
+            if not fits:  # what keeps least
+                plans.append(replace(made, orders=tuple(map(tuple, problem.tasks(problem.one_by_one)))))
             left = _FINISHED
             for plan in sorted(plans, key=lambda plan: simulate(plan, costs).makespan):
                 if min(limits) <= 0 or not left or (fits and self.effort.spent >= until):
@@ -474,16 +384,12 @@ class Cutting:
                     yield cuts, kept, simulate(kept, replace(costs, contention=False)).makespan
 
 
-def _empty(shape: Placement) -> Schedule:
-    return Schedule("partition", shape, ((),) * shape.meshes)
-
-
 def _recomputing(problem: Problem, costs: Costs, again: Sequence[int], careful: bool) -> Problem:
     """The problem where some stages run their forward again, right before their backward, and keep their input alone.
 
     What there is only while they do, or (careful) while their forward runs, is taken from the limit of the mesh.
     """
-    empty = _empty(problem.placement)
+    empty = empty_of(problem.placement)
     sizes, times = byte_sizes(empty, costs), costs.at_home("recompute", empty)
     problem = replace(problem, times=list(problem.times), memory=list(problem.memory), limits=list(problem.limits))
     beside = [0.0] * problem.meshes

@@ -16,10 +16,11 @@ from jaxpp.schedules.report import Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.candidates import placements
 from jaxpp.schedules.search.cuts import Cuts
-from jaxpp.schedules.search.cutting import SHARES, Cutting, LayerRow
+from jaxpp.schedules.search.cutting import SHARES, Cutting
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
+from jaxpp.schedules.search.layer_row import LayerRow
 from jaxpp.schedules.task import Placement
 
 

@@ -1,9 +1,10 @@
 """Where to cut: published cases, all cuts of small rows of layers, limits, what is refused."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import partial
+from itertools import accumulate, pairwise, product
 from random import Random
 from typing import Any
 
@@ -14,9 +15,10 @@ from jaxpp import schedules as S
 from jaxpp.schedules import Costs, ScheduleError
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, least_time, spans
-from jaxpp.schedules.search.cutting import Cutting, LayerRow
+from jaxpp.schedules.search.cutting import Cutting
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.keep_less import keep_less
+from jaxpp.schedules.search.layer_row import LayerRow
 
 
 def alike(layers: Sequence[float], **others: Any) -> Costs:
@@ -173,6 +175,59 @@ def test_little_more_than_the_least_room_of_two_stages_per_mesh(split: bool):
     assert found.value == pytest.approx(report.makespan)
     with pytest.raises(ScheduleError, match="no cuts fit the memory, even if every stage recomputes"):
         S.partition(costs, 2, 6, memory_bytes=15, seconds=0.2, **options)
+
+
+KEPT = [1.0, 1, 1, 20, 3, 1, 20, 1, 1, 1, 7.5, 7.5, 20, 1, 1]
+THERE = [0.0, 0, 1, 1, 1, 1, 10, 10, 1, 1, 1, 1, 4, 10, 0]
+
+
+@pytest.mark.parametrize(
+    ("placement", "meshes", "kept", "there", "least"),
+    [
+        ("looped", 2, [1.0, 1, 3, 20, 1], [1.0, 1, 0, 10, 0], 31),
+        ("v", 2, [1.0, 1, 3, 1, 20, 3], [1.0, 1, 10, 0, 0, 10], 27),
+        ("v", 3, KEPT, THERE, 36),  # 2,002 ways
+        ("linear", 6, KEPT, THERE, 31),
+    ],
+)
+def test_the_least_memory_that_there_may_be(
+    placement: str, meshes: int, kept: list[float], there: list[float], least: float
+) -> None:
+    """One microbatch after the other, and all of its forwards again; of all cuts the least, by trying them."""
+    times = [1.0] * len(kept)
+    costs = S.Costs(times, times, times, activation_bytes=kept, message_bytes=[min(size, 0.5) for size in kept])
+    chunks = 1 if placement == "linear" else 2
+    options: dict[str, Any] = {"placement": placement, "chunks": chunks, "resident_bytes": there, "seconds": 0.05}
+    shape = S.Placement.of(*SHAPES[placement](meshes))
+    row = partial(least_bytes, shape, costs, there)
+    assert min(map(row, all_cuts(len(kept), shape.stages))) == least
+    found = S.partition(costs, meshes, 3, memory_bytes=least, **options)
+    peaks = S.simulate(found.schedule, found.costs).peak_bytes()
+    ends = [0, *accumulate(found.cuts)]
+    for stage, (start, end) in enumerate(pairwise(ends)):
+        peaks[found.schedule.placement[stage]] += sum(there[start:end])
+    assert max(peaks) == pytest.approx(least)
+    with pytest.raises(ScheduleError, match="no cuts fit the memory, even if every stage recomputes"):
+        S.partition(costs, meshes, 3, memory_bytes=least - 0.1, **options)
+
+
+SHAPES: dict[str, Callable[[int], Sequence[int]]] = {
+    "linear": range,
+    "looped": lambda meshes: [*range(meshes)] * 2,
+    "v": lambda meshes: [*range(meshes), *reversed(range(meshes))],
+}
+
+
+def least_bytes(shape: S.Placement, costs: S.Costs, there: Sequence[float], cuts: Sequence[int]) -> float:
+    """What the fullest mesh keeps where one microbatch after the other recomputes everywhere."""
+    up = [S.Task("forward", stage, 0) for stage in range(shape.stages)]
+    rows: list[list[S.Task]] = [[] for _ in range(shape.meshes)]
+    for task in (*up, *(S.Task("backward", task.stage, 0) for task in reversed(up))):
+        rows[shape[task.stage]].append(task)
+    peaks = S.simulate(S.recompute(S.Schedule.of("one", shape, rows)), costs.cut(cuts)).peak_bytes()
+    for stage, (start, end) in enumerate(pairwise([0, *accumulate(cuts)])):
+        peaks[shape[stage]] += sum(there[start:end])
+    return max(peaks)
 
 
 @pytest.mark.filterwarnings("error")
