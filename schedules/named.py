@@ -373,13 +373,22 @@ class Vocab1F1B(_Vocabulary, published="vocab-1f1b"):
 
     Attributes:
         ahead: how many more microbatches a mesh keeps than in 1F1B.
+        slices: slices per microbatch.
     """
 
     ahead: int = 2
+    slices: int = 1
 
 
+@dataclass(frozen=True)
 class VocabVHalf(_Vocabulary, published="vocab-v-half"):
-    """Half of 1F1B's memory, with the vocabulary spread, 3p + 1 stages or 4p + 1 (see `vocab_v_half`)."""
+    """Half of 1F1B's memory, with the vocabulary spread, 3p + 1 stages or 4p + 1 (see `vocab_v_half`).
+
+    Attributes:
+        slices: slices per microbatch.
+    """
+
+    slices: int = 1
 
     def _layers(self, meshes: int) -> Placement:
         return Placement.waves(meshes, 2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from jaxpp.schedules.check import check
@@ -33,6 +34,7 @@ def by_priority(
     in_flight: Callable[[int], int] | None = None,
     mesh_of: Callable[[Task], int] | None = None,
     costs: Costs | None = None,
+    slices: int = 1,
 ) -> Schedule:
     """Whenever a mesh is free it runs, of what is ready, the task of the lowest priority number.
 
@@ -45,11 +47,13 @@ def by_priority(
         microbatches: at least 1.
         priority: of a task: a number, or a tuple to compare; ties go to the lower microbatch, then the higher stage.
         tasks: the kinds that every stage runs for every microbatch; a user's as `Kind`.
-        limit: for each stage the most activations that a mesh keeps alive of it: no forward starts beyond it.
+        limit: for each stage the most activations that a mesh keeps alive of it, of slices where there are several: no
+            forward starts beyond it.
         in_flight: likewise the most microbatches of which the forward has begun and the input gradient has not ended,
             where weight gradients may come later than that.
         mesh_of: the mesh of a task, where its stage is on several.
         costs: times of the tasks; by default F, I and W take equally long, and B as long as two.
+        slices: into how many the sequence of each microbatch is cut; a slice takes an equal share of the time.
 
     Raises:
         ScheduleError: a count is below 1, the kinds do not make a valid schedule, the limits let nothing run on, or the
@@ -59,8 +63,10 @@ def by_priority(
     costs.refuse_sizes("by_priority")
     costs = replace(costs, microbatches=())
     kinds = {kind if isinstance(kind, str) else kind.name: kind for kind in tasks}
+    parts = range(whole_number(slices, "slices", least=1))
     types = [
-        [Task(kind, stage, mb) for mb in range(microbatches)] for kind in kinds for stage in range(placement.stages)
+        [Task(kind, stage, mb, part) for mb in range(microbatches)]
+        for kind, stage, part in product(kinds, range(placement.stages), parts)
     ]
     homes = [_homes(name, placement, tasks, mesh_of) for tasks in types]
     rows: list[list[Task]] = [[] for _ in range(placement.meshes)]
@@ -108,7 +114,7 @@ class _ByPriority(Dispatch):
         limit: Callable[[int], int] | None,
         in_flight: Callable[[int], int] | None,
     ) -> None:
-        self.types, self.preferred = types, preferred
+        self.types, self.preferred, self.stages = types, preferred, [tasks[0].stage for tasks in types]
         graph = first.graph
         type_of = {tasks[0]: each for each, tasks in enumerate(types)}
         numbers = [type_of[task] for task in graph.tasks]
@@ -120,7 +126,7 @@ class _ByPriority(Dispatch):
                 users[numbers[need]].append(each)
         tracks = {numbers[number]: graph.tracks[number] for number in graph.asides}
         super().__init__(times, [0.0] * len(types), users, homes, first.meshes, tracks)
-        forwards = {tasks[0].stage: each for each, tasks in enumerate(types) if tasks[0].kind == "forward"}
+        forwards = {tasks[0].unit: each for each, tasks in enumerate(types) if tasks[0].kind == "forward"}
         # Each limit counts activations from the forward that makes them to the last type of its stage, or its gradient.
         kinds = graph.numbers.keys()
         ends = (
@@ -128,12 +134,12 @@ class _ByPriority(Dispatch):
             "input_grad" if "input_grad" in kinds else "backward",
         )
         given = [(most, end) for most, end in zip((limit, in_flight), ends, strict=True) if most]
-        self.limits = {each: [most(stage) for most, _ in given] for stage, each in forwards.items()}
+        self.limits = {each: [most(stage) for most, _ in given] for (stage, _, _), each in forwards.items()}
         self.frees = {
-            each: [(number, forwards[tasks[0].stage]) for number, (_, end) in enumerate(given) if tasks[0].kind == end]
+            each: [(number, forwards[tasks[0].unit]) for number, (_, end) in enumerate(given) if tasks[0].kind == end]
             for each, tasks in enumerate(types)
         }
-        # Activations by the mesh that keeps them, the number of the limit, and the forward that made them.
+        # Activations by the mesh that keeps them, the number of the limit, and their stage.
         self.alive: dict[tuple[int, int, int], int] = defaultdict(int)
 
     def priority(self, each: int, microbatch: int) -> Any:
@@ -141,17 +147,17 @@ class _ByPriority(Dispatch):
         return self.preferred(task), microbatch, -task.stage
 
     def fits(self, mesh: int, each: int) -> bool:
-        limits = self.limits.get(each, ())
-        return all(self.alive[mesh, number, each] < most for number, most in enumerate(limits))
+        limits, stage = self.limits.get(each, ()), self.stages[each]
+        return all(self.alive[mesh, number, stage] < most for number, most in enumerate(limits))
 
     def started(self, mesh: int, each: int) -> None:
         for number in range(len(self.limits.get(each, ()))):
-            self.alive[mesh, number, each] += 1
+            self.alive[mesh, number, self.stages[each]] += 1
 
     def ended(self, each: int, microbatch: int) -> None:
         for number, forward in self.frees[each]:
             mesh = self.homes[forward][microbatch]
-            self.alive[mesh, number, forward] -= 1
+            self.alive[mesh, number, self.stages[forward]] -= 1
             self.touched.add(mesh)
 
     def check_done(self) -> None:
@@ -167,6 +173,8 @@ class _ByPriority(Dispatch):
             raise ScheduleError("the kinds of tasks need one another in a circle: nothing can run")
         each, microbatch = held[0]
         task = self.types[each][microbatch]
-        kept = max(self.alive[self.homes[each][microbatch], number, each] for number in range(len(self.limits[each])))
+        kept = max(
+            self.alive[self.homes[each][microbatch], number, task.stage] for number in range(len(self.limits[each]))
+        )
         alive = f"{kept} activations of stage {task.stage} are alive"
         raise ScheduleError(f"nothing can run on: {task.words} is beyond the limit, as {alive} and none can be freed")

@@ -47,10 +47,11 @@ def _of_lent_slices(lends: bool, schedule: schedules.Schedule) -> str | None:
 def of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
     """The hint for a model or a schedule whose meshes share a vocabulary."""
     shards, embedded = (_shards(marks, word) for word in ("vocabulary", "embedding"))
-    if shards and any(at.LAYER in op.attributes or at.SLICE in op.attributes for op, _ in marks):
+    if shards and any(at.LAYER in op.attributes for op, _ in marks):
         return (
-            "vocabulary_cross_entropy spreads a vocabulary over stages, which a scan over slices or layers can't hold: "
-            "no schedule has both; take the whole cross-entropy in the last stage, or scan over nothing with marks"
+            "vocabulary_cross_entropy spreads a vocabulary over stages, which a scan over layers can't hold: "
+            "call it behind the scan; or, if that is over slices of the sequence, "
+            "take a schedule of as many, such as vocab-1f1b{slices=2}"
         )
     name, meshes = schedule.name, schedule.meshes
     is_for_it = name.startswith("vocab-")

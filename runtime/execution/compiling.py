@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax.sharding import Mesh
@@ -106,6 +106,10 @@ def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
     return found
 
 
+TRITON_FAILS: Final = "Couldn't find output tile sizes"
+"""What XLA 0.10.2 for GPUs says of some products of which a side has, say, 12 rows and is read through a reshape."""
+
+
 def compile_each(
     program: Program, wanted: Mapping[str, str], compile_one: Callable[[str], None], what: str, at_once: int
 ) -> None:
@@ -125,6 +129,9 @@ def compile_each(
             compile_one(name)
         except Exception as error:  # of any kind: it is raised again
             error.add_note(f"jaxpp: while compiling @{name} for {wanted[name]}")
+            if TRITON_FAILS in str(error):
+                tried = "compiler_options={'xla_gpu_enable_triton_gemm': False}"
+                error.add_note(f"jaxpp: plain jax.jit may end so too; try {tried}")
             raise
         finally:
             running.remove(name)

@@ -20,7 +20,7 @@ from jaxpp.schedules.task import Placement, Task
 
 
 def vocab_1f1b(
-    meshes: int, microbatches: int, embedding: bool = False, ahead: int = 2, costs: Costs | None = None
+    meshes: int, microbatches: int, embedding: bool = False, ahead: int = 2, slices: int = 1, costs: Costs | None = None
 ) -> Schedule:
     """1F1B with the vocabulary spread over all meshes (arXiv 2411.05288, section 5).
 
@@ -31,7 +31,9 @@ def vocab_1f1b(
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         embedding: whether the input's embedding is spread too.
-        ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0.
+        ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0; slices where there are several.
+        slices: of the sequence of each microbatch (Seq1F1B, arXiv 2406.03488), at least 1. Mesh i keeps p - i + `ahead`
+            and one less than there are slices, of these.
         costs: of the tasks: of the layers of each stage, of the shards, and of the last stage; by default all stages of
             layers take equally long, all else a tenth of it. If the default order is faster on the costs, it is taken.
 
@@ -39,19 +41,21 @@ def vocab_1f1b(
         ScheduleError: a count is too small, or the costs are for other stages.
     """
     layers = Placement.linear(whole_number(meshes, "meshes", least=1))
-    ahead = whole_number(ahead, "ahead", least=0)
+    ahead, slices = whole_number(ahead, "ahead", least=0), whole_number(slices, "slices", least=1)
     forwards_first = ahead > 1
 
     def rank(task: Task) -> int:
         return (task.kind == "forward") != forwards_first
 
     def limit(stage: int) -> int:
-        return meshes + ahead - stage
+        return meshes + ahead - stage + slices - 1
 
-    return _spread("vocab-1f1b", layers, microbatches, ("forward", "backward"), rank, limit, embedding, costs)
+    return _spread("vocab-1f1b", layers, microbatches, slices, ("forward", "backward"), rank, limit, embedding, costs)
 
 
-def vocab_v_half(meshes: int, microbatches: int, embedding: bool = False, costs: Costs | None = None) -> Schedule:
+def vocab_v_half(
+    meshes: int, microbatches: int, embedding: bool = False, slices: int = 1, costs: Costs | None = None
+) -> Schedule:
     """Half of 1F1B's memory, with the vocabulary spread over all meshes (arXiv 2411.05288, section 5).
 
     Two stages of layers on each mesh, down the meshes and up again, with the backward split. A mesh keeps p / 2 + 1
@@ -61,21 +65,22 @@ def vocab_v_half(meshes: int, microbatches: int, embedding: bool = False, costs:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         embedding: whether the input's embedding is spread too.
-        costs: as of `vocab_1f1b`.
+        slices: as of `vocab_1f1b`.
+        costs: likewise.
 
     Raises:
         ScheduleError: a count is too small, or the costs are for other stages.
     """
-    layers = Placement.waves(meshes, 2)
+    layers, slices = Placement.waves(meshes, 2), whole_number(slices, "slices", least=1)
     order = "forward", "input_grad", "weight_grad"
 
     def limit(stage: int) -> int:
-        return (layers.stages - stage) // 2 + 1
+        return (layers.stages - stage) // 2 + slices
 
     def rank(task: Task) -> int:
         return order.index(task.kind)
 
-    return _spread("vocab-v-half", layers, microbatches, order, rank, limit, embedding, costs)
+    return _spread("vocab-v-half", layers, microbatches, slices, order, rank, limit, embedding, costs)
 
 
 def vocabulary_stages(layers: Placement, embedding: bool) -> Placement:
@@ -93,6 +98,7 @@ def _spread(
     name: str,
     layers: Placement,
     microbatches: int,
+    slices: int,
     kinds: Sequence[str],
     rank: Callable[[Task], int],
     limit: Callable[[int], int],
@@ -119,10 +125,10 @@ def _spread(
         return 0, task.kind == "forward", task.microbatch
 
     def most(stage: int) -> int:
-        return limit(stage - first) if is_layer(stage) else microbatches if stage >= first else limit(0) + 1
+        return limit(stage - first) if is_layer(stage) else microbatches * slices if stage >= first else limit(0) + 1
 
     def order_for(guess: Costs) -> Schedule:
-        made = by_priority(name, placement, microbatches, priority, tasks=kinds, limit=most, costs=guess)
+        made = by_priority(name, placement, microbatches, priority, tasks=kinds, limit=most, costs=guess, slices=slices)
         return _with_whole_end(made) if "weight_grad" in kinds else made
 
     if costs is None:

@@ -204,14 +204,21 @@ def in_slices(
 
 
 def vocabulary(model: random.Random, draw: random.Random) -> Case:
-    """Layers, and a vocabulary that all meshes share."""
+    """Layers, and a vocabulary that all meshes share; of a decoder that scans over slices of the sequence, or not."""
     name, meshes, embeds = model.choice(["vocab-1f1b", "vocab-v-half"]), model.choice([2, 3]), model.random() < 0.5
-    plan = schedules.make(name, meshes=meshes, microbatches=MICROBATCHES, embedding=embeds)
-    rows = model.choice([12, 13])
-    params, _ = test_vocabulary.arguments(rows, meshes * (2 if name == "vocab-v-half" else 1))
-    tokens = np.random.default_rng(0).integers(0, rows, (MICROBATCHES, 4, 6)).astype(np.int32)
-    loss = partial(test_vocabulary.sharded_loss, shards=meshes, embeds=embeds)
-    return Case(plan, loss, params, tokens, sharded=P(None, "data"))
+    rows, layers, count = model.choice([12, 13]), meshes * (1 + (name == "vocab-v-half")), model.choice([1, 1, 2, 3])
+    plan = schedules.make(name, meshes=meshes, microbatches=MICROBATCHES, embedding=embeds, slices=count)
+    if count > 1:
+        cut = model.choice([None, None, (*[2] * (count - 1), decoder.LENGTH - 2 * (count - 1))])
+        loss = partial(test_vocabulary.sliced_loss, shards=meshes, embeds=embeds, slices=count, cuts=cut)
+        params, tokens = test_vocabulary.slices_of_text(rows, layers, sequences=4)
+    else:
+        loss = partial(test_vocabulary.sharded_loss, shards=meshes, embeds=embeds)
+        params, _ = test_vocabulary.arguments(rows, layers)
+        tokens = np.random.default_rng(0).integers(0, rows, (MICROBATCHES, 4, 6)).astype(np.int32)
+    case = Case(plan, loss, params, tokens, sharded=P(None, "data"))
+    case.words += ["slices"] * (count > 1)
+    return case
 
 
 def graph(model: random.Random, draw: random.Random) -> Case:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from unit.end_to_end import decoder
 from unit.end_to_end.compare import check, feed_state, make_mesh
 from unit.end_to_end.transformer import cross_entropy
 
@@ -215,21 +216,94 @@ def test_a_schedule_without_shards_and_a_model_of_them() -> None:
     )
 
 
-def test_slices_of_a_vocabulary_on_all_meshes() -> None:
-    def loss(params: Any, tokens: Any) -> jax.Array:
-        def of_slice(carry: jax.Array, both: Any, start: jax.Array) -> Any:
-            x = jaxpp.mark_stage_end(jnp.tanh(params["inputs"][both[0]]))
-            losses = vocabulary_cross_entropy(x, params["table"], both[1], shards=2)
-            return carry, jaxpp.mark_stage_end(losses.mean())
+def sliced_loss(
+    params: Any, text: Any, shards: int, embeds: bool, slices: int = 1, cuts: tuple[int, ...] | None = None
+) -> jax.Array:
+    """Of a decoder that scans over slices of the sequence, each of them with a spread vocabulary."""
 
-        return jaxpp.scan_slices(of_slice, jnp.zeros(1), (tokens[:, :4], tokens[:, 1:5]), slices=2)[1].mean()
+    def of_slice(caches: Any, text: Any, start: jax.Array) -> Any:
+        inputs, targets = text
+        x = vocabulary_embedding(inputs, params["table"], shards=shards) if embeds else params["inputs"][inputs]
+        new: list[Any] = []
+        for number, (weights, cache) in enumerate(zip(params["layers"], caches, strict=True)):
+            x, cache = decoder.block(weights, x, cache, start)
+            x = jaxpp.mark_stage_end(x) if number < len(caches) - 1 else x
+            new.append(cache)
+        losses = vocabulary_cross_entropy(x, params["table"], targets, shards=shards)
+        return new, jaxpp.mark_stage_end(losses.sum())
 
-    for name in ("vocab-1f1b", "seq1f1b{slices=2}"):
-        step = partial(train_step, loss=loss, schedule=name)
-        with pytest.raises(
-            jaxpp.PassError, match="which a scan over slices or layers can't hold: no schedule has both"
-        ):
-            jaxpp.mpmd_jit_with_loop(step, make_mesh(2))(*arguments(12, 0))
+    caches = [(jnp.zeros((len(text), decoder.LENGTH, decoder.WIDTH)),) * 2 for _ in params["layers"]]
+    length: Any = {"cuts": cuts} if cuts else {"slices": slices}
+    return jaxpp.scan_slices(of_slice, caches, (text[:, :-1], text[:, 1:]), **length)[1].sum() / text[:, 1:].size
+
+
+def slices_of_text(rows: int, layers: int, sequences: int = 3) -> tuple[Any, Any]:
+    params, _ = arguments(rows, 0)
+    tokens = np.random.default_rng(0).integers(0, rows, (MICROBATCHES, sequences, decoder.LENGTH + 1))
+    return params | {"layers": decoder.parameters(layers)["blocks"]}, tokens.astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("name", "meshes", "embeds", "rows", "slices", "cuts"),
+    [
+        ("vocab-1f1b", 2, False, 12, 2, None),
+        ("vocab-1f1b", 3, True, 12, 4, None),
+        ("vocab-1f1b", 2, False, 13, 2, (8, 4)),
+        ("vocab-v-half", 2, True, 12, 3, None),
+    ],
+)
+def test_slices_of_a_vocabulary_on_all_meshes(
+    name: str, meshes: int, embeds: bool, rows: int, slices: int, cuts: tuple[int, ...] | None
+) -> None:
+    """The numbers of whole sequences and a whole vocabulary; and of the same step under plain jax.jit."""
+    schedule = schedules.make(name, meshes=meshes, microbatches=MICROBATCHES, embedding=embeds, slices=slices)
+    given = slices_of_text(rows, meshes * (1 + (name == "vocab-v-half")))
+    loss = partial(sliced_loss, shards=meshes, embeds=embeds)
+    step = partial(train_step, loss=partial(loss, slices=slices, cuts=cuts), schedule=schedule)
+    found, losses = check(step, given, make_mesh(meshes), steps=2, feed=feed_state)
+    assert found["table"].sharding.is_fully_replicated == (rows % meshes > 0)
+    whole = jax.jit(partial(train_step, loss=partial(loss, slices=1), schedule="gpipe"))
+    np.testing.assert_allclose(losses, whole(whole(*given)[0], given[1])[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("change", [schedules.recompute, schedules.offload, None])
+@pytest.mark.parametrize("name", ["vocab-1f1b", "vocab-v-half"])
+def test_peaks_of_slices(name: str, change: Any) -> None:
+    schedule = schedules.make(name, meshes=2, microbatches=MICROBATCHES, slices=3)
+    schedule = change(schedule) if change else schedule
+    loss = partial(sliced_loss, shards=2, embeds=False, slices=3)
+    given = slices_of_text(12, 2 * (1 + (name == "vocab-v-half")))
+    step = partial(train_step, loss=loss, schedule=schedule)
+    text = jaxpp.mpmd_jit_with_loop(step, make_mesh(2)).lower(*given).program().as_text()
+    assert [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", text)] == activations(schedule)
+    check(step, given, make_mesh(2))
+
+
+def test_slices_that_the_schedule_of_a_vocabulary_does_not_have() -> None:
+    loss = partial(sliced_loss, shards=2, embeds=False, slices=2)
+    for name, text in (
+        (
+            "vocab-1f1b",
+            "found 10 stage marks, one for each layer of a scan; the schedule vocab-1f1b has 5 stages\n"
+            "  vocabulary_cross_entropy spreads a vocabulary over stages, which a scan over layers can't hold: call it "
+            "behind the scan; or, if that is over slices of the sequence, take a schedule of as many, such as "
+            "vocab-1f1b{slices=2}",
+        ),
+        (
+            "vocab-1f1b{slices=3}",
+            "the schedule vocab-1f1b has 3 slices, the loop over slices runs 2 times\n"
+            "  cut the sequence into 3 slices, or take a schedule of as many as the loop has",
+        ),
+        (
+            "seq1f1b{slices=2}",
+            "slice 0 has 5 stage marks in its forward, the schedule seq1f1b has 2 stages\n"
+            "  vocabulary_cross_entropy ends 3 stages: take vocab-1f1b or vocab-v-half, on 2 meshes",
+        ),
+    ):
+        step = jaxpp.mpmd_jit_with_loop(partial(train_step, loss=loss, schedule=name), make_mesh(2))
+        with pytest.raises(jaxpp.PassError) as caught:
+            step(*slices_of_text(12, 2))
+        assert str(caught.value).split(": error: ")[1] == text
 
 
 def marked_loss(params: Any, tokens: Any) -> jax.Array:

@@ -9,6 +9,8 @@ import pytest
 from unit.runtime.execution.test_execute import Compiled, assert_close, compiled, enabled_cache
 from unit.runtime.programs import Pipeline
 
+from jaxpp.runtime.execution.compiling import TRITON_FAILS
+
 __all__ = ["compiled"]  # the fixture
 
 PIPELINE = Pipeline(3, 1)
@@ -54,6 +56,14 @@ def test_a_mistake_of_ours_is_an_error(load_fails: Callable[[Exception], None]) 
     with pytest.raises(TypeError, match="one argument too many") as caught:
         run()
     assert caught.value.__notes__[0].startswith("jaxpp: while compiling @")
+
+
+def test_what_to_try_where_triton_fails(load_fails: Callable[[Exception], None]) -> None:
+    load_fails(TypeError(f"INTERNAL: {TRITON_FAILS} that satisfy hlo: %dot.10"))
+    with pytest.raises(TypeError) as caught:
+        run()
+    text = "jaxpp: plain jax.jit may end so too; try compiler_options={'xla_gpu_enable_triton_gemm': False}"
+    assert caught.value.__notes__[1] == text
 
 
 def test_a_damaged_cache_is_told_by_jax(tmp_path: Path) -> None:
