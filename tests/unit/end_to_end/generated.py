@@ -211,7 +211,7 @@ def vocabulary(model: random.Random, draw: random.Random) -> Case:
     if count > 1:
         cut = model.choice([None, None, (*[2] * (count - 1), decoder.LENGTH - 2 * (count - 1))])
         loss = partial(test_vocabulary.sliced_loss, shards=meshes, embeds=embeds, slices=count, cuts=cut)
-        params, tokens = test_vocabulary.slices_of_text(rows, layers, sequences=4)
+        params, tokens = test_vocabulary.slices_of_text(rows, layers, MICROBATCHES, sequences=4)
     else:
         loss = partial(test_vocabulary.sharded_loss, shards=meshes, embeds=embeds)
         params, _ = test_vocabulary.arguments(rows, layers)

@@ -229,7 +229,7 @@ def sliced_loss(
             x, cache = decoder.block(weights, x, cache, start)
             x = jaxpp.mark_stage_end(x) if number < len(caches) - 1 else x
             new.append(cache)
-        losses = vocabulary_cross_entropy(x, params["table"], targets, shards=shards)
+        losses = vocabulary_cross_entropy(x / 4, params["table"], targets, shards=shards)
         return new, jaxpp.mark_stage_end(losses.sum())
 
     caches = [(jnp.zeros((len(text), decoder.LENGTH, decoder.WIDTH)),) * 2 for _ in params["layers"]]
@@ -237,9 +237,9 @@ def sliced_loss(
     return jaxpp.scan_slices(of_slice, caches, (text[:, :-1], text[:, 1:]), **length)[1].sum() / text[:, 1:].size
 
 
-def slices_of_text(rows: int, layers: int, sequences: int = 3) -> tuple[Any, Any]:
+def slices_of_text(rows: int, layers: int, microbatches: int = MICROBATCHES, sequences: int = 3) -> tuple[Any, Any]:
     params, _ = arguments(rows, 0)
-    tokens = np.random.default_rng(0).integers(0, rows, (MICROBATCHES, sequences, decoder.LENGTH + 1))
+    tokens = np.random.default_rng(0).integers(0, rows, (microbatches, sequences, decoder.LENGTH + 1))
     return params | {"layers": decoder.parameters(layers)["blocks"]}, tokens.astype(np.int32)
 
 
