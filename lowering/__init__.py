@@ -13,6 +13,7 @@ hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
 from jaxpp.lowering.attention import slice_attention  # noqa: E402
 from jaxpp.lowering.expectation import expect  # noqa: E402  # frames are hidden
+from jaxpp.lowering.looking_ahead import check_slices  # noqa: E402
 from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # frames are hidden
 from jaxpp.lowering.marks import mark_stage_end, mark_unit_end, pipeline_enter_stage  # noqa: E402
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
@@ -32,6 +33,7 @@ __all__ = [
     "MpmdSharding",
     "Op",
     "TrainLoop",
+    "check_slices",
     "expect",
     "in_one_microbatch",
     "lower",

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpp.lowering.locations import here
+from jaxpp.lowering.looking_ahead import check_ahead
 from jaxpp.lowering.marks import is_array, marks_of_slice
 
 
@@ -59,18 +60,22 @@ def scan_slices(
     if (slices is None) == (cuts is None):
         found = "neither" if slices is None else "both"
         raise ValueError(f"{here()}scan_slices: expected slices, how many, or cuts, their lengths; found {found}")
-    if cuts is not None:
-        return _unrolled(partial(_checked, fn), init, xs, _lengths(xs, cuts, axis), axis)
-    assert slices is not None
-    length = _length(xs, slices, axis)
+    lengths = _lengths(xs, cuts, axis) if cuts is not None else [_length(xs, slices or 0, axis)] * (slices or 0)
 
     def on_slice(carry: Any, x: tuple[jax.Array, Any]) -> tuple[Any, Any]:
         number, part = x
-        return _checked(fn, carry, part, number * length)
+        return _checked(fn, carry, part, number * lengths[0])
 
-    return jax.lax.scan(
-        on_slice, init, (jnp.arange(slices, dtype=jnp.int32), jax.tree.map(partial(_cut, slices=slices, axis=axis), xs))
-    )
+    def scanned(carry: Any) -> tuple[Any, Any]:
+        if cuts is not None:
+            return _unrolled(partial(_checked, fn), carry, xs, lengths, axis)
+        numbers = jnp.arange(len(lengths), dtype=jnp.int32)
+        parts = jax.tree.map(partial(_cut, slices=len(lengths), axis=axis), xs)
+        return jax.lax.scan(on_slice, carry, (numbers, parts))
+
+    last, made = scanned(init)
+    check_ahead(scanned, init, sum(lengths), made)
+    return last, made
 
 
 def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) -> tuple[Any, Any]:

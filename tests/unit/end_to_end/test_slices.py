@@ -90,18 +90,58 @@ def test_peaks_are_those_of_the_schedule(name: str) -> None:
         assert [peak / n for peak in peaks] == [min(m * n, p - i - 1 + n) / n for i in range(p)]
 
 
-def test_a_mask_that_looks_ahead_shows_in_the_number_of_slices() -> None:
-    """The check that docs/slices.md describes: rows of later slices are zeros."""
+def attends(weights: Any, x: jax.Array, cache: Any, start: jax.Array, *, seen: Callable[..., Any]) -> Any:
+    keys, values = decoder.block(weights, x, cache, start)[1]
+    scores = x @ weights["query"] @ keys.mT
+    mask = seen(jnp.arange(keys.shape[1]), start + jnp.arange(x.shape[1])[:, None])
+    return x + jax.nn.softmax(jnp.where(mask, scores, -1e30)) @ values, (keys, values)
 
-    def ahead(weights: Any, x: jax.Array, cache: Any, start: jax.Array) -> Any:
-        keys, values = decoder.block(weights, x, cache, start)[1]
-        return x + jax.nn.softmax(x @ weights["query"] @ keys.mT) @ values, (keys, values)
 
-    params, text = jax.tree.map(jnp.asarray, (decoder.parameters(1), decoder.batch(1)[0]))
-    for block, agrees in ((decoder.block, True), (ahead, False)):
-        one = partial(decoder.of_slice, block=block)
+def test_slices_that_look_ahead() -> None:
+    """They read zeros that later slices fill: it is another loss than of the whole sequence; `check_slices` says so."""
+    params, text = jax.tree.map(jnp.asarray, (decoder.parameters(2), decoder.batch(1)[0]))
+    masks: dict[str, Callable[..., Any]] = {
+        "": lambda key, position: key <= position,
+        "slice 0 looks ahead": lambda key, position: key >= 0,
+        "slice 1 looks ahead": lambda key, position: (key <= position) | ((position > 4) & (key == 11)),
+    }
+    for says, seen in masks.items():
+        one = partial(decoder.of_slice, block=partial(attends, seen=seen))
         losses = [decoder.loss(params, text, slices=slices, one=one) for slices in (1, 3)]
-        assert bool(abs(losses[0] / losses[1] - 1) < 1e-5) == agrees
+        assert bool(abs(losses[0] / losses[1] - 1) < 1e-5) == (not says)
+        if not says:
+            jaxpp.check_slices(decoder.loss, params, text, slices=3, one=one)
+            continue
+        text_of = (
+            f": scan_slices: {says}: what it returns changes with rows that no slice has written yet; mask keys and"
+        )
+        with pytest.raises(ValueError, match=rf"decoder\.py:\d+{text_of}"):
+            jaxpp.check_slices(decoder.loss, params, text, slices=3, one=one)
+        with pytest.raises(ValueError, match=says):
+            jaxpp.check_slices(in_cuts, params, text, one=one)
+
+
+def in_cuts(params: Any, text: jax.Array, one: Any) -> jax.Array:
+    caches, xs = decoder.empty(params, len(text)), (text[:, :-1], text[:, 1:])
+    return jaxpp.scan_slices(partial(one, params), caches, xs, cuts=[4, 6, 2])[1].mean()
+
+
+def test_what_slices_may_read_besides() -> None:
+    """What a prefix has, a count, blocks of `slice_attention`, and what the first slice writes before it reads."""
+    params, text = decoder.parameters(2), decoder.batch(1)[0]
+    block = partial(decoder.attending, exchange=False)
+    jaxpp.check_slices(decoder.loss, params, text, slices=4, one=partial(decoder.of_slice, block=block))
+
+    def on_slice(carry: Any, tokens: jax.Array, start: jax.Array) -> Any:
+        count, prefix = carry
+        return (count + tokens.shape[1], prefix), prefix.sum() * tokens.sum() + count
+
+    def loss(prefix: jax.Array) -> Any:
+        return jaxpp.scan_slices(on_slice, (0, prefix), jnp.ones((1, 12)), slices=3)[1]
+
+    jaxpp.check_slices(loss, jnp.arange(12.0) + 1)
+    with pytest.raises(ValueError, match="slice 0 looks ahead"):
+        jaxpp.check_slices(loss, jnp.zeros(12))
 
 
 def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
