@@ -70,21 +70,29 @@ class Layers:
         return all(layer in read for layer, read in enumerate(self.reads[1:]))
 
     def partition(
-        self, memory_limit: str, *, split_backward: bool = True, seconds: float, seed: int = 0, **options: Any
+        self,
+        memory_limit: str,
+        *,
+        by_program: bool = True,
+        split_backward: bool = True,
+        seconds: float,
+        seed: int = 0,
+        **options: Any,
     ) -> Partition:
         """`schedules.partition` of them; the limit is in bytes per device, as the option of `verify-program`.
 
         Costs are of whole activations: a mesh has room for as many bytes of these as lie on a device, divided by its
         share. The cuts are those of a chain. Where the stages that they make are a graph, its order is taken if it is
-        shorter. What is found is asked for the bytes of its program: where these are more, it looks again, with so much
-        less room.
+        shorter. With `by_program` what is found is asked for the bytes of its program: where these are more, it looks
+        again, with so much less room. Else they are reckoned by the layers alone, without rewriting a program each time.
 
         Raises:
             ScheduleError: nothing fits the memory.
         """
         options |= {"split_backward": split_backward, "seconds": seconds, "seed": seed}
-        if not memory_limit:
-            return self._within([math.inf] * len(self.shares), **options)
+        if not memory_limit or not by_program:
+            limits = limits_of(memory_limit, len(self.shares)) if memory_limit else [math.inf] * len(self.shares)
+            return self._within(limits, **options)
         limits, known = limits_of(memory_limit, len(self.shares)), self._not_reckoned
         rounds = 0
         while True:

@@ -132,7 +132,9 @@ class Ways:
         limit, cuts = self.memory_limit or str(self.room or ""), self.first.cuts
         rows = ((layers, 1), (layers, None), (layers.cut(cuts), 1))
         for split_backward in (True, False):
-            options: dict[str, Any] = {"split_backward": split_backward, "seconds": self.seconds / 6}
+            # What devices have is not what a caller asked for: a choice that needs more is dropped when it is tried.
+            options: dict[str, Any] = {"split_backward": split_backward, "by_program": bool(self.memory_limit)}
+            options["seconds"] = self.seconds / 6
             for row, chunks in rows:
                 with suppress(ScheduleError):  # nothing fits
                     each = row.partition(limit, chunks=chunks, **options)
