@@ -84,7 +84,7 @@ class Layers:
         Costs are of whole activations: a mesh has room for as many bytes of these as lie on a device, divided by its
         share. The cuts are those of a chain. Where the stages that they make are a graph, its order is taken if it is
         shorter. With `by_program` what is found is asked for the bytes of its program: where these are more, it looks
-        again, with so much less room. Else they are reckoned by the layers alone, without rewriting a program each time.
+        again, with so much less room; else they are reckoned by the layers alone, and no program is rewritten.
 
         Raises:
             ScheduleError: nothing fits the memory.
