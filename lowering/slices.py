@@ -60,21 +60,14 @@ def scan_slices(
     if (slices is None) == (cuts is None):
         found = "neither" if slices is None else "both"
         raise ValueError(f"{here()}scan_slices: expected slices, how many, or cuts, their lengths; found {found}")
-    lengths = _lengths(xs, cuts, axis) if cuts is not None else [_length(xs, slices or 0, axis)] * (slices or 0)
-
-    def on_slice(carry: Any, x: tuple[jax.Array, Any]) -> tuple[Any, Any]:
-        number, part = x
-        return _checked(fn, carry, part, number * lengths[0])
-
-    def scanned(carry: Any) -> tuple[Any, Any]:
-        if cuts is not None:
-            return _unrolled(partial(_checked, fn), carry, xs, lengths, axis)
-        numbers = jnp.arange(len(lengths), dtype=jnp.int32)
-        parts = jax.tree.map(partial(_cut, slices=len(lengths), axis=axis), xs)
-        return jax.lax.scan(on_slice, carry, (numbers, parts))
-
+    size, checked = _length(xs, 1, axis), partial(_checked, fn)
+    if cuts is not None:
+        scanned = partial(_unrolled, checked, xs=xs, cuts=_lengths(xs, cuts, axis), axis=axis)
+    else:
+        assert slices is not None
+        scanned = partial(_rolled, checked, xs=xs, slices=slices, length=_length(xs, slices, axis), axis=axis)
     last, made = scanned(init)
-    check_ahead(scanned, init, sum(lengths), made)
+    check_ahead(scanned, init, size, made)
     return last, made
 
 
@@ -88,6 +81,17 @@ def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) ->
         raise TypeError(f"{here()}scan_slices: {expected}: a pair, found {kind}")
     _check_carry(carry, found[0])
     return found[0], found[1]
+
+
+def _rolled(fn: Callable[..., Any], carry: Any, xs: Any, slices: int, length: int, axis: int) -> tuple[Any, Any]:
+    """Scan over equal slices."""
+
+    def on_slice(carry: Any, x: tuple[jax.Array, Any]) -> tuple[Any, Any]:
+        number, part = x
+        return fn(carry, part, number * length)
+
+    parts = jax.tree.map(partial(_cut, slices=slices, axis=axis), xs)
+    return jax.lax.scan(on_slice, carry, (jnp.arange(slices, dtype=jnp.int32), parts))
 
 
 def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], axis: int) -> tuple[Any, Any]:

@@ -144,6 +144,41 @@ def test_what_slices_may_read_besides() -> None:
         jaxpp.check_slices(loss, jnp.zeros(12))
 
 
+def one_mean(x: jax.Array, leak: int | None = None, says: Any = None) -> jax.Array:
+    """The mean of an attention over 256 positions, of which one may attend to the key behind it."""
+
+    def on_slice(keys: jax.Array, part: jax.Array, start: jax.Array) -> Any:
+        keys = jax.lax.dynamic_update_slice(keys, part, (start, 0))
+        position, key = start + jnp.arange(len(part))[:, None], jnp.arange(len(keys))
+        mask = (key <= position) | ((position == leak) & (key == position + 1))
+        found = jax.nn.softmax(jnp.where(mask, part @ keys.T, -jnp.inf)) @ keys
+        return keys, ((found**2).mean(), says)
+
+    return jaxpp.scan_slices(on_slice, jnp.zeros_like(x), x, slices=2, axis=0)[1][0].mean()
+
+
+def test_one_key_that_is_not_masked_is_enough() -> None:
+    x = jax.random.normal(jax.random.key(1), (256, 5))
+    jaxpp.check_slices(one_mean, x)
+    with pytest.raises(ValueError, match=r"slice 0 looks ahead: what it returns\[0\] changes"):
+        jaxpp.check_slices(one_mean, x, leak=127)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("says", [-jnp.inf, jnp.zeros(0), jax.random.key(0), jnp.nan, True])
+def test_slices_may_return_anything(says: Any) -> None:
+    jaxpp.check_slices(one_mean, jnp.ones((12, 5)), says=jnp.asarray(says))
+
+
+def test_where_nothing_can_be_checked() -> None:
+    with pytest.raises(ValueError, match=r"^check_slices: nothing to check: no scan_slices was called that hands on"):
+        jaxpp.check_slices(jnp.sum, jnp.ones((12, 5)))
+    inside = (jax.grad(one_mean), jax.vmap(one_mean), jax.checkpoint(one_mean))
+    for loss, x in zip(inside, (jnp.ones((12, 5)), jnp.ones((1, 12, 5)), jnp.ones((12, 5))), strict=True):
+        with pytest.raises(ValueError, match=r"py:\d+: scan_slices: check_slices can't see numbers inside"):
+            jaxpp.check_slices(loss, x)
+
+
 def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
     step = step_of(made("seq1f1b", 2), loss=decoder.plain_scan)
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2), reference=WHOLE)
