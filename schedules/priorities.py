@@ -7,6 +7,7 @@ Forwards go first, as long as their stage keeps less than its limit, and of thos
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -171,7 +172,7 @@ class _ByPriority(Dispatch):
         held = [(each, heap[0][1]) for heaps in self.ready for each, heap in heaps.items() if heap]
         if not held:
             raise ScheduleError("the kinds of tasks need one another in a circle: nothing can run")
-        each, microbatch = held[0]
+        each, microbatch = min(held, key=operator.itemgetter(1))
         task = self.types[each][microbatch]
         kept = max(
             self.alive[self.homes[each][microbatch], number, task.stage] for number in range(len(self.limits[each]))

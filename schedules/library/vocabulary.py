@@ -31,9 +31,10 @@ def vocab_1f1b(
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         embedding: whether the input's embedding is spread too.
-        ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0; slices where there are several.
-        slices: of the sequence of each microbatch (Seq1F1B, arXiv 2406.03488), at least 1. Mesh i keeps p - i + `ahead`
-            and one less than there are slices, of these.
+        ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0; of several slices, how many more slices
+            than in Seq1F1B.
+        slices: how many slices n the sequence of each microbatch has (Seq1F1B, arXiv 2406.03488), at least 1. Mesh i
+            keeps p - i + `ahead` + n - 1 slices then.
         costs: of the tasks: of the layers of each stage, of the shards, and of the last stage; by default all stages of
             layers take equally long, all else a tenth of it. If the default order is faster on the costs, it is taken.
 
@@ -65,8 +66,8 @@ def vocab_v_half(
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         embedding: whether the input's embedding is spread too.
-        slices: as of `vocab_1f1b`.
-        costs: likewise.
+        slices: how many slices n the sequence of each microbatch has, at least 1. A mesh keeps p / 2 + n slices then.
+        costs: as of `vocab_1f1b`.
 
     Raises:
         ScheduleError: a count is too small, or the costs are for other stages.
