@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Cuts: TypeAlias = tuple[int, ...]
 """The layers of each stage, from the first one on."""
 
+FEW_CUTS: Final = 500
+"""Where there are so many cuts or fewer, all are looked at."""
+
 _NODES: Final = 300
 """Of a search tree, that an integer programme may look at."""
 

@@ -21,7 +21,7 @@ from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.candidates import published
-from jaxpp.schedules.search.cuts import Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
+from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.keep_less import fits_bytes, keep_less
@@ -49,9 +49,6 @@ _CUT: Final = 0.3
 
 _KEPT_LESS: Final = 0.8
 """And what may be spent when finished schedules have been brought into the limit; the rest is for their order."""
-
-_FEW: Final = 500
-"""Of so many cuts each is asked for its bound."""
 
 _KINDS: Final = 1000
 """Of more kinds of layers, times meshes, the shares of meshes are not an integer programme."""
@@ -151,7 +148,7 @@ class Cutting:
             self.effort.spend(_UNITS * len(row.times) * self.shape.meshes * row.microbatches)
             times = [time * row.microbatches for time in row.times]
             bounds.append(least_time(times, self._speeds, self._ways_of_meshes(fastest)))
-        if math.comb(len(row.times) - 1, self.shape.stages - 1) <= _FEW:
+        if math.comb(len(row.times) - 1, self.shape.stages - 1) <= FEW_CUTS:
             bounds.append(min(self._bound_of(cuts) for cuts in all_cuts(len(row.times), self.shape.stages)))
         return max(bounds)
 
@@ -179,7 +176,7 @@ class Cutting:
 
     def _ways(self, speed: float, *, both: bool) -> NDArray[np.float64]:
         """[stage, first layer, first behind]: the least time before its first task, and (both) behind its last."""
-        times = self.row.chain if both else self.row.of("forward")
+        times = self.row.chain if both else self.row.times_of("forward")
         before = np.concatenate([[0.0], np.cumsum(times)]) / speed
         hops = np.arange(self.shape.stages) * self._least_hop * (2 if both else 1)
         return hops[:, None, None] + before[None, :, None]
@@ -187,7 +184,7 @@ class Cutting:
     def _ways_of_meshes(self, speed: float) -> list[float]:
         """The least time before the first task of each mesh, and, where backwards are whole, behind its last."""
         firsts = [min(self.shape.stages_of(mesh)) for mesh in range(self.shape.meshes)]
-        times = self.row.of("forward") if self.row.split_backward else self.row.chain
+        times = self.row.times_of("forward") if self.row.split_backward else self.row.chain
         hops = self._least_hop * (1 if self.row.split_backward else 2)
         changes = [sum(self.shape[s] != self.shape[s + 1] for s in range(first)) for first in firsts]
         return [math.fsum(times[:first]) / speed + hops * count for first, count in zip(firsts, changes, strict=True)]

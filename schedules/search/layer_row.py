@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import counted
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.cuts import Cuts
@@ -36,34 +38,40 @@ class LayerRow:
         """Whether bytes are limited."""
         return self.memory.released_at is None and min(self.memory.limits) < math.inf
 
-    def of(self, kind: str) -> list[float]:
+    @cached_property
+    def _on_one_mesh(self) -> Schedule:
+        return empty_of(Placement.of(*[0] * (self.costs.stages or 1)))
+
+    def times_of(self, kind: str) -> list[float]:
         """The times of one kind of task, of each layer on a mesh of speed 1."""
-        layers = Placement.of(*[0] * (self.costs.stages or 1))
-        return replace(self.costs, speed=1.0).at_home(kind, Schedule("layers", layers, ((),)))
+        return replace(self.costs, speed=1.0).at_home(kind, self._on_one_mesh)
+
+    def bytes(self, name: Literal["activation_bytes", "message_bytes"]) -> list[float]:
+        """What each layer has of such bytes, of one microbatch."""
+        return self.costs.bytes(name, self._on_one_mesh)
 
     @cached_property
     def times(self) -> list[float]:
         """Of each layer the time of all that a microbatch does there."""
         kinds = ("forward", "input_grad", "weight_grad") if self.split_backward else ("forward", "backward")
-        return [sum(each) for each in zip(*map(self.of, kinds), strict=True)]
+        return [sum(each) for each in zip(*map(self.times_of, kinds), strict=True)]
 
     @cached_property
     def chain(self) -> list[float]:
         """Of each layer the time of a microbatch on its way up and down again."""
         if not self.split_backward:
             return self.times
-        return [sum(each) for each in zip(self.of("forward"), self.of("input_grad"), strict=True)]
+        return [sum(each) for each in zip(self.times_of("forward"), self.times_of("input_grad"), strict=True)]
 
     def why_nothing_fits(self, shape: Placement) -> str:
         """What a refusal says: what the layers take, and what there is."""
         if not self.in_bytes:
             return ": a mesh keeps at least 1 microbatch"
-        layers = Schedule("layers", Placement.of(*[0] * (self.costs.stages or 1)), ((),))
-        kept, there = math.fsum(self.costs.bytes("activation_bytes", layers)), math.fsum(map(min, self.resident))
-        has = f"the {shape.meshes} meshes have {math.fsum(self.memory.limits):,.0f}"
+        kept, there = math.fsum(self.bytes("activation_bytes")), math.fsum(map(min, self.resident))
+        meshes = counted(shape.meshes, "mesh", "es")
         return (
             f", even if every stage recomputes: all layers take {there:,.0f} bytes at all times, and one microbatch "
-            f"{kept:,.0f}; {has}"
+            f"{kept:,.0f}; there is room for {math.fsum(self.memory.limits):,.0f} on {meshes}"
         )
 
     def left(self, shape: Placement, cuts: Cuts) -> list[float]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from itertools import accumulate, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.search.cuts import Cuts, all_cuts, beside
-from jaxpp.schedules.search.layer_row import LayerRow, empty_of
+from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside
+from jaxpp.schedules.search.layer_row import LayerRow
 from jaxpp.schedules.task import Placement
 
-_FEW: Final = 500
-"""So many cuts are all looked at."""
-
 _STEPS: Final = 20_000
-"""Of more, so many beginnings are looked at one after the other."""
+"""Of many cuts, so many beginnings are looked at one after the other."""
 
 _FOUND: Final = 20
 """And so many that fit are enough."""
@@ -27,31 +27,30 @@ def with_room(row: LayerRow, shape: Placement, starts: Iterable[Cuts]) -> Iterat
 
     All of few; of many those that moves of single layers make of the starts, and the first that are found in turn.
     """
-    layers, stages = len(row.times), shape.stages
-    if math.comb(layers - 1, stages - 1) <= _FEW:
-        choices = set(all_cuts(layers, stages))
+    layers, stages, room = len(row.times), shape.stages, _Room(row, shape)
+    if math.comb(layers - 1, stages - 1) <= FEW_CUTS:
+        choices = list(all_cuts(layers, stages))
     else:
-        room = _Room(row, shape)
-        choices = {room.roomiest(cuts) for cuts in dict.fromkeys(starts)} | {*islice(room.fitting(), _FOUND)}
-    room = _Room(row, shape)
-    lacks = {cuts: room.lacks(cuts) for cuts in choices}
-    yield from (cuts for cuts in sorted(choices, key=lacks.__getitem__) if lacks[cuts][0] <= TOLERANCE)
+        choices = list({*map(room.roomiest, dict.fromkeys(starts)), *islice(room.fitting(), _FOUND)})
+    for lacks, cuts in sorted(zip(room.lacks(choices), choices, strict=True)):
+        if lacks[0] <= TOLERANCE:
+            yield cuts
 
 
 class _Filled(NamedTuple):
-    """What a mesh has of the first stages.
+    """What a mesh has of the first stages, for each of several choices.
 
     there: the bytes that are there at all times.
     inputs: those of one microbatch that its stages keep.
     most: the most of a microbatch at once, when the last of these stages goes back; before, later ones have gone.
     """
 
-    there: float = 0.0
-    inputs: float = 0.0
-    most: float = 0.0
+    there: NDArray[np.float64]
+    inputs: NDArray[np.float64]
+    most: NDArray[np.float64]
 
     @property
-    def bytes(self) -> float:
+    def bytes(self) -> NDArray[np.float64]:
         return self.there + self.most
 
 
@@ -60,53 +59,59 @@ class _Room:
 
     def __init__(self, row: LayerRow, shape: Placement) -> None:
         self._limits, self._shape, self._layers = row.memory.limits, shape, len(row.times)
-        layers = empty_of(Placement.of(*[0] * self._layers))
-        self._kept = list(accumulate(row.costs.bytes("activation_bytes", layers), initial=0.0))
-        self._messages = [0.0, *row.costs.bytes("message_bytes", layers)]
-        by_mesh = zip(*row.resident, strict=True)
-        self._there = [list(accumulate(sizes, initial=0.0)) for sizes in by_mesh]
+        self._kept = _sums(row.bytes("activation_bytes"))
+        self._messages = np.array([0.0, *row.bytes("message_bytes")])
+        self._there = [_sums(sizes) for sizes in zip(*row.resident, strict=True)]
 
-    def _with(self, filled: _Filled, mesh: int, first: int, behind: int) -> _Filled:
+    def _with(self, filled: _Filled, mesh: int, first: NDArray[np.intp], behind: NDArray[np.intp]) -> _Filled:
         """A mesh with another stage, of the layers from `first` to before `behind`."""
         there = self._there[mesh][behind] - self._there[mesh][first]
         whole = self._kept[behind] - self._kept[first]
-        inputs = min(whole, self._messages[first])
-        most = max(filled.most, filled.inputs + whole)
+        inputs = np.minimum(whole, self._messages[first])
+        most = np.maximum(filled.most, filled.inputs + whole)
         return _Filled(filled.there + there, filled.inputs + inputs, most)
 
-    def lacks(self, cuts: Cuts) -> list[float]:
-        """What each mesh lacks, that with the least room first: shares of their limits, below 0 where it fits."""
-        filled, first = [_Filled()] * len(self._limits), 0
-        for stage, size in enumerate(cuts):
+    def lacks(self, choices: Sequence[Cuts]) -> list[list[float]]:
+        """For each choice what each mesh lacks, most first: shares of their limits, below 0 where it fits."""
+        ends = np.cumsum(choices, axis=1, dtype=np.intp)
+        starts = ends - np.array(choices)
+        filled = [_Filled(*np.zeros((3, len(choices))))] * len(self._limits)
+        for stage in range(self._shape.stages):
             mesh = self._shape[stage]
-            filled[mesh] = self._with(filled[mesh], mesh, first, first + size)
-            first += size
-        pairs = zip(filled, self._limits, strict=True)
-        return sorted((each.bytes / limit - 1 if limit < math.inf else -1.0 for each, limit in pairs), reverse=True)
+            filled[mesh] = self._with(filled[mesh], mesh, starts[:, stage], ends[:, stage])
+        shares = np.stack([each.bytes / limit - 1 for each, limit in zip(filled, self._limits, strict=True)], axis=1)
+        return np.sort(shares, axis=1)[:, ::-1].tolist()
 
     def roomiest(self, cuts: Cuts) -> Cuts:
         """The cuts after moves of single layers, for as long as these leave more room."""
-        while True:
-            better = min(beside(cuts), key=self.lacks, default=cuts)
-            if self.lacks(better) >= self.lacks(cuts):
-                return cuts
-            cuts = better
+        while near := list(beside(cuts)):
+            least, *lacks = self.lacks([cuts, *near])
+            if min(lacks) >= least:
+                break
+            cuts = near[lacks.index(min(lacks))]
+        return cuts
 
     def fitting(self) -> Iterator[Cuts]:
         """Cuts that fit, those with large first stages first; of a long search only the beginning."""
         stages, steps = self._shape.stages, 0
         limits = [limit * (1 + TOLERANCE) + TOLERANCE for limit in self._limits]
-        stack: list[tuple[Cuts, int, tuple[_Filled, ...]]] = [((), 0, (_Filled(),) * len(limits))]
+        stack: list[tuple[Cuts, tuple[_Filled, ...]]] = [((), (_Filled(*np.zeros((3, 1))),) * len(limits))]
         while stack and steps < _STEPS:
-            cuts, first, filled = stack.pop()
-            stage = len(cuts)
+            cuts, filled = stack.pop()
+            stage, first = len(cuts), sum(cuts)
             if stage == stages:
                 yield cuts
                 continue
             mesh, last = self._shape[stage], self._layers - (stages - stage - 1)
-            for behind in range(first + 1 if stage < stages - 1 else last, last + 1):
-                steps += 1
-                here = self._with(filled[mesh], mesh, first, behind)
-                if here.bytes > limits[mesh]:
-                    break
-                stack.append(((*cuts, behind - first), behind, (*filled[:mesh], here, *filled[mesh + 1 :])))
+            ends = np.arange(first + 1 if stage < stages - 1 else last, last + 1)
+            here = self._with(filled[mesh], mesh, np.full_like(ends, first), ends)
+            fits = here.bytes <= limits[mesh]
+            steps += len(ends)
+            for each in range(len(ends) if fits.all() else int(fits.argmin())):
+                one = _Filled(*(values[each : each + 1] for values in here))
+                stack.append(((*cuts, int(ends[each]) - first), (*filled[:mesh], one, *filled[mesh + 1 :])))
+
+
+def _sums(values: Sequence[float]) -> NDArray[np.float64]:
+    """The sums of the first 0, 1, 2... values."""
+    return np.concatenate([[0.0], np.cumsum(values)])

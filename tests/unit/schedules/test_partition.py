@@ -310,7 +310,7 @@ def test_neighbours_and_even_cuts():
             alike([1.0] * 8, activation_bytes=[4.0] * 8),
             {"memory_bytes": 5.0},
             "partition: no cuts fit the memory, even if every stage recomputes: all layers take 0 bytes at all times, "
-            "and one microbatch 32; the 4 meshes have 20",
+            "and one microbatch 32; there is room for 20 on 4 meshes",
         ),
         (
             alike([1.0] * 8),
