@@ -146,7 +146,7 @@ def _add_change(parser: argparse.ArgumentParser) -> None:
         type=lambda text: [word.strip() for word in text.split(",") if word.strip()],
         default=[],
         metavar="WHAT",
-        help="what of the tasks may change: some of recompute,offload,fuse, by what --costs say",
+        help="what of the tasks may change: some of recompute,offload,fuse,homes, by what --costs say",
     )
 
 

@@ -1,8 +1,8 @@
 """The search where stages are a graph, or at home on several meshes: the best start is improved.
 
 Starts are orders by priority and, for a chain, what is published. On several homes of a stage microbatches take turns,
-and move from one to another for as long as that gains, then in the best order too (`homes`): meshes may differ in
-speed, and stages in time.
+and move from one home to another for as long as that gains: first in these starts, then in the best order (`homes`).
+Meshes may differ in speed, and stages in time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Other tasks for a finished schedule: stages that recompute or wait in the host's memory, fused tasks, other homes.
 
 Each change is of one stage or of all, of the fused tasks of one mesh or of all, or of a microbatch where stages have
-several homes (`homes`), and is made or taken back. What
-gains stays: first what brings the schedule into its limits, then what makes it faster within them, or leaves less to
-do. So a stage that recomputes for nothing stops doing so, and where one of two stages has to make room, the cheaper one
-does.
+several homes (`homes`), and is made or taken back. What gains stays: first what brings the schedule into its limits,
+then what makes it faster within them, or leaves less to do. So a stage that recomputes for nothing stops doing so, and
+where one of two stages has to make room, the cheaper one does.
 """
 
 from __future__ import annotations
