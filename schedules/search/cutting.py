@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, product
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import TOLERANCE
@@ -21,11 +20,12 @@ from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.candidates import published
-from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
+from jaxpp.schedules.search.cuts import Cuts, beside, best_cuts
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.keep_less import fits_bytes, keep_less
 from jaxpp.schedules.search.layer_row import LayerRow, empty_of
+from jaxpp.schedules.search.placed_row import UNITS, PlacedRow
 from jaxpp.schedules.search.room import with_room
 from jaxpp.schedules.search.search import Running, Try
 from jaxpp.schedules.simulate import simulate
@@ -38,9 +38,6 @@ many, then of second looks at those that may still be better."""
 _STEPS: Final = 20
 """But each may follow the tasks of so many orders."""
 
-_UNITS: Final = 50
-"""What it costs to follow a task of given orders on other cuts."""
-
 _FINISHED: Final = 3
 """On so many cuts, so many finished schedules each are brought into a limit in bytes."""
 
@@ -49,9 +46,6 @@ _CUT: Final = 0.3
 
 _KEPT_LESS: Final = 0.8
 """And what may be spent when finished schedules have been brought into the limit; the rest is for their order."""
-
-_KINDS: Final = 1000
-"""Of more kinds of layers, times meshes, the shares of meshes are not an integer programme."""
 
 _NEIGHBOURS: Final = 6
 """As many neighbours for each stage are looked at: those with the most even loads."""
@@ -116,6 +110,11 @@ class Cutting:
     finished: set[Cuts] = field(default_factory=set[Cuts])
     tried: dict[Cuts, tuple[float, Stages | None]] = field(default_factory=dict[Cuts, "tuple[float, Stages | None]"])
 
+    @cached_property
+    def placed(self) -> PlacedRow:
+        """The layers on the placement."""
+        return PlacedRow(self.row, self.shape)
+
     @property
     def value(self) -> float:
         """The best so far; infinite where nothing fits."""
@@ -123,7 +122,7 @@ class Cutting:
 
     def improve(self, seconds: float) -> None:
         """Cut, search for the order, cut again, until neither gains; each search costs so much at most."""
-        for cuts in self._starts():
+        for cuts in self.placed.starts():
             self._attempt(cuts, seconds)
         while self.best is not None and self._left > 0:
             if not any(self._attempt(cuts, seconds) for cuts in self._next(self.best)):
@@ -137,89 +136,13 @@ class Cutting:
     @cached_property
     def bound(self) -> float:
         """No cuts and no order on this placement are better."""
-        row, fastest = self.row, max(self._speeds)
-        hop = self._least_hop
-        changes = sum(self.shape[s] != self.shape[s + 1] for s in range(self.shape.stages - 1))
-        bounds = [sum(row.chain) / fastest + 2 * hop * changes, row.microbatches * sum(row.times) / sum(self._speeds)]
-        if self.shape == Placement.linear(self.shape.meshes):
-            found = best_cuts(self._loads() + self._ways(fastest, both=not row.split_backward))
-            bounds.append(found[0] if found else math.inf)
-        elif len(set(row.times)) * self.shape.meshes <= _KINDS:
-            self.effort.spend(_UNITS * len(row.times) * self.shape.meshes * row.microbatches)
-            times = [time * row.microbatches for time in row.times]
-            bounds.append(least_time(times, self._speeds, self._ways_of_meshes(fastest)))
-        if math.comb(len(row.times) - 1, self.shape.stages - 1) <= FEW_CUTS:
-            bounds.append(min(self._bound_of(cuts) for cuts in all_cuts(len(row.times), self.shape.stages)))
-        return max(bounds)
-
-    def _bound_of(self, cuts: Cuts) -> float:
-        """No order on these cuts is better; what a stage may do to keep less is not known to it."""
-        memory = self.row.memory if not self.row.in_bytes else MemoryLimits((math.inf,) * self.shape.meshes, "W")
-        costs = self.row.costs.cut(cuts)
-        problem = make_problem(self.shape, self.row.microbatches, costs, memory, "makespan", self.row.split_backward)
-        self.effort.spend(0)
-        return lower_bound(problem)
-
-    @cached_property
-    def _speeds(self) -> list[float]:
-        return self.row.costs.per_mesh("speed", empty_of(self.shape))
-
-    @property
-    def _least_hop(self) -> float:
-        rows = self.row.costs.pair("hop", empty_of(self.shape))
-        return min((hop for a, row in enumerate(rows) for b, hop in enumerate(row) if a != b), default=0.0)
-
-    def _loads(self) -> NDArray[np.float64]:
-        """[stage, first layer, first behind]: the time of its tasks of all microbatches."""
-        table = spans(self.row.times) * self.row.microbatches
-        return np.stack([table / self._speeds[self.shape[stage]] for stage in range(self.shape.stages)])
-
-    def _ways(self, speed: float, *, both: bool) -> NDArray[np.float64]:
-        """[stage, first layer, first behind]: the least time before its first task, and (both) behind its last."""
-        times = self.row.chain if both else self.row.times_of("forward")
-        before = np.concatenate([[0.0], np.cumsum(times)]) / speed
-        hops = np.arange(self.shape.stages) * self._least_hop * (2 if both else 1)
-        return hops[:, None, None] + before[None, :, None]
-
-    def _ways_of_meshes(self, speed: float) -> list[float]:
-        """The least time before the first task of each mesh, and, where backwards are whole, behind its last."""
-        firsts = [min(self.shape.stages_of(mesh)) for mesh in range(self.shape.meshes)]
-        times = self.row.times_of("forward") if self.row.split_backward else self.row.chain
-        hops = self._least_hop * (1 if self.row.split_backward else 2)
-        changes = [sum(self.shape[s] != self.shape[s + 1] for s in range(first)) for first in firsts]
-        return [math.fsum(times[:first]) / speed + hops * count for first, count in zip(firsts, changes, strict=True)]
-
-    def _balanced(self, cuts: Cuts) -> Cuts:
-        """The cuts after moves of single layers that even out the loads of the meshes."""
-        while True:
-            better = min(beside(cuts), key=self._unevenness, default=cuts)
-            if self._unevenness(better) >= self._unevenness(cuts):
-                return cuts
-            cuts = better
-
-    def _starts(self) -> Iterator[Cuts]:
-        """The cuts to begin with: equal ones, and the best by loads, without and with the ways there and back."""
-        yield even_cuts(len(self.row.times), self.shape.stages)
-        loads, speed = self._loads(), float(np.mean(self._speeds))
-        tables = [loads, loads + self._ways(speed, both=False), loads + self._ways(speed, both=True)]
-        if self.row.in_bytes:
-            bytes_ = cast("tuple[float, ...]", self.row.costs.activation_bytes)
-            shares: list[NDArray[np.float64]] = []
-            for mesh in map(self.shape.__getitem__, range(self.shape.stages)):
-                limit, there = self.row.memory.limits[mesh], (layer[mesh] for layer in self.row.resident)
-                shares.append(spans([sum(each) / limit for each in zip(bytes_, there, strict=True)]))
-            tables.append(np.stack(shares))
-        for weights in tables:
-            found = best_cuts(weights)
-            if found is not None:
-                yield found[1]
-                yield self._balanced(found[1])
+        return self.placed.bound(self.effort)
 
     def _next(self, best: Stages) -> Iterator[Cuts]:
         """What may be better: cuts by the idle times of the best, and its neighbours, the best on its orders first."""
         ends = best.problem.run(best.orders)
         assert ends is not None
-        loads = self._loads()
+        loads = self.placed.loads()
         idle = [best.value - load for load in best.problem.loads]
         outside = [
             row[0] - best.problem.times[order[0]] + best.value - row[-1]
@@ -229,22 +152,14 @@ class Cutting:
             weights = np.array([each[self.shape[stage]] for stage in range(self.shape.stages)])
             if (found := best_cuts(loads + weights[:, None, None])) is not None:
                 yield found[1]
-        near = sorted(beside(best.cuts), key=self._unevenness)[: _NEIGHBOURS * self.shape.stages]
+        near = sorted(beside(best.cuts), key=self.placed.unevenness)[: _NEIGHBOURS * self.shape.stages]
         ranked: list[tuple[float, Cuts]] = []
         for cuts in near:
-            self.effort.spend(best.problem.types * self.row.microbatches * _UNITS)
+            self.effort.spend(best.problem.types * self.row.microbatches * UNITS)
             problem = self._problem(cuts, best.again)
             if problem is not None and lower_bound(problem) < best.value * (1 - TOLERANCE):
                 ranked.append((problem.value(best.orders), cuts))
         yield from (cuts for _, cuts in sorted(ranked))
-
-    def _unevenness(self, cuts: Cuts) -> list[float]:
-        loads, first = [0.0] * self.shape.meshes, 0
-        for stage, size in enumerate(cuts):
-            mesh = self.shape[stage]
-            loads[mesh] += math.fsum(self.row.times[first : first + size]) / self._speeds[mesh]
-            first += size
-        return sorted(loads, reverse=True)
 
     def _attempt(self, cuts: Cuts, seconds: float) -> bool:
         """Search for the order on these cuts; whether that is the best now."""
@@ -257,13 +172,13 @@ class Cutting:
             problem = self._problem(cuts, again, careful=careful) if again or not careful else None
             if problem is None or (found is not None and lower_bound(problem) >= found.value * (1 - TOLERANCE)):
                 continue
-            least = seconds_of(_STEPS, problem.types * problem.microbatches * _UNITS)
+            least = seconds_of(_STEPS, problem.types * problem.microbatches * UNITS)
             tried = Try(problem, costs)
             tried.take(self.best and self.best.orders, "beside")
             made = Running([tried], self.effort.part(max(seconds, least)), self.rng, None).run()
             stages = Stages(cuts, costs, again, problem, made.orders, made.value)
             if again:
-                if not fits_bytes(stages.schedule, costs, self.row.left(self.shape, cuts)):
+                if not fits_bytes(stages.schedule, costs, self.placed.left(cuts)):
                     continue
                 # A recompute need not wait for what its backward waits for.
                 stages = replace(stages, value=simulate(stages.schedule, replace(costs, contention=False)).makespan)
@@ -280,7 +195,7 @@ class Cutting:
         if not self.row.in_bytes:
             return [()]
         sizes = self.row.costs.cut(cuts).bytes("activation_bytes", empty_of(self.shape))
-        left, stages = self.row.left(self.shape, cuts), range(self.shape.stages)
+        left, stages = self.placed.left(cuts), range(self.shape.stages)
         flying = [min(self.row.microbatches, self.shape.stages - stage) for stage in stages]
         kept = [0.0] * self.shape.meshes
         for stage in stages:
@@ -294,7 +209,7 @@ class Cutting:
         What a stage that recomputes has only while its forward runs counts where one is careful.
         """
         row, costs = self.row, self.row.costs.cut(cuts)
-        left = row.left(self.shape, cuts)
+        left = self.placed.left(cuts)
         if min(left) <= 0:
             return None
         memory = replace(row.memory, limits=tuple(left))
@@ -323,7 +238,7 @@ class Cutting:
             found = self._finished(found, until=_KEPT_LESS * self.effort.seconds)
         if not found and self.row.in_bytes:
             found = sorted(
-                islice(self._kept_less(with_room(self.row, self.shape, self._starts()), math.inf), _FINISHED),
+                islice(self._kept_less(with_room(self.placed), math.inf), _FINISHED),
                 key=lambda each: each[2],
             )
         if not found:
@@ -331,7 +246,7 @@ class Cutting:
             raise ScheduleError(f"partition: no cuts fit the memory{why}")
         cuts, schedule, value = found[0]
         if self.row.in_bytes and self.effort.left > 0 and value > self.bound * (1 + TOLERANCE):
-            seed, limits = int(self.rng.integers(1 << 32)), self.row.left(self.shape, cuts)
+            seed, limits = int(self.rng.integers(1 << 32)), self.placed.left(cuts)
             costs, seconds = self.row.costs.cut(cuts), self.effort.left
             # Of layers that keep nothing, what is resident fits already.
             in_bytes = limits if any(costs.bytes("activation_bytes", schedule)) else None
@@ -343,13 +258,13 @@ class Cutting:
     def _finished(self, found: list[_Finished], until: float) -> list[_Finished]:
         """The best of what was found and of finished schedules brought into the limit, if any fits, alone in a list."""
         tried = sorted((each for _, each in self.tried.values() if each), key=lambda each: each.value)
-        choices = list(dict.fromkeys([*self._starts(), *(each.cuts for each in tried[:_FINISHED])]))
+        choices = list(dict.fromkeys([*self.placed.starts(), *(each.cuts for each in tried[:_FINISHED])]))
         while True:
             least = min((value for _, _, value in found), default=math.inf)
             found = sorted([*found, *self._kept_less(choices, until)], key=lambda each: each[2])[:1]
             if not found or found[0][2] >= least * (1 - TOLERANCE) or self.effort.spent >= until:
                 return found
-            near = sorted(beside(found[0][0]), key=self._unevenness)[:_FINISHED]
+            near = sorted(beside(found[0][0]), key=self.placed.unevenness)[:_FINISHED]
             choices = [cuts for cuts in near if cuts not in self.finished]
 
     def _kept_less(self, choices: Iterable[Cuts], until: float) -> Iterator[_Finished]:
@@ -362,7 +277,7 @@ class Cutting:
             if fits and self.effort.spent >= until:
                 return
             self.finished.add(cuts)
-            costs, limits = self.row.costs.cut(cuts), self.row.left(self.shape, cuts)
+            costs, limits = self.row.costs.cut(cuts), self.placed.left(cuts)
             free = MemoryLimits((math.inf,) * self.shape.meshes, "W")
             problem = make_problem(self.shape, self.row.microbatches, costs, free, "makespan", self.row.split_backward)
             tried = Try(problem, costs)

@@ -11,7 +11,6 @@ from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import counted
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search.cuts import Cuts
 from jaxpp.schedules.task import Placement
 
 
@@ -73,15 +72,6 @@ class LayerRow:
             f", even if every stage recomputes: all layers take {there:,.0f} bytes at all times, and one microbatch "
             f"{kept:,.0f}; there is room for {math.fsum(self.memory.limits):,.0f} on {meshes}"
         )
-
-    def left(self, shape: Placement, cuts: Cuts) -> list[float]:
-        """The limit of each mesh, less what is always there."""
-        limits, first = list(self.memory.limits), 0
-        for stage, size in enumerate(cuts):
-            mesh = shape[stage]
-            limits[mesh] -= math.fsum(layer[mesh] for layer in self.resident[first : first + size])
-            first += size
-        return limits
 
 
 def empty_of(shape: Placement) -> Schedule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside
-from jaxpp.schedules.search.layer_row import LayerRow
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.search.placed_row import PlacedRow
 
 _STEPS: Final = 20_000
 """Of many cuts, so many beginnings are looked at one after the other."""
@@ -22,16 +21,16 @@ _FOUND: Final = 20
 """And so many that fit are enough."""
 
 
-def with_room(row: LayerRow, shape: Placement, starts: Iterable[Cuts]) -> Iterator[Cuts]:
+def with_room(placed: PlacedRow) -> Iterator[Cuts]:
     """Cuts on which one microbatch fits if every stage recomputes, those with most room first.
 
     All of few; of many those that moves of single layers make of the starts, and the first that are found in turn.
     """
-    layers, stages, room = len(row.times), shape.stages, _Room(row, shape)
+    layers, stages, room = len(placed.row.times), placed.shape.stages, _Room(placed)
     if math.comb(layers - 1, stages - 1) <= FEW_CUTS:
         choices = list(all_cuts(layers, stages))
     else:
-        choices = list({*map(room.roomiest, dict.fromkeys(starts)), *islice(room.fitting(), _FOUND)})
+        choices = list({*map(room.roomiest, dict.fromkeys(placed.starts())), *islice(room.fitting(), _FOUND)})
     for lacks, cuts in sorted(zip(room.lacks(choices), choices, strict=True)):
         if lacks[0] <= TOLERANCE:
             yield cuts
@@ -57,8 +56,9 @@ class _Filled(NamedTuple):
 class _Room:
     """What cuts of a row leave of its limits."""
 
-    def __init__(self, row: LayerRow, shape: Placement) -> None:
-        self._limits, self._shape, self._layers = row.memory.limits, shape, len(row.times)
+    def __init__(self, placed: PlacedRow) -> None:
+        row = placed.row
+        self._limits, self._shape, self._layers = row.memory.limits, placed.shape, len(row.times)
         self._kept = _sums(row.bytes("activation_bytes"))
         self._messages = np.array([0.0, *row.bytes("message_bytes")])
         self._there = [_sums(sizes) for sizes in zip(*row.resident, strict=True)]
