@@ -311,7 +311,7 @@ class MpmdFunction:
 
     def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Limit) -> tuple[AutoLowered, list[Any]]:
         """This step, to be tuned with these arguments, and their leaves: for `jaxpp.tune`; nothing is donated."""
-        lowered = self._lower_alive(args)
+        lowered = self._lower_for(args, donates=False)
         passes = {name: value for name, value in self._passes.items() if name not in ("cuts", "schedule")}
         if memory_limit is not None:
             passes["memory_limit"] = limit_text(memory_limit, self._mesh.mpmd_dim)
@@ -329,16 +329,16 @@ class MpmdFunction:
 
         One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.
         """
-        lowered = self._lower_alive(args, operations={})
-        own = functools.cache(lambda: self._lower_alive(args, donates=True, operations={}))
-        step = LayeredStep(lowered, self._compiler_options, self._passes, "partition", own)
+        lowered = self._lower_for(args, donates=False, operations={})
+        donating = functools.cache(lambda: self._lower_for(args, donates=True, operations={}))
+        step = LayeredStep(lowered, self._compiler_options, self._passes, "partition", donating)
         if not self._mesh.is_present:
             return step.layers()
         leaves = self._split(args, {})[1]
         return step.layers(step.compiled.executable.trace([array_of(leaf) for leaf in leaves])[1])
 
-    def _lower_alive(self, args: Sequence[Any], *, donates: bool = False, **options: Any) -> Lowered:
-        """This step for these arguments, which it leaves alive, unless `donates` says that what is donated is so."""
+    def _lower_for(self, args: Sequence[Any], *, donates: bool, **options: Any) -> Lowered:
+        """This step for these arguments; where it does not donate it leaves all of them alive, to run it once more."""
         if isinstance(self._fun, TrainLoop):
             raise ValueError(
                 "a train_loop can't be measured: give the step that it runs, mpmd_jit_with_loop(step, mesh)"

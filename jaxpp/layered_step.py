@@ -44,7 +44,8 @@ class LayeredStep:
 
     schedule: one microbatch after the other.
     compiled: the step, which computes what it computes in any other schedule.
-    own: the step that is to have cuts, where that is another one, as it donates what measuring leaves alive.
+    donating: lowers the step as it donates, whose programs say what cuts need of the memory. If not given, this is the
+        step that is measured.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class LayeredStep:
         compiler_options: Options | None,
         passes: Mapping[str, str],
         who: str,
-        own: Callable[[], Lowered] | None = None,
+        donating: Callable[[], Lowered] | None = None,
     ) -> None:
         loop = loop_of_layers(lowered.module)
         if not loop.has_backward:
@@ -62,7 +63,8 @@ class LayeredStep:
                 f"step of the training; its cuts hold here as well"
             )
         self.schedule = schedule_of_layers(loop, lowered.mpmd_mesh.mpmd_dim, who)
-        self._own, self._kept = own or (lambda: lowered), {key: passes[key] for key in _KEPT if key in passes}
+        self._donating = donating or (lambda: lowered)
+        self._kept = {key: passes[key] for key in _KEPT if key in passes}
         self.lowered = LoweredStep(lowered, None, compiler_options, self._kept | {"schedule": str(self.schedule)})
         self.compiled = self.lowered.compile()
         self.reads = reads_of_layers(lowered.module, self.schedule)
@@ -83,7 +85,8 @@ class LayeredStep:
         return Layers(costs, resident, shares, self.schedule.microbatches, speeds, self.reads, self._peaks)
 
     def _peaks(self, cuts: Cuts, schedule: Schedule) -> Peaks:
-        found = rewrite(self._own(), None, {**self._kept, **cuts_options(cuts), "schedule": str(schedule)})
+        """By the program of the step in these cuts and this order."""
+        found = rewrite(self._donating(), None, {**self._kept, **cuts_options(cuts), "schedule": str(schedule)})
         return loop_peaks(load(found.module)), found.peak_bytes
 
 

@@ -83,8 +83,8 @@ class Layers:
 
         Costs are of whole activations: a mesh has room for as many bytes of these as lie on a device, divided by its
         share. The cuts are those of a chain. Where the stages that they make are a graph, its order is taken if it is
-        shorter. With `by_program` what is found is asked for the bytes of its program: where these are more, it looks
-        again, with so much less room; else they are reckoned by the layers alone, and no program is rewritten.
+        shorter. With `by_program` the program of what is found says what it needs: where that is above the limit, the
+        search is repeated with so much less room. Else the layers alone say it, and no program is rewritten.
 
         Raises:
             ScheduleError: nothing fits the memory.
@@ -93,10 +93,10 @@ class Layers:
         if not memory_limit or not by_program:
             limits = limits_of(memory_limit, len(self.shares)) if memory_limit else [math.inf] * len(self.shares)
             return self._within(limits, **options)
-        limits, known = limits_of(memory_limit, len(self.shares)), self._not_reckoned
+        limits, unreckoned = limits_of(memory_limit, len(self.shares)), self._unreckoned
         rounds = 0
         while True:
-            found = self._within(list(map(operator.sub, limits, known)), **options)
+            found = self._within(list(map(operator.sub, limits, unreckoned)), **options)
             needed = self.peaks(found.cuts, found.schedule)[1]
             over = list(map(operator.sub, needed, limits))
             rounds += 1
@@ -107,13 +107,13 @@ class Layers:
                 needs, has = f"needs {needed[mesh]:,} bytes on mesh {mesh}", f"its limit is {limits[mesh]:,}"
                 raise ScheduleError(f"partition: no cuts fit the memory: the best that was found {needs}, {has}")
             more = map(operator.sub, needed, self._reckoned(found.cuts, found.schedule))
-            known = [new if is_over > 0 else old for new, old, is_over in zip(more, known, over, strict=True)]
+            unreckoned = [new if by > 0 else old for new, old, by in zip(more, unreckoned, over, strict=True)]
 
     @cached_property
-    def _not_reckoned(self) -> list[float]:
-        """The bytes that the loop of equal cuts in 1F1B needs on each mesh, by the program, and that are not reckoned.
+    def _unreckoned(self) -> list[float]:
+        """For each mesh by how many bytes the loop of equal cuts in 1F1B needs more, by the program, than is reckoned.
 
-        Less than none where these are too many: a stack that is whole on every mesh is no more for more layers.
+        It may need less: a stack that is whole on every mesh takes no more for more layers.
         """
         meshes = len(self.shares)
         cuts, order = even_cuts(len(self.resident), meshes), schedules.one_f_one_b(meshes, self.microbatches)

@@ -24,7 +24,7 @@ _Homes: TypeAlias = dict[tuple[int, int], int]
 
 
 def at_other_homes(schedule: Schedule, costs: Costs) -> Iterator[list[list[Cell]]]:
-    """Yield the cells of each mesh after a move: of a microbatch, of two that change ways, or of one at one stage.
+    """Yield the cells of each mesh after a move: of a microbatch, of two that change homes, or of one at one stage.
 
     What is fused with other stages or microbatches stays, and what is not all on one mesh; costs say when cells run.
     A mesh may wait forever in some of these orders.
@@ -51,41 +51,41 @@ def at_other_homes(schedule: Schedule, costs: Costs) -> Iterator[list[list[Cell]
 
 
 def _moves(schedule: Schedule) -> Iterator[_Homes]:
-    """Yield what changes its home."""
+    """Yield moves: the new homes of what moves."""
     now, homes = _movable(schedule), schedule.placement.homes
 
-    def further(way: tuple[int, int], ahead: int) -> int:
-        own = homes[way[0]]
-        return own[(own.index(now[way]) + ahead) % len(own)]
+    def further(pair: tuple[int, int], ahead: int) -> int:
+        own = homes[pair[0]]
+        return own[(own.index(now[pair]) + ahead) % len(own)]
 
     count, microbatches = max(map(len, homes)), range(schedule.microbatches)
     for microbatch in microbatches:
         for ahead in range(1, count):
-            yield {way: further(way, ahead) for way in now if way[1] == microbatch}
+            yield {pair: further(pair, ahead) for pair in now if pair[1] == microbatch}
     for one, other in pairwise(microbatches):
         swapped = {(stage, of): now.get((stage, one + other - of)) for stage, of in now if of in (one, other)}
-        if any(home not in (None, now[way]) for way, home in swapped.items()):
-            yield {way: home for way, home in swapped.items() if home is not None}
-    for way in now:
-        for ahead in range(1, len(homes[way[0]])):
-            yield {way: further(way, ahead)}
+        if any(home not in (None, now[pair]) for pair, home in swapped.items()):
+            yield {pair: home for pair, home in swapped.items() if home is not None}
+    for pair in now:
+        for ahead in range(1, len(homes[pair[0]])):
+            yield {pair: further(pair, ahead)}
 
 
 def _movable(schedule: Schedule) -> _Homes:
-    """Where each runs that may run elsewhere."""
+    """Where the stages run their microbatches now, of all that may run elsewhere."""
     homes, spread, rules = schedule.placement.homes, schedule.placement.spread, schedule.rules
     found: _Homes = {}
     fixed: set[tuple[int, int]] = set()
     for mesh, row in enumerate(schedule.cells):
         for cell in row:
-            ways = {(task.stage, task.microbatch) for task in cell}
+            pairs = {(task.stage, task.microbatch) for task in cell}
             waits_for_all = any(need.microbatch == ALL for task in cell for need in rules[task.kind].needs)
-            if len(ways) > 1 or waits_for_all:
-                fixed |= ways
-            for way in ways:
-                if found.setdefault(way, mesh) != mesh or mesh not in homes[way[0]] or way[0] in spread:
-                    fixed.add(way)
-    return {way: home for way, home in found.items() if len(homes[way[0]]) > 1 and way not in fixed}
+            if len(pairs) > 1 or waits_for_all:
+                fixed |= pairs
+            for pair in pairs:
+                if found.setdefault(pair, mesh) != mesh or mesh not in homes[pair[0]] or pair[0] in spread:
+                    fixed.add(pair)
+    return {pair: home for pair, home in found.items() if len(homes[pair[0]]) > 1 and pair not in fixed}
 
 
 def _starts(schedule: Schedule, costs: Costs) -> list[list[float]]:
