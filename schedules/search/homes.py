@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TypeAlias
 
 from jaxpp.schedules.costs import Costs
@@ -29,7 +29,7 @@ def at_other_homes(schedule: Schedule, costs: Costs) -> Iterator[list[list[Cell]
     What is fused with other stages or microbatches stays, and what is not all on one mesh; costs say when cells run.
     A mesh may wait forever in some of these orders.
     """
-    moves = list(_moves(schedule))
+    moves = _moves(schedule)
     starts = _starts(schedule, costs) if moves else []
     for homes in moves:
         rows: list[list[Cell]] = [[] for _ in schedule.cells]
@@ -50,22 +50,29 @@ def at_other_homes(schedule: Schedule, costs: Costs) -> Iterator[list[list[Cell]
         yield rows
 
 
-def _moves(schedule: Schedule) -> Iterator[_Homes]:
-    """Yield moves: the new homes of what moves."""
-    now, homes = _movable(schedule), schedule.placement.homes
+def _moves(schedule: Schedule) -> list[_Homes]:
+    """The moves that there are: each the new homes of what moves."""
+    now = _movable(schedule)
+    changed = (
+        frozenset((pair, home) for pair, home in homes.items() if home != now[pair])
+        for homes in _choices(schedule, now)
+    )
+    return [dict(move) for move in dict.fromkeys(changed) if move]
+
+
+def _choices(schedule: Schedule, now: _Homes) -> Iterator[_Homes]:
+    """Yield homes of some that may move: of a microbatch at all stages, of two that change homes, at one stage."""
+    homes, microbatches = schedule.placement.homes, range(schedule.microbatches)
 
     def further(pair: tuple[int, int], ahead: int) -> int:
         own = homes[pair[0]]
         return own[(own.index(now[pair]) + ahead) % len(own)]
 
-    count, microbatches = max(map(len, homes)), range(schedule.microbatches)
-    for microbatch in microbatches:
-        for ahead in range(1, count):
-            yield {pair: further(pair, ahead) for pair in now if pair[1] == microbatch}
+    for microbatch, ahead in product(microbatches, range(1, max(map(len, homes)))):
+        yield {pair: further(pair, ahead) for pair in now if pair[1] == microbatch}
     for one, other in pairwise(microbatches):
-        swapped = {(stage, of): now.get((stage, one + other - of)) for stage, of in now if of in (one, other)}
-        if any(home not in (None, now[pair]) for pair, home in swapped.items()):
-            yield {pair: home for pair, home in swapped.items() if home is not None}
+        pairs = [(stage, each) for stage, each in now if each in (one, other) and (stage, one + other - each) in now]
+        yield {(stage, each): now[stage, one + other - each] for stage, each in pairs}
     for pair in now:
         for ahead in range(1, len(homes[pair[0]])):
             yield {pair: further(pair, ahead)}
@@ -73,7 +80,7 @@ def _moves(schedule: Schedule) -> Iterator[_Homes]:
 
 def _movable(schedule: Schedule) -> _Homes:
     """Where the stages run their microbatches now, of all that may run elsewhere."""
-    homes, spread, rules = schedule.placement.homes, schedule.placement.spread, schedule.rules
+    homes, rules = schedule.placement.homes, schedule.rules
     found: _Homes = {}
     fixed: set[tuple[int, int]] = set()
     for mesh, row in enumerate(schedule.cells):
@@ -82,9 +89,8 @@ def _movable(schedule: Schedule) -> _Homes:
             waits_for_all = any(need.microbatch == ALL for task in cell for need in rules[task.kind].needs)
             if len(pairs) > 1 or waits_for_all:
                 fixed |= pairs
-            for pair in pairs:
-                if found.setdefault(pair, mesh) != mesh or mesh not in homes[pair[0]] or pair[0] in spread:
-                    fixed.add(pair)
+            # A spread stage runs on all of its homes, what a peer has taken is on two meshes.
+            fixed |= {pair for pair in pairs if found.setdefault(pair, mesh) != mesh}
     return {pair: home for pair, home in found.items() if len(homes[pair[0]]) > 1 and pair not in fixed}
 
 
