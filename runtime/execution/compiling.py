@@ -21,6 +21,9 @@ from jaxpp.runtime.execution.progress import Progress
 Executables = dict[tuple[str, int], Any]
 """The XLA executable of each (function, mesh) that occurs."""
 
+TRITON_FAILS: Final = "Couldn't find output tile sizes"
+"""What jaxlib 0.10.2 says on GPUs of some products of which a side has, say, 12 rows and is read through a reshape."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FunctionStats:
@@ -104,10 +107,6 @@ def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
             if program.functions[name].is_compiled:
                 found.setdefault(name, []).append(mesh)
     return found
-
-
-TRITON_FAILS: Final = "Couldn't find output tile sizes"
-"""What XLA 0.10.2 for GPUs says of some products of which a side has, say, 12 rows and is read through a reshape."""
 
 
 def compile_each(
