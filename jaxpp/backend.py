@@ -104,11 +104,15 @@ class LocalBackend:
         loaded: the program as plain data; compiled: what `Executable.serialize` returned.
         """
         submeshes = lowered.mpmd_mesh.unstack[: loaded.meshes]
+
+        def text() -> str:  # the schedule first: where that differs, its name says more than the program's first line
+            return f"{program.schedule}\n{program.as_text()}"
+
         return LocalProgram(
             lowered,
             loaded,
             submeshes,
-            peers=job.peers(submeshes, program.as_text, lowered.described),
+            peers=job.peers(submeshes, text, lowered.described),
             names=lowered.in_names,
             mpmd_axis=lowered.mpmd_mesh.mpmd_axis_name,
             compiler_options=compiler_options,

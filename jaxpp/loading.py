@@ -1,9 +1,9 @@
 """`load`: a step that was compiled before, without tracing, rewriting and compiling it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from jaxpp.program import ProgramModule
 from jaxpp.runtime import Program
 from jaxpp.runtime import load as read_program
 from jaxpp.runtime.execution.options import Options, from_json
+from jaxpp.runtime.processes import job
 from jaxpp.saved import SavedStep, SavedStepError, check_surroundings, refused, types
 from jaxpp.saved_check import check_saved
 from jaxpp.step import CompiledStep
@@ -43,13 +44,37 @@ def load(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None = None, *, lik
     Raises:
         TypeError: `mpmd_mesh` is a mesh of another kind.
         SavedStepError (a ValueError): the file is damaged, or was saved with another version of JAX or jaxpp, for
-            other devices, another processor, number of processes, mesh or transport; or a class is not in `like`.
+            other devices, another processor, number of processes, mesh or transport; or a class is not in `like`. In
+            a job it is raised in all processes, also where only one of them can't load its file.
         OSError: there is no such file for this process.
         ProcessError: as from `compile`, when other processes have loaded another step.
+        TransferError: another process compiles a step.
     """
     if mpmd_mesh is not None:
         check_mesh(mpmd_mesh)
-    return _read(path, mpmd_mesh, trees.nodes_of(like)).loaded()
+    nodes = trees.nodes_of(like)
+    found = _in_all(lambda: _read(path, mpmd_mesh, nodes))
+    return _in_all(found.loaded)
+
+
+_Made = TypeVar("_Made")
+
+
+def _in_all(make: Callable[[], _Made]) -> _Made:
+    """What `make` returns, where it does so in all processes: else those where it does would wait for the others.
+
+    Raises what it raises here; SavedStepError where it raises that, or OSError, in another process.
+    """
+    try:
+        made = make()
+    except (SavedStepError, OSError) as error:
+        if jax.process_count() > 1:
+            job.gather_loading(str(error))
+        raise
+    problems = job.gather_loading("") if jax.process_count() > 1 else []
+    if other := next((f"process {process}: {problem}" for process, problem in enumerate(problems) if problem), ""):
+        raise SavedStepError(f"the step can't be loaded in {other}")
+    return made
 
 
 def read_for(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> "ReadStep | None":

@@ -93,8 +93,10 @@ def _wrong(options: argparse.Namespace) -> str:
         return f"there is no script {options.command[0]}"
     for name in ("listen", "join"):
         value = getattr(options, name)
-        if value and not re.fullmatch(r"[^\s:]+:\d{1,5}", value):
+        if value and not re.fullmatch(r"[^\s:]+:[0-9]{1,5}", value):
             return f"--{name} {value} is not HOST:PORT"
+        if value and int(value.rpartition(":")[2]) > 65535:
+            return f"--{name} {value}: there is no such port, they go up to 65535"
     if not options.wait >= 0:
         return f"--wait {options.wait:g} is less than 0 seconds"
     if options.here is not None and options.here < 1:

@@ -1,7 +1,6 @@
 """Which transport carries the values between the processes of a `jax.distributed` job."""
 
 import os
-import socket
 from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 from jaxpp._system import tell
 from jaxpp.runtime.processes import nccl_library
 from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
-from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten
+from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten, listening
 from jaxpp.runtime.processes.nccl import NcclTransport
 from jaxpp.runtime.processes.ordered import tags_are_wanted
 from jaxpp.runtime.processes.transport import Transport
@@ -26,11 +25,14 @@ _given: list[str] = []
 
 
 def choose(name: str | None) -> None:
-    """Take this transport, or that of JAXPP_TRANSPORT, before JAX starts. Raises ProcessError as `wanted`."""
+    """Take this transport, or that of JAXPP_TRANSPORT, before JAX starts.
+
+    Raises ProcessError as `wanted`, and where JAXPP_TRANSFER_ADDRESS is no address of this machine.
+    """
     _given[:] = [name] if name is not None else []
     if wanted() == "device_put" and _platform() == "cpu":
         host = os.environ.get("JAXPP_TRANSFER_ADDRESS", "127.0.0.1")
-        with socket.create_server((host.strip("[]"), 0), family=_family(host)) as free:
+        with listening(host) as free:
             port = free.getsockname()[1]  # JAX does not take port 0
         jax.config.update(_ADDRESS, f"{host}:{port}")
         jax.config.update("jax_cross_host_transport_addresses", f"{host}:0,{host}:0")
@@ -120,7 +122,3 @@ def _platform() -> str:
     """The platform that JAX was told to start with; empty where it chooses."""
     platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]  # an option
     return (platforms or "").partition(",")[0]
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

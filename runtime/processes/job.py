@@ -216,6 +216,17 @@ def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]
     return f"{where}:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
 
 
+_LOAD = Meeting(MeetingKind.LOAD, identity_of("load"), text="a saved step")
+
+
+def gather_loading(problem: str) -> list[str]:
+    """What keeps each process from loading a saved step, empty where nothing does; all of them call this.
+
+    Raises as `gather`, and TransferError when one of them compiles a step.
+    """
+    return _exchange(_LOAD, range(jax.process_count()), problem)
+
+
 _GATHER = Meeting(MeetingKind.GATHER, identity_of("gather"), text="a step")
 
 

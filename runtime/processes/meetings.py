@@ -40,6 +40,7 @@ class MeetingKind(enum.IntEnum):
     GATHER = 4
     SAVE = 5
     LIMIT = 6
+    LOAD = 7
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ _WORDS: dict[int, tuple[str, str]] = {
     MeetingKind.GATHER: ("traces", "step"),
     MeetingKind.SAVE: ("saves", "checkpoint"),
     MeetingKind.LIMIT: ("limits", "memory"),
+    MeetingKind.LOAD: ("loads", "step"),
 }
 """What a process does in such a call, and to what."""
 

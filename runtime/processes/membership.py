@@ -131,17 +131,24 @@ def _find(process: int) -> str:
     return published(f"jaxpp/transfer/{process}", process).decode()
 
 
+def listening(given: str) -> socket.socket:
+    """A socket that listens on any port of this address. Raises ProcessError when this machine does not have it.
+
+    given: JAXPP_TRANSFER_ADDRESS.
+    """
+    try:
+        return socket.create_server((given.strip("[]"), 0), family=socket.AF_INET6 if ":" in given else socket.AF_INET)
+    except OSError as error:
+        raise ProcessError(f"JAXPP_TRANSFER_ADDRESS is {given!r}, no address of this host ({error})") from None
+
+
 def _host() -> str:
     """JAXPP_TRANSFER_ADDRESS, or this machine's address on the network of the coordinator: loopback where that is.
 
     Raises ProcessError when the former is no address of this machine.
     """
     if given := os.environ.get("JAXPP_TRANSFER_ADDRESS"):
-        family = socket.AF_INET6 if ":" in given else socket.AF_INET
-        try:
-            socket.create_server((given.strip("[]"), 0), family=family).close()
-        except OSError as error:
-            raise ProcessError(f"JAXPP_TRANSFER_ADDRESS is {given!r}, no address of this host ({error})") from None
+        listening(given).close()
         return given
     host, port = _jobs.coordinator_address().rsplit(":", 1)
     host = host.strip("[]")

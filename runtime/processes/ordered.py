@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from jaxpp import _compat
+from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure, in_a_line
@@ -54,9 +55,12 @@ class _OrderedArray:
 def tags_are_wanted() -> bool:
     """Whether each transfer also carries its number and its size, which the receiver compares.
 
-    `JAXPP_CHECK_TRANSFERS` says so.
+    `JAXPP_CHECK_TRANSFERS` says so. Raises ProcessError where it is something else than 0 or 1.
     """
-    return os.environ.get("JAXPP_CHECK_TRANSFERS", "") not in {"", "0"}
+    found = os.environ.get("JAXPP_CHECK_TRANSFERS", "")
+    if found not in {"", "0", "1"}:
+        raise ProcessError(f"JAXPP_CHECK_TRANSFERS is {found!r}; give 1, or 0")
+    return found == "1"
 
 
 class OrderedTransport:

@@ -9,6 +9,7 @@ is not set, every process can.
 import contextlib
 import errno
 import json
+import re
 import selectors
 import socket
 import time
@@ -36,8 +37,10 @@ def roll_call(coordinator: str, processes: int, process: int, seconds: float) ->
     Raises ProcessError, in all processes that have come, when one is missing after `seconds`, or they don't fit.
     """
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not re.fullmatch(r"[0-9]+", port):
         raise ProcessError(f"the coordinator's address is {coordinator!r}; give host:port of process 0")
+    if not 1 <= int(port) <= 65535:  # else it would be taken modulo 65536
+        raise ProcessError(f"the coordinator's address is {coordinator!r}; ports go from 1 to 65535")
     if not 0 <= process < processes:
         raise ProcessError(f"process {process} of {processes}: the numbers go from 0 to {processes - 1}")
     host = host.strip("[]")
@@ -166,10 +169,13 @@ def _admit(number: int, name: str, use: str) -> None:
 
 def _answer(host: str, port: int, process: int, own: Mapping[str, object], seconds: float) -> None:
     """Answer the roll call, in all other processes: say who this is, and wait for the outcome."""
-    with _dial(host, port, seconds) as dialled:
+    end = time.monotonic() + seconds
+    with _dial(host, port, end, seconds) as dialled:
         try:
-            # Process 0 waits as long for the others, and began at another time.
-            problem = _converse(Connection(dialled, True, USE), process, own, time.monotonic() + 2 * seconds + POLITE)
+            # Process 0 says at once who it is. For the others it waits as long, and began at another time.
+            now = time.monotonic()
+            ends = (max(end, now + POLITE), now + 2 * seconds + POLITE)
+            problem = _converse(Connection(dialled, True, USE), process, own, *ends)
         except WrongSecretError:
             raise ProcessError(f"process 0 at {host}:{port} has another job secret (JAXPP_JOB_SECRET)") from None
         except Exception:  # something else than a process of the job listens there
@@ -181,8 +187,7 @@ def _answer(host: str, port: int, process: int, own: Mapping[str, object], secon
         raise ProcessError(problem)
 
 
-def _dial(host: str, port: int, seconds: float) -> socket.socket:
-    end = time.monotonic() + seconds
+def _dial(host: str, port: int, end: float, seconds: float) -> socket.socket:
     while True:
         try:
             dialled = socket.create_connection((host, port), max(end - time.monotonic(), 0.1))
@@ -198,20 +203,24 @@ def _dial(host: str, port: int, seconds: float) -> socket.socket:
         time.sleep(0.1)
 
 
-def _converse(connection: Connection, process: int, own: Mapping[str, object], end: float) -> str:
-    """The outcome, as process 0 tells it. Raises TimeoutError for silence, any other exception for another process."""
+def _converse(connection: Connection, process: int, own: Mapping[str, object], known_by: float, told_by: float) -> str:
+    """The outcome, as process 0 tells it. Raises TimeoutError for silence, any other exception for another process.
+
+    known_by, told_by: until when process 0 has to show that it is one, and to tell the outcome.
+    """
 
     def talk() -> Generator[None, bytes, dict[str, Any]]:
         peer, _ = yield from introduce(connection, process, job_secret(), _admit)
         if peer != 0:
             raise RefusedError(f"process {peer} is not process 0")
+        connection.peer = peer
         connection.send(own)
         return json.loads((yield))
 
     follow = talk()
     next(follow)
     try:
-        while (left := end - time.monotonic()) > 0:
+        while (left := (known_by if connection.peer is None else told_by) - time.monotonic()) > 0:
             connection.socket.settimeout(left)
             for message in connection.receive():
                 follow.send(message)

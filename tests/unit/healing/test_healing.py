@@ -104,6 +104,11 @@ def test_signals_end_the_processes_too(tmp_path: Path, monkeypatch: pytest.Monke
         (["--processes", "2", "nowhere.py"], "there is no script nowhere.py"),
         (["--processes", "2", "--listen", "host0", __file__], "--listen host0 is not HOST:PORT"),
         (["--join", "host0:port", __file__], "--join host0:port is not HOST:PORT"),
+        (
+            ["--processes", "2", "--listen", "host0:65536", __file__],
+            "--listen host0:65536: there is no such port, they go up to 65535",
+        ),
+        (["--join", "host0:99999", __file__], "--join host0:99999: there is no such port, they go up to 65535"),
         (["--processes", "2", "--wait", "-3", __file__], "--wait -3 is less than 0 seconds"),
         (["--join", "host0:1", "--here", "0", __file__], "--here 0 is less than 1"),
     ],

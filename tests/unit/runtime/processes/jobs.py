@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -141,6 +142,23 @@ def saved_and_loaded() -> list[list[bool]]:
     job.gather("")
     shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def a_saved_step_that_one_cannot_load() -> list[Any]:
+    """The file of process 1 is damaged: both are told, and can compile. Then one loads, and the other one compiles."""
+    folder = job.gather(tempfile.mkdtemp())[0]
+    step = compiled(2)
+    step.compile(*arguments(2)).save(folder)
+    file, me = Path(folder) / f"process_{jax.process_index()}", jax.process_index()
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) - 1000 * me])
+    kind, message, _ = raised(lambda: load(folder))
+    weights, loss = step(*arguments(2))
+    file.write_bytes(whole)
+    mixed = raised(lambda: step.compile(*arguments(2)) if me else load(folder))[:2]
+    job.gather("")
+    shutil.rmtree(folder, ignore_errors=True)
+    return [kind, message.replace(folder, "FOLDER"), bool(loss.shape), len(weights), *mixed]
 
 
 def residuals_on_the_host() -> list[list[int]]:
@@ -574,6 +592,12 @@ def another_program() -> tuple[str, str, float]:
         return [w + rate * (n - w) for w, n in zip(weights, new, strict=True)], value
 
     return raised(lambda: compiled(2, function=other_step).compile(*arguments(2)))
+
+
+def another_schedule() -> tuple[str, str, float]:
+    """Process 1 has another schedule."""
+    schedule = jaxpp.GPipe(2) if jax.process_index() else jaxpp.Std1F1B(2)
+    return raised(lambda: compiled(2, function=partial(train_step, schedule=schedule)).compile(*arguments(2)))
 
 
 def another_program_later() -> tuple[str, str, float]:

@@ -16,6 +16,7 @@ from jaxpp.ir.transports import RULES, OrderError, check_order
 from jaxpp.runtime import load
 from jaxpp.runtime.processes import choice, job
 from jaxpp.runtime.processes.membership import ProcessError
+from jaxpp.runtime.processes.ordered import tags_are_wanted
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +87,22 @@ def test_cpus_are_given_an_address_before_jax_starts(monkeypatch: pytest.MonkeyP
     assert address.startswith("127.0.0.1:")
     assert not address.endswith(":0")
     assert transport_addresses == "127.0.0.1:0,127.0.0.1:0"
+
+
+def test_an_address_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_platform", lambda: "cpu")
+    monkeypatch.setenv("JAXPP_TRANSFER_ADDRESS", "192.0.2.1")
+    with pytest.raises(ProcessError, match=r"^JAXPP_TRANSFER_ADDRESS is '192.0.2.1', no address of this host \("):
+        choice.choose("device_put")
+
+
+def test_tags_are_wanted_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, wanted in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("JAXPP_CHECK_TRANSFERS", value)
+        assert tags_are_wanted() == wanted
+    monkeypatch.setenv("JAXPP_CHECK_TRANSFERS", "off")
+    with pytest.raises(ProcessError, match=r"^JAXPP_CHECK_TRANSFERS is 'off'; give 1, or 0$"):
+        tags_are_wanted()
 
 
 def test_on_cpus_device_put_needs_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ JOBS = [
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
     jobs.saved_and_loaded,
+    jobs.a_saved_step_that_one_cannot_load,
     jobs.residuals_on_the_host,
     jobs.state_on_the_host,
     jobs.residuals_on_a_peer,
@@ -33,6 +34,7 @@ JOBS = [
     jobs.one_step_ahead,
     jobs.memory_limits,
     jobs.another_program,
+    jobs.another_schedule,
     jobs.another_program_later,
     jobs.steps_in_turns,
     jobs.another_number_of_steps,
@@ -46,6 +48,8 @@ JOBS = [
 ONCE = [
     jobs.state_on_the_host,
     jobs.saved_and_loaded,
+    jobs.a_saved_step_that_one_cannot_load,
+    jobs.another_schedule,
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
     jobs.delayed_gradients,
@@ -91,6 +95,20 @@ def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
 @once
 def test_saved_steps(results: dict[str, list[Any]]) -> None:
     assert results["saved_and_loaded"] == [[[True] * 3] * 2] * 2
+
+
+@once
+def test_a_saved_step_that_one_process_cannot_load(results: dict[str, list[Any]]) -> None:
+    """All are told, so that all compile; where one of them does so by itself, both are told of the other."""
+    zero, one = results["a_saved_step_that_one_cannot_load"]
+    damaged = "FOLDER/process_1: it is damaged, or no saved step: it is not as it was written; save the step again"
+    compiles, loads = "process 1 compiles the step `train_step`", "process 0 loads a saved step"
+    assert zero == [
+        "SavedStepError",
+        f"the step can't be loaded in process 1: {damaged}",
+        *(False, 2, "TransferError", f"{compiles}, {loads}"),
+    ]
+    assert one == ["SavedStepError", damaged, False, 2, "TransferError", f"{loads}, {compiles}"]
 
 
 def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
@@ -225,6 +243,14 @@ def test_processes_with_different_programs_stop_at_once(results: dict[str, list[
             message,
         )
         assert seconds < together.SOON
+
+
+@once
+def test_processes_with_different_schedules(results: dict[str, list[Any]]) -> None:
+    lines = "  process 0: schedule: 1f1b\n  process 1: schedule: gpipe"
+    for kind, message, _ in results["another_schedule"]:
+        assert kind == "ProcessError"
+        assert re.fullmatch(rf"process 1 runs another program than process 0, from line \d+ on:\n{lines}", message)
 
 
 def test_processes_that_call_different_programs_or_steps_stop_at_once(results: dict[str, list[Any]]) -> None:

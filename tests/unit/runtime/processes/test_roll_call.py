@@ -180,7 +180,8 @@ def dial(port: int) -> socket.socket:
 def come(port: int, process: int, own: Mapping[str, object], seconds: float = 20) -> str:
     """What a process is told that says this of itself."""
     with dial(port) as dialled:
-        return roll_call._converse(Connection(dialled, True, roll_call.USE), process, own, time.monotonic() + seconds)
+        end = time.monotonic() + seconds
+        return roll_call._converse(Connection(dialled, True, roll_call.USE), process, own, end, end)
 
 
 def test_no_coordinator(port: int) -> None:
@@ -200,9 +201,26 @@ def test_somebody_else_listens(port: int) -> None:
         assert told.startswith(f"what listens at 127.0.0.1:{port} is no coordinator; all processes have to call ")
 
 
+def test_what_listens_says_nothing(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is that of the whole start, also where a connection is taken and never answered."""
+    monkeypatch.setattr("jaxpp.runtime.processes.roll_call.POLITE", 0.5)
+    with socket.create_server(("127.0.0.1", port)):
+        begin = time.monotonic()
+        (told,) = meet(port, (1, 2), seconds=4)
+        assert time.monotonic() - begin < 7
+    assert told.startswith(f"what listens at 127.0.0.1:{port} is no coordinator; ")
+
+
 def test_no_address() -> None:
     with pytest.raises(ProcessError, match=r"^the coordinator's address is 'host0'; give host:port of process 0$"):
         roll_call.roll_call("host0", 2, 0, 1)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_no_such_port(port: str) -> None:
+    with pytest.raises(ProcessError) as error:
+        roll_call.roll_call(f"host0:{port}", 2, 0, 1)
+    assert str(error.value) == f"the coordinator's address is 'host0:{port}'; ports go from 1 to 65535"
 
 
 def test_an_address_that_only_the_others_see(port: int) -> None:
