@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.cuts import Cuts
@@ -67,13 +68,17 @@ class LayerRow:
         )
 
     def left(self, shape: Placement, cuts: Cuts) -> list[float]:
-        """The limit of each mesh, less what is always there."""
-        limits, first = list(self.memory.limits), 0
+        """The limit of each mesh, less what is always there.
+
+        Where that is all of it, next to nothing is left and not nothing: layers that keep nothing fit there.
+        """
+        left, first = list(self.memory.limits), 0
         for stage, size in enumerate(cuts):
             mesh = shape[stage]
-            limits[mesh] -= math.fsum(layer[mesh] for layer in self.resident[first : first + size])
+            left[mesh] -= math.fsum(layer[mesh] for layer in self.resident[first : first + size])
             first += size
-        return limits
+        least = [limit * TOLERANCE for limit in self.memory.limits]
+        return [few if abs(room) < few else room for room, few in zip(left, least, strict=True)]
 
 
 def empty_of(shape: Placement) -> Schedule:
