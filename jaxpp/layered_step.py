@@ -206,18 +206,22 @@ class _DeviceBytes:
     def resident(self, schedule: Schedule, peaks: Sequence[int]) -> list[list[float]]:
         """What each layer takes at all times: the most that its mesh needs, less the activations of one microbatch.
 
-        The layers of a mesh have it in proportion to the bytes of the arguments that they read, on any mesh.
+        The layers of a mesh have it in proportion to the bytes of the arguments that they read, on any mesh. What is
+        whole on several meshes, as a stack of layers may be, is there whichever layers a mesh has, and left out.
         """
-        meshes = range(self.program.meshes)
+        meshes, always = range(self.program.meshes), list(map(float, peaks))
         read = [[1.0 for _ in meshes] for _ in range(schedule.stages)]
         for argument in self.written.arguments.values():
+            if len(argument.registers) > 1 and not argument.stacked:
+                for mesh, _ in argument.registers:
+                    always[mesh] -= self.of(argument.spec)[mesh]
             for mesh, register in argument.registers:
                 calls = (each for each in self.written.sequences[mesh] if isinstance(each, Call))
                 readers = {call.stage for call in calls if call.stage is not None and register in call.operands}
                 for stage, (where, size) in product(readers, enumerate(self.of(argument.spec))):
                     read[stage][where] += size / len(readers)
         homes = [schedule.placement[stage] for stage in range(schedule.stages)]
-        there, always = [0.0 for _ in meshes], list(map(float, peaks))
+        there = [0.0 for _ in meshes]
         for stage, mesh in enumerate(homes):
             there[mesh] += read[stage][mesh]
             always[mesh] -= self._kept[stage][mesh]

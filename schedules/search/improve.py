@@ -91,7 +91,8 @@ def improve(
     with collector_paused():
         bare = stripped(schedule, change)
         cells = _cells(bare, costs, kept, objective)
-        bound = bound_at_any_home(bare, costs, cells) if "homes" in change else _bound(cells)
+        has_choice = "homes" in change and max(map(len, schedule.placement.homes)) > 1
+        bound = bound_at_any_home(bare, costs, cells) if has_choice else _bound(cells)
         bound *= least_factor(schedule, costs, change)
         if change:
             part = effort.part(effort.seconds * _CHANGING)

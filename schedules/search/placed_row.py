@@ -11,6 +11,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.problem import MemoryLimits, make_problem
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
@@ -90,13 +91,17 @@ class PlacedRow:
         return hops[:, None, None] + before[None, :, None]
 
     def left(self, cuts: Cuts) -> list[float]:
-        """The limit of each mesh, less what is always there."""
-        limits, first = list(self.row.memory.limits), 0
+        """The limit of each mesh, less what is always there.
+
+        Where that is all of it, next to nothing is left and not nothing: layers that keep nothing fit there.
+        """
+        left, first = list(self.row.memory.limits), 0
         for stage, size in enumerate(cuts):
             mesh = self.shape[stage]
-            limits[mesh] -= math.fsum(layer[mesh] for layer in self.row.resident[first : first + size])
+            left[mesh] -= math.fsum(layer[mesh] for layer in self.row.resident[first : first + size])
             first += size
-        return limits
+        least = [limit * TOLERANCE for limit in self.row.memory.limits]
+        return [few if abs(room) < few else room for room, few in zip(left, least, strict=True)]
 
     def bound(self, effort: Effort) -> float:
         """No cuts and no order are better; `effort` is what may be spent on knowing it."""

@@ -162,6 +162,20 @@ def test_what_is_found_within_a_limit_fits(sizes: tuple[int, ...], shares: tuple
         assert peak(found, found.schedule) <= limit
 
 
+def test_a_whole_stack_is_no_larger_for_more_layers() -> None:
+    """Meshes that differ in size have whole stacks: the larger one has room for a layer of the smaller one's then."""
+    devices = np.array(target("cpu", devices=3).devices)
+    meshes = [Mesh(row.reshape(1, -1), ("mpmd", "data")) for row in np.split(devices, [2])]
+    options: Any = {"donate_argnums": 0, "in_shardings": (PartitionSpec(), PartitionSpec(None, "data"))}
+    step = jaxpp.mpmd_jit_with_loop(partial(STEP, schedule="1f1b", loss=scanned), jaxpp.MpmdMesh.of(meshes), **options)
+    data, params = batch(6, 64), (jnp.ones((6, 8, 128)), jnp.ones((6, 128, 8)))
+    measured, order = step.measure_layers(params, data), S.make("1f1b", meshes=2, microbatches=6)
+    limit = int(0.9 * max(measured.peaks((3, 3), order)[1]))
+    found = measured.partition(str(limit), seconds=0.1)
+    assert found.cuts == (4, 2)
+    assert max(measured.peaks(found.cuts, found.schedule)[1]) <= limit
+
+
 def test_a_program_that_needs_more_than_is_reckoned() -> None:
     """Two halves of a backward hold more than a whole one, which is taken then; where nothing helps it is said."""
     step, _ = planned()

@@ -424,3 +424,9 @@ def test_gathers_and_scatters_count(offloaded: tuple[int, ...], between: dict[st
     assert searched.value == pytest.approx(S.simulate(searched, costs).makespan)
     blind = S.search(2, 4, COSTS, placement="looped", chunks=2, seconds=0.1)
     assert searched.value < S.simulate(blind, costs).makespan
+
+
+def test_without_other_homes_the_bound_is_that_of_the_order():
+    plain = S.make("1f1b", meshes=3, microbatches=4)
+    found = S.improve(plain, change=["homes"], seconds=0.1)
+    assert (found.value, found.lower_bound) == (18, 18)

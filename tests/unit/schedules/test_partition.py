@@ -211,6 +211,17 @@ def test_the_least_memory_that_there_may_be(
         S.partition(costs, meshes, 3, memory_bytes=least - 0.1, **options)
 
 
+def test_layers_that_keep_nothing_may_fill_a_mesh() -> None:
+    for limit, there in ((2, 1.0), (0.3, 0.1 + 0.05), (100, 50.0)):
+        found = S.partition(
+            alike([1.0] * 2, activation_bytes=[0.0] * 2), 1, 2, memory_bytes=limit, resident_bytes=there
+        )
+        assert (found.cuts, found.value) == ((2,), 12)
+    beside: dict[str, Any] = {"memory_bytes": [10, 6], "resident_bytes": [10.0, 1.0], "seconds": 0.1}
+    found = S.partition(alike([1.0] * 2, activation_bytes=[0.0, 5.0]), 2, 4, **beside)
+    assert (found.cuts, found.value) == ((1, 1), 14)
+
+
 SHAPES: dict[str, Callable[[int], Sequence[int]]] = {
     "linear": range,
     "looped": lambda meshes: [*range(meshes)] * 2,
