@@ -1,6 +1,6 @@
 """`scan_slices`: a loop over slices of a sequence."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -74,7 +74,7 @@ def scan_slices(
         return jax.lax.scan(on_slice, carry, (numbers, parts))
 
     last, made = scanned(init)
-    check_ahead(scanned, init, sum(lengths), made)
+    check_ahead(partial(_checked, fn), init, _parts(xs, lengths, axis), sum(lengths))
     return last, made
 
 
@@ -93,14 +93,21 @@ def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) ->
 def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], axis: int) -> tuple[Any, Any]:
     """Scan over slices of these lengths, one after the other."""
     stacked: list[Any] = []
-    carry, xs = jax.tree.map(jnp.asarray, (carry, xs))
-    for number, (start, length) in enumerate(zip(accumulate(cuts, initial=0), cuts, strict=False)):
-        take = partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
+    carry = jax.tree.map(jnp.asarray, carry)
+    for number, (part, start) in enumerate(_parts(xs, cuts, axis)):
         with marks_of_slice(number):
-            carry, found = fn(carry, jax.tree.map(take, xs), jnp.int32(start))
+            carry, found = fn(carry, part, start)
         _check_stacked(stacked, found)
         stacked.append(found)
     return carry, jax.tree.map(_stack, *stacked)
+
+
+def _parts(xs: Any, cuts: Sequence[int], axis: int) -> Iterator[tuple[Any, jax.Array]]:
+    """The slices of these lengths, and where each starts."""
+    xs = jax.tree.map(jnp.asarray, xs)
+    for start, length in zip(accumulate(cuts, initial=0), cuts, strict=False):
+        take = partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
+        yield jax.tree.map(take, xs), jnp.int32(start)
 
 
 def _check_stacked(before: Sequence[Any], found: Any) -> None:
