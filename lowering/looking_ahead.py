@@ -1,19 +1,27 @@
 """`check_slices`: whether slices of a sequence read only what stands before them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxpp.lowering.locations import here
 
-_found: ContextVar[list[Any] | None] = ContextVar("jaxpp_arrays_with_noise", default=None)
-"""The arrays that got noise so far; None where nothing is checked."""
+
+@dataclass
+class _Findings:
+    """What `check_slices` saw: how many scans over slices, and which slices look ahead."""
+
+    scans: int = 0
+    messages: list[str] = field(default_factory=list[str])
+
+
+_findings: ContextVar[_Findings | None] = ContextVar("jaxpp_checks_slices", default=None)
 
 _DIFFERS: Final = 1e-6
 """By what share of the largest value of an array results may differ, by rounding: masked noise does nothing at all."""
@@ -27,73 +35,130 @@ def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
     Under `jax.jit` and under a schedule such a slice reads rows of keys and values that no slice has written yet:
     zeros, where a whole sequence has keys. No error tells that. Here `loss` runs operation by operation (a small
-    example is enough), and its slices once more with noise in place of these zeros, which a mask hides.
+    example is enough), and its slices again with noise in place of these zeros, which a mask hides. What slices hand on
+    besides keys and values may be anything: sums, counts, maxima, a state that each slice replaces.
 
         jaxpp.check_slices(loss, params, text)
 
-    Keys and values are the floating-point arrays that slices hand on and of which an axis has as many positions as the
-    sequence. Take an example in which no other axis of what is handed on is that long.
-
     Args:
-        loss: a function that calls `scan_slices`: the loss of a microbatch, or an output; not its gradient.
+        loss: a function that calls `scan_slices`: the loss of a microbatch, its gradient, an output, a step.
         args: its arguments.
         kwargs: likewise.
 
     Raises:
-        ValueError: a slice looks ahead; says the line of `scan_slices`, which slice it is, and what changes. Or there
-            is nothing to check, or `scan_slices` is called inside `jax.grad`, `jax.vmap` or `jax.checkpoint`.
+        ValueError: a slice looks ahead; says the line of `scan_slices`, which slice it is, and what changes. Or `loss`
+            calls no `scan_slices`.
+        TypeError: `loss` is no function.
     """
-    token = _found.set(found := [])
+    if not callable(loss):
+        raise TypeError(f"check_slices: expected a function that calls jaxpp.scan_slices, found {loss!r}")
+    found = _Findings()
+    token = _findings.set(found)
     try:
         with jax.disable_jit():
             loss(*args, **kwargs)
+        jax.effects_barrier()
     finally:
-        _found.reset(token)
-    if not found:
+        _findings.reset(token)
+    if not found.scans:
         raise ValueError(
-            "check_slices: nothing to check: no scan_slices was called that hands on keys and values, arrays of which "
-            "an axis has the positions of the whole sequence"
+            "check_slices: the function calls no jaxpp.scan_slices, so nothing was checked; "
+            "if it scans over slices by lax.scan, write that as scan_slices"
         )
+    if found.messages:
+        raise ValueError(found.messages[0])
 
 
-def check_ahead(scanned: Callable[[Any], tuple[Any, Any]], init: Any, size: int, made: Any) -> None:
-    """Scan again with noise for rows of zeros of the whole sequence; raise ValueError where slices make something else.
+def check_ahead(fn: Callable[..., Any], init: Any, slices: Iterable[tuple[Any, jax.Array]], size: int) -> None:
+    """Under `check_slices`, run the slices with noise in place of zeros that none has written yet; note what changes.
 
-    scanned: the scan, of what the first slice takes. size: the positions of the sequence. made: what `init` gives.
+    fn: takes what is handed on, a slice and its start. slices: each with its start; only taken where needed.
+    size: the positions of all together.
     """
-    noisy = _found.get()
-    if noisy is None:
+    found = _findings.get()
+    if found is None:
         return
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((init, made))):
-        raise ValueError(
-            f"{here()}scan_slices: check_slices can't see numbers inside jax.grad, jax.vmap or jax.checkpoint: "
-            "give it the loss without them"
-        )
-    rng = np.random.default_rng(0)
+    found.scans += 1
+    parts = list(slices)
+    first, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, init))
+    noise = list(map(_noise, first))
 
-    def with_noise(leaf: Any) -> Any:
-        value = jnp.asarray(leaf)
-        if size not in value.shape or not jnp.issubdtype(value.dtype, jnp.inexact):
-            return leaf
-        noisy.append(value)
-        return jnp.where(value == 0, jnp.asarray(_NOISE * rng.standard_normal(value.shape), value.dtype), value)
+    def run(number: int, leaves: Sequence[jax.Array]) -> tuple[list[jax.Array], Any]:
+        after, made = fn(tree.unflatten(leaves), *parts[number])
+        return list(map(jnp.asarray, jax.tree.leaves(after))), made
 
-    others = dict(jax.tree_util.tree_leaves_with_path(scanned(jax.tree.map(with_noise, init))[1]))
-    for path, expected in jax.tree_util.tree_leaves_with_path(made):
-        differs = _differs(expected, others[path])
-        if differs.any():
-            raise ValueError(
-                f"{here()}scan_slices: slice {np.argmax(differs)} looks ahead: what it returns"
-                f"{jax.tree_util.keystr(path)} changes with rows that no slice has written yet; mask keys and values "
-                "behind each position: jnp.arange(length) <= start + position"
+    zeros = [None if other is None else leaf == 0 for leaf, other in zip(first, noise, strict=True)]
+    usual, noisy = [first], [_put(noise, zeros, first)]
+    returned: list[Any] = []
+    for number in range(len(parts)):
+        after, made = run(number, usual[-1])
+        usual.append(after)
+        returned.append(made)
+        noisy.append(run(number, noisy[-1])[0])
+    histories = zip(noise, zip(*usual, strict=True), zip(*noisy, strict=True), strict=True)
+    masks = [_unwritten(*history, size) for history in histories]
+    for number, mask in enumerate(zip(*masks, strict=True)):
+        after, made = run(number, _put(noise, mask, usual[number]))
+        after = _put(usual[number + 1], mask, after)  # what is noise still
+        handed = (tree.unflatten(leaves) for leaves in (usual[number + 1], after))
+        names = _names("returns", made) + _names("hands on", init)
+        note = partial(_note, found.messages, f"{here()}scan_slices: slice {number} looks ahead", names)
+        # as a callback: where the function is differentiated or mapped over, these are no numbers yet
+        jax.debug.callback(note, *map(_numbers, zip((returned[number], made), handed, strict=True)))
+
+
+def _noise(leaf: jax.Array) -> np.ndarray[Any, Any] | None:
+    """Noise for an array of numbers. It is negative, so that a running maximum that starts from zeros takes no part."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return None
+    return (-_NOISE * abs(np.random.default_rng(0).standard_normal(leaf.shape))).astype(leaf.dtype)
+
+
+def _put(values: Iterable[Any], masks: Iterable[Any], leaves: Iterable[jax.Array]) -> list[jax.Array]:
+    """These values where a mask says so."""
+    each = zip(values, masks, leaves, strict=True)
+    return [leaf if value is None or mask is None else jnp.where(mask, value, leaf) for value, mask, leaf in each]
+
+
+def _unwritten(noise: Any, usual: Sequence[jax.Array], noisy: Sequence[jax.Array], size: int) -> list[Any]:
+    """For each slice, the elements of keys and values that neither it nor one before it writes.
+
+    usual, noisy: an array before the first slice and after each, as it is, and if its zeros start as noise.
+    """
+    if noise is None:
+        return [None] * (len(usual) - 1)
+    zeros = left = usual[0] == 0
+    masks: list[jax.Array] = []
+    for after in noisy[1:]:
+        left = left & (after == noise)
+        masks.append(left)
+    written = zeros & ~left
+    as_sums, as_rows = (abs(noisy[-1] - start - usual[-1]) for start in (noise, 0))
+    is_sum = jnp.sum(jnp.where(written, as_sums, 0)) < jnp.sum(jnp.where(written, as_rows, 0))
+    rows = ~is_sum & (written | (size in noise.shape))  # or padding, which no slice writes
+    return [mask & rows for mask in masks]
+
+
+def _names(what: str, tree: Any) -> list[str]:
+    return [f"what it {what}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _numbers(tree: Any) -> list[Any]:
+    """The leaves, but for keys of random numbers, which are none."""
+    leaves = map(jnp.asarray, jax.tree.leaves(tree))
+    return [0 if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else leaf for leaf in leaves]
+
+
+def _note(messages: list[str], says: str, names: list[str], usual: Sequence[Any], noisy: Sequence[Any]) -> None:
+    """Write down the first array that noise changes."""
+    for name, *pair in zip(names, usual, noisy, strict=True):
+        one, other = (np.asarray(each).astype(np.complex128) for each in pair)
+        largest = np.max(abs(one[np.isfinite(one)]), initial=0.0)
+        with np.errstate(invalid="ignore"):
+            is_near = (one == other) | (abs(one - other) <= _DIFFERS * largest) | (np.isnan(one) & np.isnan(other))
+        if not is_near.all():
+            messages.append(
+                f"{says}: {name} changes with rows that no slice has written yet; mask keys and values behind each "
+                "position: jnp.arange(length) <= start + position"
             )
-
-
-def _differs(one: jax.Array, other: jax.Array) -> NDArray[np.bool_]:
-    """For each slice whether it made something else."""
-    if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
-        one, other = map(jax.random.key_data, (one, other))
-    expected, found = (np.asarray(each).astype(np.complex128) for each in (one, other))
-    most = np.max(abs(expected), where=np.isfinite(expected), initial=0.0)
-    close = np.isclose(found, expected, rtol=0.0, atol=_DIFFERS * most, equal_nan=True)
-    return np.array([not each.all() for each in close])
+            return

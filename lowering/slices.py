@@ -1,6 +1,6 @@
 """`scan_slices`: a loop over slices of a sequence."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -60,15 +60,16 @@ def scan_slices(
     if (slices is None) == (cuts is None):
         found = "neither" if slices is None else "both"
         raise ValueError(f"{here()}scan_slices: expected slices, how many, or cuts, their lengths; found {found}")
-    size, checked = _length(xs, 1, axis), partial(_checked, fn)
+    checked = partial(_checked, fn)
     if cuts is not None:
-        scanned = partial(_unrolled, checked, xs=xs, cuts=_lengths(xs, cuts, axis), axis=axis)
+        lengths = _lengths(xs, cuts, axis)
+        found = _unrolled(checked, init, xs, lengths, axis)
     else:
         assert slices is not None
-        scanned = partial(_rolled, checked, xs=xs, slices=slices, length=_length(xs, slices, axis), axis=axis)
-    last, made = scanned(init)
-    check_ahead(scanned, init, size, made)
-    return last, made
+        lengths = [_length(xs, slices, axis)] * slices
+        found = _rolled(checked, init, xs, lengths, axis)
+    check_ahead(checked, init, _parts(xs, lengths, axis), sum(lengths))
+    return found
 
 
 def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) -> tuple[Any, Any]:
@@ -83,28 +84,35 @@ def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) ->
     return found[0], found[1]
 
 
-def _rolled(fn: Callable[..., Any], carry: Any, xs: Any, slices: int, length: int, axis: int) -> tuple[Any, Any]:
+def _rolled(fn: Callable[..., Any], carry: Any, xs: Any, lengths: Sequence[int], axis: int) -> tuple[Any, Any]:
     """Scan over equal slices."""
 
     def on_slice(carry: Any, x: tuple[jax.Array, Any]) -> tuple[Any, Any]:
         number, part = x
-        return fn(carry, part, number * length)
+        return fn(carry, part, number * lengths[0])
 
-    parts = jax.tree.map(partial(_cut, slices=slices, axis=axis), xs)
-    return jax.lax.scan(on_slice, carry, (jnp.arange(slices, dtype=jnp.int32), parts))
+    parts = jax.tree.map(partial(_cut, slices=len(lengths), axis=axis), xs)
+    return jax.lax.scan(on_slice, carry, (jnp.arange(len(lengths), dtype=jnp.int32), parts))
 
 
 def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], axis: int) -> tuple[Any, Any]:
     """Scan over slices of these lengths, one after the other."""
     stacked: list[Any] = []
-    carry, xs = jax.tree.map(jnp.asarray, (carry, xs))
-    for number, (start, length) in enumerate(zip(accumulate(cuts, initial=0), cuts, strict=False)):
-        take = partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
+    carry = jax.tree.map(jnp.asarray, carry)
+    for number, (part, start) in enumerate(_parts(xs, cuts, axis)):
         with marks_of_slice(number):
-            carry, found = fn(carry, jax.tree.map(take, xs), jnp.int32(start))
+            carry, found = fn(carry, part, start)
         _check_stacked(stacked, found)
         stacked.append(found)
     return carry, jax.tree.map(_stack, *stacked)
+
+
+def _parts(xs: Any, cuts: Sequence[int], axis: int) -> Iterator[tuple[Any, jax.Array]]:
+    """The slices of these lengths, and where each starts."""
+    xs = jax.tree.map(jnp.asarray, xs)
+    for start, length in zip(accumulate(cuts, initial=0), cuts, strict=False):
+        take = partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
+        yield jax.tree.map(take, xs), jnp.int32(start)
 
 
 def _check_stacked(before: Sequence[Any], found: Any) -> None:

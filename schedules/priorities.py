@@ -7,7 +7,6 @@ Forwards go first, as long as their stage keeps less than its limit, and of thos
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -172,10 +171,13 @@ class _ByPriority(Dispatch):
         held = [(each, heap[0][1]) for heaps in self.ready for each, heap in heaps.items() if heap]
         if not held:
             raise ScheduleError("the kinds of tasks need one another in a circle: nothing can run")
-        each, microbatch = min(held, key=operator.itemgetter(1))
+        each, microbatch = min(held, key=lambda one: (one[1], self.types[one[0]][0].slice))
         task = self.types[each][microbatch]
         kept = max(
             self.alive[self.homes[each][microbatch], number, task.stage] for number in range(len(self.limits[each]))
         )
         alive = f"{kept} activations of stage {task.stage} are alive"
-        raise ScheduleError(f"nothing can run on: {task.words} is beyond the limit, as {alive} and none can be freed")
+        of_slices = ": a limit counts those of slices" if any(tasks[0].slice for tasks in self.types) else ""
+        raise ScheduleError(
+            f"nothing can run on: {task.words} is beyond the limit, as {alive} and none can be freed{of_slices}"
+        )

@@ -47,11 +47,12 @@ def _of_lent_slices(lends: bool, schedule: schedules.Schedule) -> str | None:
 def of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
     """The hint for a model or a schedule whose meshes share a vocabulary."""
     shards, embedded = (_shards(marks, word) for word in ("vocabulary", "embedding"))
-    if shards and any(at.LAYER in op.attributes for op, _ in marks):
+    trips = {at.integer(op, at.LAYER) for op, _ in marks} - {None}
+    if shards and trips:
         return (
             "vocabulary_cross_entropy spreads a vocabulary over stages, which a scan over layers can't hold: "
             "call it behind the scan; or, if that is over slices of the sequence, "
-            "take a schedule of as many, such as vocab-1f1b{slices=2}"
+            f"take a schedule of as many, such as vocab-1f1b{{slices={len(trips)}}}"
         )
     name, meshes = schedule.name, schedule.meshes
     is_for_it = name.startswith("vocab-")
@@ -65,7 +66,12 @@ def of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
             f"vocabulary_cross_entropy has {shards} shards, {name} one on each of its {meshes} meshes: "
             f"shards={meshes}, or a schedule of {shards} meshes"
         )
+    looks_up = schedule.stages == schedule.meshes * (4 if name == "vocab-v-half" else 3) + 1
     spread = f"; vocabulary_embedding ends {embedded}, for {name}{{embedding=true}}" if embedded else ""
+    if looks_up and not embedded:
+        spread = (
+            f"; {name}{{embedding=true}} has {meshes} for jaxpp.vocabulary_embedding: call it, or leave embedding out"
+        )
     own = f"the last stage of layers and its {shards} shard{'s' * (shards != 1)}"
     return (
         f"vocabulary_cross_entropy ends {own} by itself: "

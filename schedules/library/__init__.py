@@ -92,6 +92,8 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     Raises:
         ScheduleError: the name or an option is unknown, or the schedule does not exist for these numbers.
     """
+    if isinstance(cast("object", name), str) and name.partition("{")[0] in set(LIBRARY) - {name}:
+        raise ScheduleError(f"make takes options as arguments, as slices=4; S.resolve reads a text such as {name!r}")
     if not isinstance(cast("object", name), str) or name not in LIBRARY:
         raise ScheduleError(f"no schedule is named {name!r}{_nearest(str(name).lower())}{', '.join(LIBRARY)}")
     known = options_of(name)

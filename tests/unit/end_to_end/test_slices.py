@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import compare, decoder
 from unit.end_to_end.compare import batch as microbatches
@@ -170,13 +171,70 @@ def test_slices_may_return_anything(says: Any) -> None:
     jaxpp.check_slices(one_mean, jnp.ones((12, 5)), says=jnp.asarray(says))
 
 
-def test_where_nothing_can_be_checked() -> None:
-    with pytest.raises(ValueError, match=r"^check_slices: nothing to check: no scan_slices was called that hands on"):
-        jaxpp.check_slices(jnp.sum, jnp.ones((12, 5)))
-    inside = (jax.grad(one_mean), jax.vmap(one_mean), jax.checkpoint(one_mean))
-    for loss, x in zip(inside, (jnp.ones((12, 5)), jnp.ones((1, 12, 5)), jnp.ones((12, 5))), strict=True):
-        with pytest.raises(ValueError, match=r"py:\d+: scan_slices: check_slices can't see numbers inside"):
-            jaxpp.check_slices(loss, x)
+def shifted(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A causal convolution, whose state is longer than a slice."""
+    both = jnp.concatenate([state, x], 1)
+    return both[:, -4:], (both[:, 1:] * both[:, :-1]).sum()
+
+
+UPDATES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "sum of the size of a sequence": (lambda c, x: (c + x.sum(), x.sum() * (1 + c.sum())), jnp.zeros(12)),
+    "maximum": (lambda c, x: (jnp.maximum(c, abs(x).max()), x.sum() * c.sum()), jnp.zeros(12)),
+    "counts": (lambda c, x: (c + (jnp.arange(12) == x.min()), (c * x.sum()).sum()), jnp.zeros(12)),
+    "state": (shifted, jnp.zeros((2, 4))),
+    "key": (lambda c, x: (jax.random.split(c)[0], x * jax.random.normal(c)), jax.random.key(0)),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_states_are_no_keys_that_wait_to_be_written(name: str) -> None:
+    update, init = UPDATES[name]
+    xs = jnp.arange(24.0).reshape(2, 12) // 4
+    jaxpp.check_slices(lambda: jaxpp.scan_slices(lambda c, x, _: update(c, x), init, xs, slices=6))
+
+
+@pytest.mark.parametrize("size", [12, 17, 8])
+def test_a_look_ahead_in_keys_of_any_length(size: int) -> None:
+    """Of the sequence, of a prefix and the sequence, of a window; what it changes may be handed on, or be no number."""
+
+    def loss(xs: jax.Array, seen: Any, as_result: bool) -> Any:
+        def one(carry: Any, x: jax.Array, start: jax.Array) -> Any:
+            total, keys = carry
+            at = (start + max(size - 12, 0)) % size
+            keys = lax.dynamic_update_slice_in_dim(keys, x**2 + 1, at, 1)
+            attended = jnp.where(jnp.arange(size) < at + seen, jnp.sqrt(keys), 0).sum()
+            return (total + attended, keys), attended if as_result else None
+
+        prefix = jnp.ones((1, max(size - 12, 0)))
+        keys = jnp.concatenate([prefix, jnp.zeros((1, size - prefix.size))], 1)
+        (total, _), each = jaxpp.scan_slices(one, (0.0, keys), xs, slices=3)
+        return each.sum() if as_result else total
+
+    xs = jnp.arange(12.0)[None]
+    for as_result, what in ((True, "returns"), (False, r"hands on\[0\]")):
+        for fn in (loss, jax.grad(loss), jax.jit(jax.grad(loss), static_argnums=2)):
+            jaxpp.check_slices(fn, xs, 4, as_result)
+            with pytest.raises(ValueError, match=f"slice 0 looks ahead: what it {what} changes"):
+                jaxpp.check_slices(fn, xs, 5, as_result)
+    many = jax.vmap(partial(loss, as_result=True), (0, None))
+    jaxpp.check_slices(many, xs[None], 4)
+    with pytest.raises(ValueError, match="slice 0 looks ahead"):
+        jaxpp.check_slices(many, xs[None], 5)
+
+
+def test_a_step_is_checked_too() -> None:
+    params, batch = decoder.parameters(2), decoder.batch(2)
+    step = partial(decoder.train_step, schedule="seq1f1b{slices=3}", loss=partial(decoder.loss, slices=3))
+    jaxpp.check_slices(step, params, batch)
+
+
+def test_a_function_without_slices_is_not_checked() -> None:
+    with pytest.raises(
+        ValueError, match=r"^check_slices: the function calls no jaxpp\.scan_slices, so nothing was checked"
+    ):
+        jaxpp.check_slices(lambda x: lax.scan(lambda c, y: (c, y), 0, x), jnp.zeros(12))
+    with pytest.raises(TypeError, match=r"^check_slices: expected a function that calls jaxpp\.scan_slices, found 5$"):
+        jaxpp.check_slices(5)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:

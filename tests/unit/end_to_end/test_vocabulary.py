@@ -202,6 +202,13 @@ def test_a_lookup_in_shards_that_the_schedule_does_not_have() -> None:
     assert found.endswith("and the loss; vocabulary_embedding ends 2, for vocab-1f1b{embedding=true}"), found
 
 
+@pytest.mark.parametrize(("name", "layers"), [("vocab-1f1b", 2), ("vocab-v-half", 4)])
+def test_a_lookup_in_shards_that_the_model_does_not_have(name: str, layers: int) -> None:
+    found = refused(partial(sharded_loss, shards=2, embeds=False), 2, layers, f"{name}{{embedding=true}}")
+    hint = f"the loss; {name}{{embedding=true}} has 2 for jaxpp.vocabulary_embedding: call it, or leave embedding out"
+    assert found.endswith(hint), found
+
+
 def test_a_model_without_shards_and_a_schedule_of_them() -> None:
     assert refused(marked_loss, 2, 2).endswith(
         "\n  vocab-1f1b is for losses of jaxpp.vocabulary_cross_entropy(..., shards=2), which ends 3 stages by itself: "
@@ -280,22 +287,22 @@ def test_peaks_of_slices(name: str, change: Any) -> None:
 
 
 def test_slices_that_the_schedule_of_a_vocabulary_does_not_have() -> None:
-    loss = partial(sliced_loss, shards=2, embeds=False, slices=2)
+    loss = partial(sliced_loss, shards=2, embeds=False, slices=4)
     for name, text in (
         (
             "vocab-1f1b",
-            "found 10 stage marks, one for each layer of a scan; the schedule vocab-1f1b has 5 stages\n"
+            "found 20 stage marks, one for each layer of a scan; the schedule vocab-1f1b has 5 stages\n"
             "  vocabulary_cross_entropy spreads a vocabulary over stages, which a scan over layers can't hold: call it "
             "behind the scan; or, if that is over slices of the sequence, take a schedule of as many, such as "
-            "vocab-1f1b{slices=2}",
+            "vocab-1f1b{slices=4}",
         ),
         (
             "vocab-1f1b{slices=3}",
-            "the schedule vocab-1f1b has 3 slices, the loop over slices runs 2 times\n"
+            "the schedule vocab-1f1b has 3 slices, the loop over slices runs 4 times\n"
             "  cut the sequence into 3 slices, or take a schedule of as many as the loop has",
         ),
         (
-            "seq1f1b{slices=2}",
+            "seq1f1b{slices=4}",
             "slice 0 has 5 stage marks in its forward, the schedule seq1f1b has 2 stages\n"
             "  vocabulary_cross_entropy ends 3 stages: take vocab-1f1b or vocab-v-half, on 2 meshes",
         ),
@@ -316,7 +323,7 @@ def marked_loss(params: Any, tokens: Any) -> jax.Array:
 
 def refused(loss: Any, meshes: int, layers: int, name: str = "vocab-1f1b") -> str:
     """What is said of the loss under this schedule, without the place."""
-    schedule = schedules.make(name, meshes=meshes, microbatches=MICROBATCHES)
+    schedule = schedules.resolve(name, meshes=meshes, microbatches=MICROBATCHES)
     with pytest.raises(jaxpp.PassError) as caught:
         jaxpp.mpmd_jit_with_loop(partial(train_step, loss=loss, schedule=schedule), make_mesh(meshes))(
             *arguments(12, layers)

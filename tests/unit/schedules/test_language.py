@@ -278,8 +278,9 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
             "nothing can run on: F(stage 0, mb 0) is beyond the limit, as 0 activations of stage 0 are alive",
         ),
         (
-            lambda: by_priority("x", S.Placement.linear(2), 2, lambda t: 0, slices=2, limit=lambda stage: 1),
-            "nothing can run on: F(stage 0, mb 0, slice 1) is beyond the limit, as 1 activations of stage 0 are alive",
+            lambda: by_priority("x", S.Placement.linear(2), 2, lambda t: 0, limit=lambda stage: 1, slices=2),
+            "nothing can run on: F(stage 0, mb 0, slice 1) is beyond the limit, as 1 activations of stage 0 are alive "
+            "and none can be freed: a limit counts those of slices",
         ),
         (lambda: by_priority("x", S.Placement.of((0, 1)), 1, lambda t: 0), "x: stage 0 is on several meshes: mesh_of"),
         (
