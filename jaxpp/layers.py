@@ -13,7 +13,7 @@ import numpy as np
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.stage_graph import Reads
 from jaxpp.hlo_passes.program.verify_program import limits_of
-from jaxpp.schedules import Costs, Partition, Schedule, ScheduleError
+from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
 
 Peaks: TypeAlias = tuple[Sequence[int], Sequence[int]]
@@ -90,11 +90,12 @@ class Layers:
             ScheduleError: nothing fits the memory.
         """
         options |= {"split_backward": split_backward, "seconds": seconds, "seed": seed}
-        if not memory_limit or not by_program:
-            limits = limits_of(memory_limit, len(self.shares)) if memory_limit else [math.inf] * len(self.shares)
+        if not memory_limit:
+            return self._within([math.inf] * len(self.shares), **options)
+        limits = limits_of(memory_limit, len(self.shares))
+        if not by_program:
             return self._within(limits, **options)
-        limits, unreckoned = limits_of(memory_limit, len(self.shares)), self._unreckoned
-        rounds = 0
+        unreckoned, rounds = self._unreckoned, 0
         while True:
             found = self._within(list(map(operator.sub, limits, unreckoned)), **options)
             needed = self.peaks(found.cuts, found.schedule)[1]
@@ -123,8 +124,13 @@ class Layers:
         """The bytes that each device of each mesh needs in such cuts and order, by the layers."""
         stages = self.cut(cuts)
         kept = schedules.simulate(schedule, stages.costs).peak_bytes()
-        found = list(map(operator.mul, kept, self.shares))
-        for resident, (mesh, *_) in zip(stages.resident, schedule.placement.homes, strict=True):
+        there = stages._there(schedule.placement)
+        return [own + peak * share for own, peak, share in zip(there, kept, self.shares, strict=True)]
+
+    def _there(self, placement: Placement) -> list[float]:
+        """The bytes that each device of each mesh has at all times, of these layers as stages."""
+        found = [0.0] * len(self.shares)
+        for resident, (mesh, *_) in zip(self.resident, placement.homes, strict=True):
             found[mesh] += resident[mesh]
         return found
 
@@ -155,9 +161,8 @@ class Layers:
         stages, placement = self.cut(found.cuts), found.schedule.placement
         if stages.is_chain:
             return found
-        left = list(limits)
-        for resident, (mesh, *_) in zip(stages.resident, placement.homes, strict=True):
-            left[mesh] -= resident[mesh] / self.shares[mesh]
+        there = map(operator.truediv, stages._there(placement), self.shares)
+        left = list(map(operator.sub, limits, there))
         placement = replace(placement, after=stages.reads)
         try:
             order = schedules.search(

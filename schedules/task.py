@@ -204,6 +204,11 @@ class Placement:
         """Number of meshes."""
         return 1 + max(mesh for homes in self.homes for mesh in homes)
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether a stage is on several meshes, which have copies of its weights, or a part each."""
+        return max(map(len, self.homes)) > 1
+
     def stages_of(self, mesh: int) -> tuple[int, ...]:
         """The stages that `mesh` holds, in ascending order."""
         return self._stages_of[mesh]

@@ -68,8 +68,7 @@ def search_branches(
         raise ScheduleError(f"search: stage {min(placement.spread)} is spread over its meshes, {reason}")
     starts = list(_starts(placement, microbatches, costs, split_backward))
     kept = Kept(memory, [math.inf] * placement.meshes)
-    has_choice = max(map(len, placement.homes)) > 1
-    if has_choice:
+    if placement.has_copies:
         effort = Effort(options["seconds"] * _MOVING)
         options["seconds"] -= effort.seconds
 
@@ -83,9 +82,9 @@ def search_branches(
     if not fitting:
         raise ScheduleError(f"no schedule fits the memory: the least that was tried keeps {too_much[-1]}")
     best = min(fitting, key=lambda each: getattr(simulate(each, costs), objective))
-    change = ["homes"] if has_choice else []
+    change = ["homes"] if placement.has_copies else []
     found = replace(improve(best, costs, objective=objective, change=change, **options), name="search")
-    if not has_choice:
+    if not placement.has_copies:
         return found
     bound = min(found.lower_bound, _bound(starts, costs, objective))
     history = tuple(replace(moment, bound=min(moment.bound, bound)) for moment in found.history)

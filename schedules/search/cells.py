@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import TypeAlias
 
 from jaxpp.schedules.between_runs import BetweenRuns, Touched
@@ -61,6 +63,19 @@ class Cells:
     )
     between: BetweenRuns | None = None
     touched: Sequence[Touched] = ()
+
+    @cached_property
+    def needs(self) -> list[dict[int, float]]:
+        """For each cell those that end before it begins, in any order, and the delay from that end."""
+        return [
+            {**dict.fromkeys(before - self.asides, 0.0), **dict(waits)}
+            for before, waits in zip(self.needed, self.waits, strict=True)
+        ]
+
+    @cached_property
+    def in_turn(self) -> list[int]:
+        """All cells, each behind those that it needs."""
+        return list(TopologicalSorter(dict(enumerate(self.needs))).static_order())
 
     def leads(self, row: Sequence[int]) -> dict[int, float]:
         """For how long a mesh with this order scatters and gathers before its cells."""

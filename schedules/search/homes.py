@@ -7,8 +7,7 @@ the order of the other mesh by the time at which it ran where it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from graphlib import TopologicalSorter
+from collections.abc import Iterator
 from itertools import pairwise, product
 from typing import TypeAlias
 
@@ -106,13 +105,9 @@ def bound_at_any_home(schedule: Schedule, costs: Costs, cells: Cells) -> float:
     work = math.fsum(time for cell, time in enumerate(times) if cell not in cells.asides) / schedule.meshes
     if cells.objective == "longest_stage":
         return work
-    needs: Mapping[int, set[int]] = {
-        cell: {*(before - cells.asides), *(need for need, _ in waits)}
-        for cell, (before, waits) in enumerate(zip(cells.needed, cells.waits, strict=True))
-    }
     ends = [0.0] * len(times)
-    for cell in TopologicalSorter(needs).static_order():
-        ends[cell] = times[cell] + max((ends[need] for need in needs[cell]), default=0.0)
+    for cell in cells.in_turn:
+        ends[cell] = times[cell] + max((ends[need] for need in cells.needs[cell]), default=0.0)
     return max(work, *ends)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import fields, replace
-from graphlib import TopologicalSorter
 from random import Random
 from typing import Final
 
@@ -89,11 +88,7 @@ def improve(
     check_changes(change, costs)
     kept = Kept(memory, hosts)
     with collector_paused():
-        bare = stripped(schedule, change)
-        cells = _cells(bare, costs, kept, objective)
-        has_choice = "homes" in change and max(map(len, schedule.placement.homes)) > 1
-        bound = bound_at_any_home(bare, costs, cells) if has_choice else _bound(cells)
-        bound *= least_factor(schedule, costs, change)
+        bound = _least(schedule, costs, kept, change, objective)
         if change:
             part = effort.part(effort.seconds * _CHANGING)
             schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
@@ -143,18 +138,22 @@ def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:
     return share_sizes(schedule, KEPT[memory.released_at], costs.size(schedule))
 
 
+def _least(schedule: Schedule, costs: Costs, kept: Kept, change: Collection[str], objective: Objective) -> float:
+    """No order of these tasks is better, nor of those that they may change into."""
+    bare = stripped(schedule, change)
+    cells = _cells(bare, costs, kept, objective)
+    may_move = "homes" in change and schedule.placement.has_copies
+    bound = bound_at_any_home(bare, costs, cells) if may_move else _bound(cells)
+    return bound * least_factor(schedule, costs, change)
+
+
 def _bound(cells: Cells) -> float:
     """No order of these cells is better: a mesh runs all of its own, and has ways before and after them."""
-    times, asides = cells.times, cells.asides
-    needs = [
-        {**{each: 0.0 for each in before if each not in asides}, **dict(waits)}
-        for before, waits in zip(cells.needed, cells.waits, strict=True)
-    ]
+    times, asides, needs = cells.times, cells.asides, cells.needs
     heads, tails = [0.0] * len(times), [0.0] * len(times)
-    order = list(TopologicalSorter({cell: each.keys() for cell, each in enumerate(needs)}).static_order())
-    for cell in order:
+    for cell in cells.in_turn:
         heads[cell] = max((heads[need] + times[need] + delay for need, delay in needs[cell].items()), default=0.0)
-    for cell in reversed(order):
+    for cell in reversed(cells.in_turn):
         for need, delay in needs[cell].items():
             tails[need] = max(tails[need], delay + times[cell] + tails[cell])
     own = [[cell for cell in row if cell not in asides] for row in cells.rows]

@@ -154,7 +154,7 @@ def search(
     split_backward = true_or_false(split_backward, "split_backward")
     costs, seconds = given_costs(costs), positive(seconds, "seconds")
     memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs)
-    if isinstance(placement, Placement) and (placement.after or max(map(len, placement.homes)) > 1):
+    if isinstance(placement, Placement) and (placement.after or placement.has_copies):
         (placement,) = placements(meshes, placement, chunks, costs)
         return search_branches(
             placement,
