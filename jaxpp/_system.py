@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a file whole or not at all; devices and pipes are written to in place.
+    """Write a file whole or not at all, also where the machine fails; devices and pipes are written to in place.
 
     Raises:
         OSError: it can't be written; what was there before is unchanged.
@@ -20,17 +21,31 @@ def write_file(path: str, data: bytes) -> None:
         with open(path, "wb") as file:
             file.write(data)
         return
-    temporary = f"{path}.{os.getpid()}.tmp"
+    # Another thread, or a process with this number on another machine, may write the same file.
+    temporary = f"{path}.{secrets.token_hex(8)}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         if os.path.exists(path):
             os.chmod(temporary, os.stat(path).st_mode & 0o7777)
         os.replace(temporary, path)
+        _sync_folder(os.path.dirname(path))
     except BaseException:  # Ctrl-C too: no file of half the bytes stays
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def _sync_folder(folder: str) -> None:
+    """Write the names in a folder to the disk, where the system can."""
+    with suppress(OSError):  # the file is there; some file systems sync no folders
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def tell(message: str) -> None:

@@ -85,7 +85,7 @@ def fit(
     """The fastest program of `module` that stays within the limits of `options`, by what is done to keep less.
 
     The time of a step is that of `simulate`. The schedule is taken as it is, with residuals that wait on other meshes
-    (`schedules.evict`), and, if it is one of the library or of the search, in orders that keep fewer activations.
+    (`schedules.evict`), and, if it is one of the library, in orders that keep fewer activations.
 
     Raises:
         LimitError: nothing of all this is enough; it names the mesh in the way, and the least that this one needs.

@@ -15,8 +15,7 @@ def other_orders(plan: Schedule, over: Sequence[bool], costs: Costs) -> list[Sch
     """Schedules of the same tasks on the same meshes that keep fewer activations on a mesh that needs too much memory.
 
     They are those of the library, and what `schedules.search` finds with as few as a share of the activations on such
-    meshes. Only for a schedule that itself is one of the library or of the search: any other is taken as its author
-    wrote it.
+    meshes. Only a schedule of the library gets others, task for task: the user wrote or chose the order of any other.
 
     Args:
         plan: the schedule.
@@ -37,11 +36,9 @@ def other_orders(plan: Schedule, over: Sequence[bool], costs: Costs) -> list[Sch
 
 
 def _may_be_changed(plan: Schedule) -> bool:
-    """Whether a schedule is of the library or of the search, with each stage on one mesh."""
+    """Whether a schedule is of the library, task for task, with each stage on one mesh."""
     if plan.slices > 1 or not {task.kind for task in plan} <= {"forward", "backward", "input_grad", "weight_grad"}:
         return False
-    if plan.name == "search":
-        return True
     try:
         made = schedules.make(plan.name, meshes=plan.meshes, microbatches=plan.microbatches)
     except (ScheduleError, ValueError):

@@ -108,7 +108,7 @@ class Costs:
         for name in _KINDS:
             put(self, name, per_stage(getattr(self, name), name, positive=True))
         for name in (*_BYTES, *_PER_RUN):
-            if getattr(self, name) is not None:
+            if name != "weight_grad_bytes" or self.weight_grad_bytes is not None:
                 put(self, name, per_stage(getattr(self, name), name, positive=False))
         put(self, "hop", per_pair(self.hop, "hop", positive=False))
         put(self, "bandwidth", per_pair(self.bandwidth, "bandwidth", positive=True))

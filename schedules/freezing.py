@@ -10,7 +10,7 @@ from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.schedule import Schedule, check_type
-from jaxpp.schedules.simulate import task_times, transfer_times
+from jaxpp.schedules.simulate import leads_of, task_times, transfer_times
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,10 +92,14 @@ class _Programme:
         self.rows: list[dict[int, float]] = []
         """Of each constraint the factors of its variables; their sum is at least its bound."""
         self.bounds: list[float] = []
+        self.leads = leads_of(schedule, costs)
         for head in (number for number, span in enumerate(self.graph.spans) if span):
             for earlier, delay in self._before(head):
                 self._after(self._start(head), earlier, delay)
             self._after(0, head, 0.0)
+            # The first run of a mesh has no task before it, but weights to gather.
+            self.rows.append({self._start(head): 1.0})
+            self.bounds.append(self.leads.get(head, 0.0))
 
     def _start(self, number: int) -> int:
         return 1 + self.stages + number
@@ -124,7 +128,7 @@ class _Programme:
             for number in range(head - 1, row.start - 1, -1):
                 same = used in graph.tracks.get(number, ()) if used else number not in graph.asides
                 if graph.spans[number] and same:
-                    yield number, 0.0
+                    yield number, 0.0 if used else self.leads.get(head, 0.0)
                     break
 
     def solve(self, budget: float, most: float) -> np.ndarray:

@@ -147,12 +147,14 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
         for name, rule in graph.rules.items()
     }
     moving = {name for name, rule in graph.rules.items() if rule.moves}
+    # A grid of a few bytes can name microbatch 999999999: of so many units all but these few are missing.
+    all_units = range(min(microbatches * slices, len(graph.tasks) + len(skipped) + 1))
     for number, task in enumerate(graph.tasks):
         found: list[int] = []
         for stages_near, which, slice_offset, alternatives, need in tables.get(task.kind, ()):
             found_stages = stages_near[task.stage] if task.stage < stages else ()
             if which == ALL:
-                units = range(microbatches * slices)
+                units = all_units
             else:
                 microbatch, part = task.microbatch + int(which), task.slice + slice_offset
                 if not (0 <= part < slices and 0 <= microbatch < microbatches):

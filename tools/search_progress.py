@@ -9,6 +9,8 @@ from typing import Final, TextIO
 
 from tqdm import tqdm
 
+from jaxpp.schedules.search.history import proven_gap
+
 _LOOKS: Final = 0.1
 """Seconds between two looks of a bar."""
 
@@ -33,7 +35,7 @@ def progress_of(stderr: TextIO) -> Generator[Callable[[float, float, float], Non
             if now - told < (_LINES if bar is None else _LOOKS):
                 return
             told = now
-            words = f"{value:.6g}, at least {bound:.6g}, gap {max(0.0, value / bound - 1):.1%}"
+            words = f"{value:.6g}, at least {bound:.6g}, gap {proven_gap(value, bound):.1%}"
             if bar is None:
                 print(f"{share:4.0%} {now - began:4.0f} s: {words}", file=stderr, flush=True)
                 return

@@ -4,7 +4,8 @@ import glob
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -169,15 +170,26 @@ def _tpus(chip: Chip, topology: str) -> Sequence[Any]:
         raise PlanError(
             f"target: {topology!r} is no topology of TPUs, such as 2x2x1 (v4, v5p, tpu7x) or 4x4 (v5e, v6e)"
         )
-    if not (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
-        for name, value in _NO_TPU.items():
-            os.environ.setdefault(name, value)
     try:
-        return topologies.get_topology_desc(f"{chip.name}:{topology}", platform="tpu", **chip.xla).devices
+        with _without_tpus():
+            return topologies.get_topology_desc(f"{chip.name}:{topology}", platform="tpu", **chip.xla).devices
     except jax.errors.JaxRuntimeError as error:
         raise PlanError(f"target: there is no {chip.name}:{topology}: {_first_line(error)}") from None
     except RuntimeError as error:  # JAX's own, where libtpu is missing
         raise _missing(chip, "libtpu", "tpu-plan") from error
+
+
+@contextmanager
+def _without_tpus() -> Generator[None]:
+    """Set libtpu's environment while it starts, where there are no TPUs; no other program of the process sees it."""
+    is_here = glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")
+    added = {} if is_here else {name: value for name, value in _NO_TPU.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _gpus(chip: Chip, nodes: int, gpus: int) -> Sequence[Any]:

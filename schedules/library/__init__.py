@@ -66,7 +66,13 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
 
 
 MOST: Final = 10_000_000
-"""Meshes times microbatches of a schedule that `make` makes: beyond that a computer would run out of memory."""
+"""Stages times microbatches times slices of a schedule that `make` makes: more would run out of memory."""
+
+_MULTIPLIES: Final = ("chunks", "slices", "steps", "layers")
+"""The options that give a schedule more tasks."""
+
+_MOST_OF_AN_OPTION: Final = 1_000
+"""The most that such an option may be: the time to make some schedules grows with its square."""
 
 
 def names() -> tuple[str, ...]:
@@ -100,13 +106,17 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     for option in options:
         if option not in known:
             raise ScheduleError(f"schedule {name!r} has no option {option!r}: it takes {', '.join(known) or 'none'}")
-    sizes = [whole_number(meshes, "meshes", least=1), whole_number(microbatches, "microbatches", least=1)]
-    if math.prod(sizes) > MOST:
-        raise ScheduleError(
-            f"{name}: {sizes[0]} meshes and {sizes[1]} microbatches are too many: at most {MOST:,} of both"
-        )
+    sizes = {"meshes": whole_number(meshes, "meshes", least=1)}
+    sizes["microbatches"] = whole_number(microbatches, "microbatches", least=1)
+    for option in [each for each, value in options.items() if each in _MULTIPLIES and value is not None]:
+        sizes[option] = whole_number(options[option], option, least=1)
+        if sizes[option] > _MOST_OF_AN_OPTION:
+            raise ScheduleError(f"{name}: {option} must be at most {_MOST_OF_AN_OPTION:,}, found {sizes[option]}")
+    if math.prod(sizes.values()) > MOST:
+        found = ", ".join(f"{value} {each}" for each, value in sizes.items())
+        raise ScheduleError(f"{name}: {found} are too many: their product may be at most {MOST:,}")
     with collector_paused():
-        return LIBRARY[name](*sizes, **options)
+        return LIBRARY[name](sizes["meshes"], sizes["microbatches"], **options)
 
 
 def _nearest(name: str) -> str:

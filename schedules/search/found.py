@@ -15,7 +15,7 @@ from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search.history import Moment
+from jaxpp.schedules.search.history import Moment, proven_gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class Found(Schedule):
 
     @property
     def gap(self) -> float:
-        """How much longer it takes than the lower bound, as a share: 0 is proven to be optimal."""
-        return max(0.0, self.value / self.lower_bound - 1)
+        """The share by which it takes longer than the lower bound: 0 is proven optimal, infinity says nothing."""
+        return proven_gap(self.value, self.lower_bound)
 
 
 def memory_limits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,6 +12,11 @@ from jaxpp.schedules.search.effort import Effort
 
 ProgressCallback: TypeAlias = Callable[[float, float, float], None]
 """Called now and then with the share of the time that is spent, the best value and the lower bound."""
+
+
+def proven_gap(value: float, bound: float) -> float:
+    """Returns the share by which `value` is above the lower bound: 0 is proven optimal, infinity says nothing."""
+    return max(0.0, value / bound - 1) if bound else math.inf
 
 
 @dataclass(frozen=True)

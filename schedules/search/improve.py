@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Final
 
-from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
@@ -87,29 +86,28 @@ def improve(
     hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, costs, "host_bytes").limits
     check_changes(change, costs)
     kept = Kept(memory, hosts)
-    with collector_paused():
-        bound = _least(schedule, costs, kept, change, objective)
-        if change:
+    bound = _least(schedule, costs, kept, change, objective)
+    if change:
+        part = effort.part(effort.seconds * _CHANGING)
+        schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
+    report = simulate(schedule, costs)
+    if too_much := kept.excess(report):
+        even = ", even with these changes" if change else ""
+        raise ScheduleError(f"improve: {schedule.name} keeps {too_much}{even}: give a schedule that fits")
+    value: float = getattr(report, objective)
+    history = History(effort, lambda: (value, min(bound, value)), progress)
+    turns = 2 if change else 1
+    for turn in range(turns):
+        if turn:
             part = effort.part(effort.seconds * _CHANGING)
             schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
-        report = simulate(schedule, costs)
-        if too_much := kept.excess(report):
-            even = ", even with these changes" if change else ""
-            raise ScheduleError(f"improve: {schedule.name} keeps {too_much}{even}: give a schedule that fits")
-        value: float = getattr(report, objective)
-        history = History(effort, lambda: (value, min(bound, value)), progress)
-        turns = 2 if change else 1
-        for turn in range(turns):
-            if turn:
-                part = effort.part(effort.seconds * _CHANGING)
-                schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
-                value = getattr(simulate(schedule, costs), objective)
-            cells = _cells(schedule, costs, kept, objective)
-            rows = cells.rows
-            if bound < value * (1 - TOLERANCE) and effort.left:
-                for rows, value in anneal(cells, effort, effort.left / (turns - turn), rng):  # noqa: B007  # the last ones are the best
-                    pass
-            schedule = _ordered(schedule, rows)
+            value = getattr(simulate(schedule, costs), objective)
+        cells = _cells(schedule, costs, kept, objective)
+        rows = cells.rows
+        if bound < value * (1 - TOLERANCE) and effort.left:
+            for rows, value in anneal(cells, effort, effort.left / (turns - turn), rng):  # noqa: B007  # the last ones are the best
+                pass
+        schedule = _ordered(schedule, rows)
     own = {each.name: getattr(schedule, each.name) for each in fields(Schedule)}
     moments = history.end()
     found = Found(**own, value=moments[-1].value, lower_bound=moments[-1].bound, history=moments)

@@ -19,7 +19,7 @@ from jaxpp.schedules.search.cuts import Cuts
 from jaxpp.schedules.search.cutting import SHARES, Cutting
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import memory_limits
-from jaxpp.schedules.search.history import History, ProgressCallback
+from jaxpp.schedules.search.history import History, ProgressCallback, proven_gap
 from jaxpp.schedules.search.layer_row import LayerRow
 from jaxpp.schedules.task import Placement
 
@@ -44,8 +44,8 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """How much longer it takes than the lower bound, as a share: 0 is proven to be optimal."""
-        return max(0.0, self.value / self.lower_bound - 1)
+        """The share by which it takes longer than the lower bound: 0 is proven optimal, infinity says nothing."""
+        return proven_gap(self.value, self.lower_bound)
 
     def __str__(self) -> str:
         """One line: `5, 5, 4, 2 layers: 254 (at least 247)`."""

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
@@ -263,21 +262,20 @@ class Running:
 
     def run(self) -> Try:
         """Search until nothing can be better, or all is spent."""
-        with collector_paused():
-            for number, each in enumerate(self.tries):
-                if self.effort.left or not number:
-                    self.begin(each, until=self.effort.seconds / 2 * (number + 1) / len(self.tries))
-            for each in self.tries:
-                self.prove(each)
-            for number, taste in enumerate(self.tastes()):
-                rest = [each for each in self.tries if each.beats(self.best.value)]
-                # Whenever all fixed tastes have been tried, the worse half of the placements is dropped.
-                rest.sort(key=lambda each: each.value)
-                left = len(rest) >> (number // len(_TASTES))
-                if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
-                    break
-            if self.for_annealing:
-                self.anneal(self.best)
+        for number, each in enumerate(self.tries):
+            if self.effort.left or not number:
+                self.begin(each, until=self.effort.seconds / 2 * (number + 1) / len(self.tries))
+        for each in self.tries:
+            self.prove(each)
+        for number, taste in enumerate(self.tastes()):
+            rest = [each for each in self.tries if each.beats(self.best.value)]
+            # Whenever all fixed tastes have been tried, the worse half of the placements is dropped.
+            rest.sort(key=lambda each: each.value)
+            left = len(rest) >> (number // len(_TASTES))
+            if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
+                break
+        if self.for_annealing:
+            self.anneal(self.best)
         return self.best
 
     def anneal(self, each: Try) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from jaxpp.schedules.formats.picture.chart import saved
-from jaxpp.schedules.search.history import Moment
+from jaxpp.schedules.search.history import Moment, proven_gap
 
 
 def history_chart(moments: Sequence[Moment], suffix: str) -> bytes:
@@ -29,7 +29,7 @@ def _figure(moments: Sequence[Moment]) -> Figure:
     axes.set_ylim(bounds[-1] - gap, min(max(filter(math.isfinite, values)), values[-1] + 5 * gap) + gap / 2)
     axes.set_xlim(0, seconds[-1] or None)
     axes.set_xlabel("seconds of counted work")
-    axes.set_title(f"gap {max(0.0, values[-1] / bounds[-1] - 1):.1%}", fontsize="medium")
+    axes.set_title(f"gap {proven_gap(values[-1], bounds[-1]):.1%}", fontsize="medium")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
     return figure

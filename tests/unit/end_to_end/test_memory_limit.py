@@ -111,6 +111,17 @@ def test_the_orders_of_two_meshes_do_not_depend_on_the_limits() -> None:
         assert alone == {order: count for order, count in both.items() if count[mesh] < kept[mesh]}
 
 
+@pytest.mark.parametrize("name", ["search", "gpipe", "mine"])
+def test_an_order_of_the_user_stays_whatever_its_name(name: str) -> None:
+    """A name says nothing about who wrote the order, nor does a search: whoever gives what it found chose it."""
+    plan = schedules.make("1f1b", meshes=2, microbatches=4)
+    written = replace(plan, name=name)
+    assert other_orders(plan, [True, True], schedules.Costs())
+    assert not other_orders(written, [True, True], schedules.Costs())
+    found = schedules.search(2, 4, schedules.Costs(), 4, seconds=0.1)
+    assert not other_orders(found, [True, True], schedules.Costs())
+
+
 def test_the_memory_of_hosts_is_limited() -> None:
     """Also where nothing is chosen: a schedule that offloads more is refused."""
     plan = schedules.offload(schedules.make("gpipe", meshes=2, microbatches=8))

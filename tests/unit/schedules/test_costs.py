@@ -29,6 +29,8 @@ rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
         ({"forward": True}, "forward must be a positive number, found True"),
         ({"forward": np.True_}, f"forward must be a positive number, found {np.True_!r}"),
         ({"forward": None}, "forward must be a positive number, found None"),
+        ({"gather": None}, "gather must be 0 or more, found None"),
+        ({"scatter": None}, "scatter must be 0 or more, found None"),
         ({"forward": [1, 0]}, "forward of stage 1 must be a positive number, found 0"),
         ({"forward": []}, "forward: expected a number, or one per stage, found none"),
         ({"hop": -1}, "hop must be 0 or more, found -1"),

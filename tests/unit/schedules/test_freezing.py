@@ -30,6 +30,17 @@ def test_its_value_is_that_of_the_simulator(name: str, budget: float) -> None:
         assert found.makespan < before
 
 
+@pytest.mark.parametrize("name", ["zb-h1", "zb-v", "interleaved-zb", "dualpipe"])
+def test_it_counts_what_a_mesh_gathers_and_scatters_between_runs(name: str) -> None:
+    schedule = S.split_backward(S.make(name, meshes=4, microbatches=8))
+    for gather, scatter in ((0.7, 0.0), (0.0, 0.4), (0.7, 0.4)):
+        costs = S.Costs(hop=0.5, gather=gather, scatter=scatter)
+        found = S.freeze_ratios(schedule, costs, budget=0.3)
+        assert S.simulate(schedule, found.costs).makespan == pytest.approx(found.makespan, rel=1e-6)
+        none = S.freeze_ratios(schedule, costs, budget=0)
+        assert none.makespan == pytest.approx(S.simulate(schedule, costs).makespan)
+
+
 def test_no_shares_of_a_grid_are_better() -> None:
     schedule, budget = S.make("zb-h1", meshes=3, microbatches=4), 1 / 3
     found = S.freeze_ratios(schedule, UNEVEN, budget=budget)

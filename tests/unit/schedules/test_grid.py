@@ -157,6 +157,12 @@ def test_a_star_is_never_more_than_what_is_there(cell: str) -> None:
         S.parse(f"schedule: a\nplacement: 0\nskipped: 0W*\nmesh 0: 0F0 {cell}")
 
 
+def test_a_task_that_needs_all_of_very_many_microbatches_is_refused_at_once() -> None:
+    text = "schedule: x\nplacement: 0\nmesh 0: 0F999999999 0B999999999 0optimizer0"
+    with pytest.raises(S.ScheduleError, match=r"^F\(stage 0, mb 0\) is missing: mesh 0 should run it"):
+        S.Schedule.parse(text)
+
+
 def test_what_is_left_out_must_exist() -> None:
     with pytest.raises(S.ScheduleError) as error:
         S.parse("schedule: a\nplacement: 0\nskipped: 7W3\nmesh 0: 0F0 0B0")

@@ -409,6 +409,14 @@ def test_the_automatic_scheduler_takes_any_costs(data: st.DataObject) -> None:
 def test_schedules_beyond_all_memory_are_refused() -> None:
     with pytest.raises(S.ScheduleError, match="are too many"):
         S.make("1f1b", meshes=10**9, microbatches=1)
+    with pytest.raises(S.ScheduleError, match="1000 chunks are too many: their product may"):
+        S.make("gpipe", meshes=100, microbatches=1000, chunks=1000)
+
+
+@pytest.mark.parametrize("words", ["1f1b{chunks=99999}", "seq1f1b{slices=99999}", "slimpipe{layers=99999}"])
+def test_an_option_has_a_limit(words: str) -> None:
+    with pytest.raises(S.ScheduleError, match=r"must be at most 1,000, found 99999"):
+        S.resolve(words, meshes=4, microbatches=8)
 
 
 def test_what_a_recompute_reads_may_be_offloaded() -> None:

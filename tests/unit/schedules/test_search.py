@@ -1,5 +1,6 @@
 """The search: what it finds is valid, fits the memory, is never worse than what is published, and is reproducible."""
 
+import gc
 import importlib
 import math
 from collections.abc import Callable
@@ -440,6 +441,21 @@ def test_what_is_found_equals_its_text() -> None:
     assert hash(S.parse(str(found))) == hash(found)
     assert found != S.make("gpipe", meshes=2, microbatches=3)
     assert found != "search"
+
+
+def test_a_bound_of_nothing_proves_nothing() -> None:
+    plan = S.make("1f1b", meshes=2, microbatches=3)
+    assert S.Found("1f1b", plan.placement, plan.orders, value=3.0).gap == math.inf
+    assert S.Found("1f1b", plan.placement, plan.orders, value=3.0, lower_bound=2.0).gap == 0.5
+
+
+def test_a_search_leaves_the_garbage_collector_on() -> None:
+    """It may run for minutes beside a training whose objects have cycles."""
+    seen: list[bool] = []
+    plan = S.search(4, 8, seconds=0.2, progress=lambda *_: seen.append(gc.isenabled()))
+    S.improve(plan, S.Costs([1.0, 1.0, 1.0, 2.0]), seconds=0.2, progress=lambda *_: seen.append(gc.isenabled()))
+    assert seen
+    assert all(seen)
 
 
 def test_two_copies_of_the_weights_are_told() -> None:
