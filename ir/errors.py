@@ -1,7 +1,9 @@
 """The errors that say what is wrong with a module, in words for its user."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir.locations import source_of
@@ -45,3 +47,14 @@ class LimitError(ProgramError):
     ) -> None:
         self.least = least
         super().__init__(message, location=location, hint=hint)
+
+
+def described_value(value: Any) -> str:
+    """Returns what a value is that JAX does not take as an array, and what to do where it is an array of numpy."""
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.names:
+        return f"of type {type(value).__name__}, not an array"
+    dtype: np.dtype[Any] = value.dtype
+    if dtype.isnative:
+        return f"a numpy array of {dtype}, which JAX does not have: convert it to a dtype of jax.numpy"
+    native = dtype.newbyteorder("=")
+    return f"a numpy array of '{dtype.str}', in another byte order than this machine's: give x.astype('{native}')"

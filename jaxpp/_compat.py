@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import inspect
 import io
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -196,6 +197,17 @@ def shards(array: Any) -> Sequence[Any]:
     `addressable_shards` holds the same, with an object around each that is made anew for every array.
     """
     return array._arrays
+
+
+layout_of: Callable[[Any], Any] = operator.attrgetter("_pjrt_layout")
+"""The layout of an array's first shard, in 0.4 us; `array.format` takes 1.3."""
+
+
+def is_default_layout(array: Any) -> bool:
+    """Whether compiled programs that name no layout take the array as its bytes lie."""
+    from jax._src.interpreters import pxla
+
+    return pxla.is_default_layout(array.format.layout, array.sharding, array.aval)
 
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from jaxpp.backend import key_implementations
+from jaxpp._compat import key_implementation
+from jaxpp.backend import key_types
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.processes.fetch import move
 
@@ -24,7 +25,7 @@ class Moves:
     """
 
     def __init__(self, lowered: Lowered) -> None:
-        self._keys = key_implementations(lowered.in_avals)
+        self._keys = key_types(lowered.in_avals)
         self._donated = lowered.donated
         self._fed = set(lowered.feeds.values())
         self._wanted: Mapping[int, NamedSharding] = {}
@@ -74,7 +75,7 @@ class Moves:
             return known[1]
         moved = move(bits, wanted)
         if number in self._keys:
-            moved = jax.random.wrap_key_data(moved, impl=self._keys[number])
+            moved = jax.random.wrap_key_data(moved, impl=key_implementation(self._keys[number]))
         if not self._donated[number]:
             self._moved[number] = weakref.ref(leaf, lambda _: self._moved.pop(number, None)), moved
         return moved

@@ -1,6 +1,6 @@
 """`Backend`: who compiles the programs of steps and runs them: JAX in `LocalBackend`, actors in `jaxpp.ray.Cluster`."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -127,39 +127,45 @@ class LocalProgram(Executable):
 
     def __init__(self, lowered: Lowered, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._keys_in = key_implementations(lowered.in_avals)
-        self._keys_out = key_implementations(lowered.out_avals)
+        self._keys_in = key_types(lowered.in_avals)
+        self._keys_out = key_types(lowered.out_avals)
         self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Run one step. Raises what `Executable` raises."""
-        return self._typed(super().__call__(key_bits(arguments, self._keys_in)))
+        return self._typed(super().__call__(key_bits(arguments, self._keys_in, self.names)))
 
     def trace(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
         """Run one step task by task: `jaxpp.runtime.trace_step`."""
-        results, events = trace_step(self, key_bits(arguments, self._keys_in))
+        results, events = trace_step(self, key_bits(arguments, self._keys_in, self.names))
         return self._typed(results), events
 
     def _typed(self, results: list[Any]) -> list[Any]:
         """The results of the program as the function returns them."""
         for i in self._weak_out:
             results[i] = weakly_typed(results[i])
-        for i, implementation in self._keys_out.items():
-            results[i] = jax.random.wrap_key_data(results[i], impl=implementation)
+        for i, dtype in self._keys_out.items():
+            results[i] = jax.random.wrap_key_data(results[i], impl=key_implementation(dtype))
         return results
 
 
-def key_implementations(avals: Sequence[Any]) -> dict[int, str]:
-    """The positions of key arrays, with the generator of each."""
-    found = {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval.dtype)}
-    return {i: key_implementation(dtype) for i, dtype in found.items()}
+def key_types(avals: Sequence[Any]) -> dict[int, Any]:
+    """Returns the dtypes of those values that are random keys, by their positions."""
+    return {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval.dtype)}
 
 
-def key_bits(leaves: Sequence[Any], keys: Container[int]) -> Sequence[Any]:
-    """`leaves` with the bits of those arrays that are keys; a handle of keys stands for their bits already."""
+def key_bits(leaves: Sequence[Any], keys: Mapping[int, Any], names: Sequence[str]) -> Sequence[Any]:
+    """Returns `leaves` with the bits of those that are keys; a handle of keys stands for their bits already.
+
+    Raises TypeError for keys of another generator, whose bits may be of the same type, and for what are no keys.
+    """
     if not keys:
         return leaves
-    return [
-        jax.random.key_data(leaf) if i in keys and not isinstance(leaf, Handle) else leaf
-        for i, leaf in enumerate(leaves)
-    ]
+    found = [*leaves]
+    for i, dtype in keys.items():
+        if (given := getattr(leaves[i], "dtype", None)) != dtype:
+            what = type(leaves[i]).__name__ if given is None else given
+            raise TypeError(f"argument `{names[i]}` is {what}; the program was compiled for random keys, {dtype}")
+        if not isinstance(leaves[i], Handle):
+            found[i] = jax.random.key_data(leaves[i])
+    return found

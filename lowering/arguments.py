@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxpp.ir.errors import described_value
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding, without_axis
@@ -77,6 +79,8 @@ def check_arrays(name: str, argument: Any) -> None:
         TypeError: names the leaf.
     """
     for leaf_name, leaf in zip(leaf_names(name, argument), jax.tree.leaves(argument), strict=True):
+        if isinstance(leaf, np.ndarray | np.generic) and not is_array(leaf):
+            raise TypeError(f"argument {leaf_name} is {described_value(leaf)}")
         if not is_array(leaf):
             what = repr(leaf) if len(repr(leaf)) < 40 else "..."
             raise TypeError(

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpp.backend import key_bits, key_implementations
+from jaxpp.backend import key_bits, key_types
 from jaxpp.ir.program import Argument, Call, Constant, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import ProgramPart, StepCall
@@ -37,7 +37,7 @@ class RemoteExecutable:
         self.owners = pool.owners([each.size for each in mesh.unstack])[: program.meshes]
         self.actors = sorted(set(self.owners))
         shardings = SubmeshShardings(program, mesh.unstack[: program.meshes], mesh.mpmd_axis_name)
-        self._keys = key_implementations(lowered.in_avals)
+        self._keys = key_types(lowered.in_avals)
         self._entrances = [
             _Entrance(pool, self.owners, shardings, number, self.names[number], argument)
             for number, argument in program.arguments.items()
@@ -79,7 +79,7 @@ class RemoteExecutable:
     def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
         """(the calls, the results, what it is called in messages)"""
         self.pool.calls.check()
-        arguments = key_bits(arguments, self._keys)
+        arguments = key_bits(arguments, self._keys, self.names)
         self._check(arguments)
         left_out = current_frozen()
         frozen_tasks(self.program, left_out)  # refuses here what the actors would refuse

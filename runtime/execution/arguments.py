@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from jaxpp import _compat
+from jaxpp.ir.errors import described_value
 from jaxpp.ir.program import Argument
 from jaxpp.runtime.execution.shardings import Placed, SubmeshShardings
-from jaxpp.runtime.processes.arrays import batch_copy, put
+from jaxpp.runtime.processes.arrays import batch_copy, in_default_layout, put
 
 
 class Door:
@@ -38,6 +39,8 @@ class Door:
         self._own = _own_buffers(self.pieces, self.shard_numbers) if are_shared and argument.donated else None
         self.seen_aval: Any = self.whole.aval
         self.seen_sharding: Any = self.whole.sharding
+        self._has_layouts = len(self.shape) > 1 and bool(self.places)
+        self._seen_layouts: tuple[Any, ...] = ()
 
     def enter(self, value: Any) -> Any:
         """`value` as a `jax.Array` with this argument's sharding: itself if it has that already.
@@ -65,6 +68,11 @@ class Door:
             if not sharding.is_equivalent_to(self.whole.sharding, value.ndim):
                 return self._move(value)
             self.seen_sharding = sharding
+        # An array of the same type and sharding may lie in another order: programs read it as it lies.
+        if self._has_layouts and (layout := _compat.layout_of(value)) not in self._seen_layouts:
+            if not _compat.is_default_layout(value):
+                return in_default_layout(value)
+            self._seen_layouts = (layout,)
         return value
 
     def split(self, whole: Any) -> list[Any]:
@@ -96,7 +104,7 @@ class Door:
         try:
             found: Any = jax.typeof(value)
         except TypeError:
-            raise TypeError(f"argument `{self.name}` is no array: {type(value).__name__}") from None
+            raise TypeError(f"argument `{self.name}` is {described_value(value)}") from None
         if found.shape != self.shape or found.dtype != self.spec.dtype:
             raise ValueError(
                 f"argument `{self.name}` is {found.dtype.name}{list(found.shape)}; "

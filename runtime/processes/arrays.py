@@ -17,9 +17,11 @@ Bounds = tuple[tuple[int, int], ...]
 def put(value: Any, sharding: Sharding) -> jax.Array:
     """Place `value`, a numpy array or a `jax.Array`: each process places the shards of its own devices.
 
-    `jax.device_put` would have all processes compare their values. Raises LookupError when a shard is made of what only
-    another process holds.
+    `jax.device_put` would have all processes compare their values, and keeps the layout that an array has. Raises
+    LookupError when a shard is made of what only another process holds.
     """
+    if isinstance(value, jax.Array):
+        value = in_default_layout(value)
     is_here = not isinstance(value, jax.Array) or value.is_fully_addressable
     if is_here and sharding.is_fully_addressable:
         kind = sharding.memory_kind
@@ -38,6 +40,19 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
         for device, index in indices.items()
     ]
     return jax.make_array_from_single_device_arrays(value.shape, sharding, parts, dtype=value.dtype)
+
+
+def in_default_layout(array: jax.Array) -> jax.Array:
+    """Return the array with its shards here laid out as compiled programs and other processes read them.
+
+    A shard with another layout goes through the host. On CPUs, programs that copy it would read some wrongly: after a
+    move to another device its buffer has the default layout, and the array says that it has the one from before.
+    """
+    shards = [shard.data for shard in array.addressable_shards]
+    if all(map(_compat.is_default_layout, shards)):
+        return array
+    laid = [jax.device_put(_compat.to_host(shard), shard.sharding) for shard in shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, laid, dtype=array.dtype)
 
 
 def _is_reordered(value: Any, sharding: Sharding) -> bool:

@@ -13,7 +13,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.runtime.processes import job
-from jaxpp.runtime.processes.arrays import are_parts_here, batch_copy, put
+from jaxpp.runtime.processes.arrays import are_parts_here, batch_copy, in_default_layout, put
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.processes.membership import endpoint, forgotten
 from jaxpp.runtime.processes.transfer import key
@@ -129,9 +129,9 @@ class _Fetched:
     """
 
     def __init__(self, array: jax.Array, name: str) -> None:
-        self.array, self.name = array, name
+        self.array, self.name = in_default_layout(array), name
         self.transport = endpoint()
-        self.here = {shard.device: shard.data for shard in array.addressable_shards}
+        self.here = {shard.device: shard.data for shard in self.array.addressable_shards}
         self.coming: list[tuple[tuple[slice, ...], int, Any]] = []
         """(where, the process that sends it, the part)"""
 

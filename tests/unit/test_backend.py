@@ -10,7 +10,7 @@ import pytest
 from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
 import jaxpp
-from jaxpp.backend import Backend, LocalBackend
+from jaxpp.backend import Backend, LocalBackend, key_bits
 from jaxpp.lowering.lower import Lowered
 from jaxpp.program import ProgramModule
 
@@ -55,3 +55,14 @@ def test_a_step_runs_on_a_backend_of_somebody_elses() -> None:
 def test_what_is_no_backend_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^MpmdMesh: backend is of type object, without `platform`: see jaxpp.backend"):
         jaxpp.MpmdMesh(make_mesh(2).jax_mesh, "mpmd", backend=object())  # pyright: ignore[reportArgumentType]
+
+
+def test_keys_of_another_generator_are_refused() -> None:
+    """Keys of "rbg" and "unsafe_rbg" have bits of one type, and give other numbers."""
+    key, other = (jax.random.key(0, impl=name) for name in ("rbg", "unsafe_rbg"))
+    (found,) = key_bits([key], {0: key.dtype}, ["key"])
+    assert found.dtype == np.uint32
+    for wrong, name in [(other, "key<urbg>"), (found, "uint32"), (0, "int")]:
+        with pytest.raises(TypeError) as caught:
+            key_bits([wrong], {0: key.dtype}, ["key"])
+        assert str(caught.value) == f"argument `key` is {name}; the program was compiled for random keys, key<rbg>"

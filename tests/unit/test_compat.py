@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxlib.mlir import ir
 from unit import compat_jobs
@@ -158,6 +159,15 @@ def test_arrays_are_taken_apart_and_joined() -> None:
     assert joined.sharding == sharding
     assert joined.committed
     np.testing.assert_array_equal(joined, FOUR)
+
+
+def test_layouts() -> None:
+    rows = jnp.zeros((2, 3))
+    columns = jax.device_put(rows, Format(Layout((1, 0)), rows.sharding))
+    assert _compat.is_default_layout(rows)
+    assert not _compat.is_default_layout(columns)
+    assert _compat.layout_of(rows) == _compat.layout_of(jnp.ones((2, 3)))
+    assert _compat.layout_of(rows) != _compat.layout_of(columns)
 
 
 @pytest.mark.parametrize("always", [False, True])

@@ -228,6 +228,11 @@ ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         TypeError,
         "argument b is of type builtin_function_or_method (<built-in function len>), not an array",
     ),
+    "byte order": (
+        {"args": (X, np.ones((4, 4), ">f4"))},
+        TypeError,
+        "argument b is a numpy array of '>f4', in another byte order than this machine's: give x.astype('float32')",
+    ),
     "mpmd axis": (
         {"in_shardings": (P("data", "mpmd"), None)},
         ValueError,

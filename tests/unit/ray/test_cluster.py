@@ -112,7 +112,7 @@ def test_a_wrong_argument_is_refused_before_an_actor_hears_of_it(cluster: Any, s
         compiled([weights[0], compiled(steps.init(2), steps.batch(0))[1]], steps.batch(0))
     with pytest.raises(TypeError, match="compiled for arguments of the structure"):
         compiled(weights)
-    with pytest.raises(TypeError, match="argument `batch` is no array: str"):
+    with pytest.raises(TypeError, match="argument `batch` is of type str, not an array"):
         compiled(weights, "a batch")
     compiled(weights, steps.batch(1))
 

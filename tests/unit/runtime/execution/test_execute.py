@@ -91,7 +91,7 @@ def test_bad_arguments() -> None:
             r"`weights\[0\]` is float32\[2, 32\]; the program was compiled for float",
         ),
         ([weight, other, batch.astype(int)], ValueError, r"`batch` is int32"),
-        ([weight, "no", batch], TypeError, r"`weights\[1\]` is no array: str"),
+        ([weight, "no", batch], TypeError, r"`weights\[1\]` is of type str, not an array"),
         ([weight], TypeError, "expected 3 arguments, found 1"),
     ]
     for arguments, error, text in bad:

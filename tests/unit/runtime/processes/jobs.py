@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from unit.end_to_end import decoder, test_vocabulary, transformer, tuning
 
@@ -116,6 +117,29 @@ def several_meshes_each() -> list[int]:
 def one_mesh_each() -> list[int]:
     """Two stages of two devices each."""
     return check(2)
+
+
+def in_columns() -> list[bool]:
+    """Arrays that lie column by column: on their meshes, on a device of each process, fetched; and saved steps."""
+
+    def turned(array: Any) -> Any:
+        shards = [each.data for each in array.addressable_shards]
+        made = [jax.device_put(each, Format(Layout((1, 0)), each.sharding)) for each in shards]
+        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, made, dtype=array.dtype)
+
+    weights, batch = arguments(2)
+    step = compiled(2).compile(weights, batch)
+    with tempfile.TemporaryDirectory() as folder:
+        step.save(folder)
+        saved = jaxpp.load(folder)
+    expected = jax.jit(train_step)(jax.jit(train_step)(weights, batch)[0], batch)[0]
+    found = list[bool]()
+    for each in (step, saved):
+        state = each([turned(jax.device_put(weight, jax.local_devices()[0])) for weight in weights], batch)[0]
+        state = each([turned(weight) for weight in state], batch)[0]
+        fetched = jaxpp.fetch([turned(weight) for weight in state])
+        found += [np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(fetched, expected, strict=True)]
+    return found
 
 
 def meshes_across_processes() -> list[list[int]]:

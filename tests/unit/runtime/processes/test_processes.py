@@ -9,6 +9,7 @@ from unit.runtime.processes import jobs, together
 JOBS = [
     jobs.several_meshes_each,
     jobs.one_mesh_each,
+    jobs.in_columns,
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
     jobs.saved_and_loaded,
@@ -85,6 +86,10 @@ def test_several_meshes_in_a_process(results: dict[str, list[Any]]) -> None:
 
 def test_one_mesh_in_a_process(results: dict[str, list[Any]]) -> None:
     assert results["one_mesh_each"] == [[2, 0, 0], [0, 2, 2]]
+
+
+def test_arrays_that_lie_in_columns(results: dict[str, list[Any]]) -> None:
+    assert results["in_columns"] == [[True] * 4] * 2
 
 
 def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
