@@ -10,6 +10,7 @@ not fit into the memory of the devices.
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import os
@@ -70,8 +71,7 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
             plan.page(options.page)
         print(plan, file=stdout)
         if options.rank:
-            ranked = schedules.tune(plan.costs(), meshes=len(plan.meshes), microbatches=plan.microbatches)
-            print(f"\nschedules under these costs, in ms:\n{ranked}", file=stdout)
+            print(f"\n{_ranked(plan)}", file=stdout)
     except (streams.InputError, PlanError, PassError, ModuleNotFoundError, schedules.ScheduleError) as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         complete = isinstance(error, streams.InputError) or re.match(r"(\S+: )?error: ", str(error))
@@ -87,6 +87,30 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
         print(f"error: {error.filename}: {error.strerror}", file=stderr)
         return BAD_INPUT
     return OK if plan.fits else TOO_LARGE
+
+
+def _ranked(plan: Plan) -> str:
+    """The schedules that fit into the memory of the devices under the costs of a plan, the fastest first."""
+    costs, limits = plan.costs(), plan.activation_limits()
+    counted = any(costs.bytes("activation_bytes", schedules.parse(plan.schedule)))
+    for mesh, limit in enumerate(limits):
+        if limit <= 0:
+            return (
+                f"no schedule fits as it is: without any activation mesh {mesh} still needs more than its devices have"
+            )
+    try:
+        found = schedules.tune(
+            costs,
+            meshes=len(plan.meshes),
+            microbatches=plan.microbatches,
+            memory_bytes=limits if counted else None,
+        )
+    except schedules.ScheduleError as error:
+        return str(error)
+    rows = tuple(row for row in found.rows if row.fits or row.report is None)
+    left = len(found.rows) - len(rows)
+    more = f"\n{left} more need more memory than there is" if left else ""
+    return f"schedules that fit, under these costs, in ms:\n{dataclasses.replace(found, rows=rows)}{more}"
 
 
 def _parser() -> argparse.ArgumentParser:

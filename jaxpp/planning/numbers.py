@@ -81,6 +81,11 @@ class MeshPlan:
     sent_bytes: int
     busy_seconds: float
 
+    @property
+    def kept_bytes(self) -> int:
+        """The part of the peak that is neither arguments nor temporaries: residuals, sums of gradients, code."""
+        return max(self.peak_bytes - self.argument_bytes - self.temp_bytes, 0)
+
 
 @dataclasses.dataclass(frozen=True)
 class HopPlan:
@@ -157,6 +162,18 @@ class Numbers:
     def fits(self) -> bool:
         """Whether every mesh has the memory that it needs."""
         return max(self.peak_bytes) <= self.facts.memory_bytes
+
+    def activation_limits(self) -> list[float]:
+        """Returns the bytes that the activations of each mesh may take, on all its devices together, for it to fit.
+
+        Whatever else the plan needs, such as arguments, stays; a limit may be below 0.
+        """
+        kept = schedules.simulate(schedules.parse(self.schedule), self.costs()).peak_bytes()
+        memory = self.facts.memory_bytes
+        return [
+            mesh.devices * (memory - mesh.peak_bytes) + activations
+            for mesh, activations in zip(self.meshes, kept, strict=True)
+        ]
 
     @property
     def utilisation(self) -> float:

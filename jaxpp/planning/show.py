@@ -1,5 +1,6 @@
 """Plans as tables and as pages."""
 
+import dataclasses
 import html
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,11 +8,14 @@ from typing import NamedTuple
 
 from jaxpp import schedules
 from jaxpp.planning.numbers import Numbers
-from jaxpp.runtime.measuring.units import bytes_text, flops_text, table, time_text
+from jaxpp.runtime.measuring.units import bytes_text, bytes_texts, flops_text, table, time_text
 from jaxpp.schedules.formats.picture import picture
 
 _MOST = 12
 """How many programs a table in plain text has."""
+
+_SHORT = 1e-3
+"""A program that takes less than this share of its step has no row."""
 
 
 class PlanTable(NamedTuple):
@@ -55,12 +59,15 @@ def _timeline(plan: Numbers) -> list[str]:
     """The simulated run of the loop, as a picture; a plan of a module that was read has no schedule."""
     if not plan.schedule:
         return []
-    report = schedules.simulate(schedules.parse(plan.schedule), plan.costs())
+    schedule, costs = schedules.parse(plan.schedule), plan.costs()
+    devices = [plan.meshes[schedule.placement[stage]].devices for stage in range(schedule.stages)]
+    kept = [size / count for size, count in zip(costs.bytes("activation_bytes", schedule), devices, strict=True)]
+    report = schedules.simulate(schedule, dataclasses.replace(costs, activation_bytes=kept))
     try:
         drawn = picture(report, "timeline.svg").decode()
     except schedules.ScheduleError as error:  # matplotlib is not installed
         return [f"<p>A timeline would stand here: {html.escape(str(error))}.</p>"]
-    note = "The loop over microbatches alone, with what all devices of a mesh keep of activations together."
+    note = "The loop over microbatches alone, with the activations that each device keeps."
     return ["<h2>Timeline</h2>", drawn[drawn.index("<svg") :], f"<p>{note}</p>"]
 
 
@@ -80,43 +87,66 @@ def _step_lines(plan: Numbers) -> list[str]:
         f"a step: {time_text(plan.step_seconds)}, {plan.bubble:.0%} of it idle; {flops_text(plan.model_flops)} of the "
         f"model, {plan.utilisation:.1%} of the peak",
         f"memory: {bytes_text(peak)} of {bytes_text(memory)}: {verdict}",
+        *([] if plan.fits else _what_would_fit(plan)),
     ]
 
 
+def _what_would_fit(plan: Numbers) -> list[str]:
+    """Splits the largest peak into its parts, and says what makes the largest of them smaller."""
+    memory = plan.facts.memory_bytes
+    number, mesh = max(enumerate(plan.meshes), key=lambda each: each[1].peak_bytes)
+    parts = {"arguments": mesh.argument_bytes, "kept": mesh.kept_bytes, "temporaries": mesh.temp_bytes}
+    arguments, kept, temporaries = bytes_texts(list(parts.values()))
+    limit = f"{memory >> 20}MiB" if memory >> 20 else f"{memory}B"
+    fixed = mesh.argument_bytes + mesh.temp_bytes
+    lines = [
+        f"mesh {number} needs most: {arguments} for arguments, {kept} for residuals and gradients within a step, "
+        f"{temporaries} for temporaries of one program"
+    ]
+    if fixed < memory:
+        lines.append(
+            f'what would fit: memory_limit="{limit}" (--memory-limit {limit}) recomputes or offloads residuals until '
+            "the step fits, or says what the least is"
+        )
+    else:
+        factor = -(-fixed // memory)
+        lines.append(
+            f"no recompute is enough: arguments and temporaries alone are {bytes_text(fixed)}; shard parameters and "
+            f"optimizer state at least {factor} times as finely: over a data axis (FSDP, gather_weights=), over an axis "
+            "for tensor parallelism, or over more meshes"
+        )
+    if max(parts, key=lambda name: parts[name]) == "temporaries":
+        lines.append("temporaries are the largest part: take smaller microbatches, or checkpoint within a stage")
+    return lines
+
+
 def _meshes(plan: Numbers) -> PlanTable:
+    sizes = [
+        (mesh.argument_bytes, mesh.temp_bytes, mesh.peak_bytes, mesh.host_bytes, mesh.sent_bytes // mesh.devices)
+        for mesh in plan.meshes
+    ]
     rows = [
         (
             str(number),
             _ranges(mesh.stages),
             f"{mesh.devices} on {mesh.hosts}",
-            bytes_text(mesh.argument_bytes),
-            bytes_text(mesh.temp_bytes),
-            bytes_text(mesh.peak_bytes),
-            bytes_text(mesh.host_bytes),
+            *texts,
             flops_text(mesh.products),
-            bytes_text(mesh.sent_bytes),
             time_text(mesh.busy_seconds),
         )
-        for number, mesh in enumerate(plan.meshes)
+        for number, (mesh, texts) in enumerate(zip(plan.meshes, _alike(sizes), strict=True))
     ]
-    columns = (
-        "mesh",
-        "stages",
-        "devices on hosts",
-        "arguments",
-        "temporaries",
-        "peak",
-        "host",
-        "FLOPs",
-        "sends",
-        "busy",
-    )
+    bytes_of = ("arguments", "temporaries", "peak", "host", "sends")
+    columns = ("mesh", "stages", "devices on hosts", *bytes_of, "FLOPs", "busy")
     return PlanTable(
-        "meshes", columns, rows, "Bytes of each device, with what the compiler needs; what all of a mesh send."
+        "meshes", columns, rows, "Bytes of each device, with what the compiler needs; FLOPs of all devices of a mesh."
     )
 
 
 def _programs(plan: Numbers, most: int) -> PlanTable:
+    long = [each for each in plan.programs if each.calls * each.seconds >= _SHORT * plan.step_seconds]
+    shown = (long or plan.programs)[:most]
+    sizes = [(each.argument_bytes, each.output_bytes, each.alias_bytes, each.temp_bytes) for each in shown]
     rows = [
         (
             each.name,
@@ -125,12 +155,9 @@ def _programs(plan: Numbers, most: int) -> PlanTable:
             time_text(each.seconds),
             each.timed_by,
             flops_text(each.products),
-            bytes_text(each.argument_bytes),
-            bytes_text(each.output_bytes),
-            bytes_text(each.alias_bytes),
-            bytes_text(each.temp_bytes),
+            *texts,
         )
-        for each in plan.programs[:most]
+        for each, texts in zip(shown, _alike(sizes), strict=True)
     ]
     columns = ("program", "stages", "calls", "time", "by", "FLOPs", "arguments", "results", "aliased", "temporaries")
     left = len(plan.programs) - len(rows)
@@ -140,13 +167,20 @@ def _programs(plan: Numbers, most: int) -> PlanTable:
 
 
 def _hops(plan: Numbers) -> PlanTable:
+    sizes = [(each.bytes // plan.meshes[each.source].devices,) for each in plan.hops]
     rows = [
-        (f"{each.source} -> {each.target}", str(each.messages), bytes_text(each.bytes), time_text(each.seconds))
-        for each in plan.hops
+        (f"{each.source} -> {each.target}", str(each.messages), *texts, time_text(each.seconds))
+        for each, texts in zip(plan.hops, _alike(sizes), strict=True)
     ]
     return PlanTable(
-        "messages", ("hop", "messages", "bytes", "longest"), rows, "Of one step; bytes of all devices together."
+        "messages", ("hop", "messages", "bytes", "longest"), rows, "Of one step; bytes that each device sends."
     )
+
+
+def _alike(rows: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Formats all bytes of a table in one unit, that of the largest."""
+    texts = iter(bytes_texts([count for row in rows for count in row]))
+    return [[next(texts) for _ in row] for row in rows]
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -2,10 +2,20 @@
 
 from collections.abc import Sequence
 
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
 
 def bytes_text(count: float) -> str:
     """Format bytes in powers of 1024: `4.00 KiB`."""
-    return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    return _scaled(count, 1024, _BYTES)
+
+
+def bytes_texts(counts: Sequence[float]) -> list[str]:
+    """Format bytes in one unit, that of the largest, so that they compare at a glance: `30.40 GiB`, `0.21 GiB`."""
+    most = max(counts, default=0)
+    power = max((power for power in range(len(_BYTES)) if most >= 1024**power), default=0)
+    digits = 2 if power else 0
+    return [f"{count / 1024**power:.{digits}f} {_BYTES[power]}" for count in counts]
 
 
 def flops_text(count: float) -> str:

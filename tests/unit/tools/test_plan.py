@@ -1,5 +1,6 @@
 """`jaxpp-plan`: what it prints and writes, exit codes, and the text of every error."""
 
+import dataclasses
 import io
 import re
 import subprocess
@@ -14,7 +15,7 @@ from unit.planning import steps
 
 import jaxpp
 from jaxpp import schedules
-from jaxpp.planning import Plan
+from jaxpp.planning import CHIPS, Plan
 from jaxpp.step import LoweredStep
 from jaxpp.tools import plan
 
@@ -47,7 +48,7 @@ def test_a_function_that_makes_a_step(tmp_path: Path) -> None:
     saved, page = tmp_path / "plan.json", tmp_path / "plan.html"
     out = output("unit.planning.steps:made", *CPUS, "--rank", "-o", saved, "--page", page)
     assert out.startswith("sgd_step on cpu x 2: 2 stages on 2 meshes, 2 devices, 4 microbatches")
-    assert "schedules under these costs, in ms:" in out
+    assert "schedules that fit, under these costs, in ms:" in out
     assert "zb-h1" in out
     assert out.startswith(str(Plan.load(saved)))
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -103,10 +104,29 @@ def test_the_memory_of_hosts_is_limited(tmp_path: Path) -> None:
         assert output(*given, "--host-memory-limit", "100", "--memory-limit", "1GB") != output(*given)
 
 
-def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plan, "fits", False)
-    code, out, _ = run("unit.planning.steps:made", *CPUS)
-    assert (code, "DOES NOT FIT" in out) == (3, True)
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (1950, 'what would fit: memory_limit="1950B" (--memory-limit 1950B) recomputes or offloads residuals until'),
+        (700, "no recompute is enough: arguments and temporaries alone are 1.12 KiB; shard parameters and optimizer"),
+    ],
+)
+def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch, memory: int, words: str) -> None:
+    """It says what the memory is needed for and what would fit, and ranks only what does."""
+    monkeypatch.setitem(CHIPS, "cpu", dataclasses.replace(CHIPS["cpu"], memory_bytes=memory))
+    code, out, _ = run("unit.planning.steps:made", *CPUS, "--rank")
+    assert (code, "DOES NOT FIT\nmesh 1 needs most: 768 B for arguments, " in out) == (3, True)
+    assert words in out
+    assert "\nno schedule fits" in out
+
+
+def test_only_schedules_that_fit_are_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHIPS, "cpu", dataclasses.replace(CHIPS["cpu"], memory_bytes=2000))
+    out = output("unit.planning.steps:made", *CPUS, "--rank")
+    ranked = out.partition("schedules that fit, under these costs, in ms:")[2]
+    assert " 1f1b " in ranked
+    assert " gpipe " not in ranked
+    assert re.search(r"\n\d+ more need more memory than there is", ranked)
 
 
 @pytest.mark.parametrize(
