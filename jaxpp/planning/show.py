@@ -112,7 +112,7 @@ def _what_would_fit(plan: Numbers) -> list[str]:
         factor = -(-fixed // memory)
         lines.append(
             f"no recompute is enough: arguments and temporaries alone are {bytes_text(fixed)}; shard parameters and "
-            f"optimizer state at least {factor} times as finely: over a data axis (FSDP, gather_weights=), over an axis "
+            f"optimizer state at least {factor} times as finely: over a data axis (FSDP, gather_weights=), an axis "
             "for tensor parallelism, or over more meshes"
         )
     if max(parts, key=lambda name: parts[name]) == "temporaries":
