@@ -1,6 +1,6 @@
 """Accumulators: carried values of the loop that microbatches may update in any order, and on several meshes at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -10,12 +10,52 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import combine, constant, sharded
 from jaxpp.ir.counted import affine, constant_integer
-from jaxpp.ir.functions import body_of, callee, kind_and_stage
+from jaxpp.ir.functions import body_of, callee, kind_and_stage, loop_body, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.values import defining_op, only_use
+from jaxpp.ir.values import defining_op, is_used, only_use
 
-ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
+ADD, SUBTRACT = "stablehlo.add", "stablehlo.subtract"
+MAXIMUM, INSERT = "stablehlo.maximum", "stablehlo.dynamic_update_slice"
+UPDATES = (ADD, SUBTRACT, MAXIMUM, INSERT)
+BARRIER, CONSTRAINT = "stablehlo.optimization_barrier", "sdy.sharding_constraint"
+
+
+class Updates(NamedTuple):
+    """How a block updates one of its arguments, when nothing else reads it on the way.
+
+    uses: the updated operand of each operation, in order.
+    result: the number of the block's result that it is in the end.
+    """
+
+    uses: list[ir.OpOperand]
+    result: int
+
+
+def updates(body: ir.Block, number: int, names: Collection[str]) -> Updates | None:
+    """Follow an argument of `body` through operations of these names to the terminator.
+
+    Returns None where the argument, or a value that an operation makes of it, has another use: where it is read, or
+    handed on twice. A subtraction updates what it subtracts from; an operation that writes rows, what it writes to.
+    """
+    end, uses = terminator(body), list[ir.OpOperand]()
+    value: ir.Value = body.arguments[number]
+    while (use := only_use(value)) is not None and use.owner.operation.block == body:
+        op, position = use.owner.operation, use.operand_number
+        if op == end:
+            return Updates(uses, position)
+        if op.name not in names or (op.name in (INSERT, SUBTRACT) and position):
+            break
+        uses.append(use)
+        value = op.results[position if op.name == BARRIER else 0]
+    return None
+
+
+def carried_updates(loop: ir.Operation, position: int, names: Collection[str]) -> list[ir.OpOperand]:
+    """The uses by which `loop` updates what it carries at `position`: none where it reads it, or hands it on twice."""
+    found = updates(loop_body(loop), position, names)
+    is_tested = is_used(loop.regions[0].blocks[0].arguments[position])
+    return found.uses if found is not None and found.result == position and not is_tested else []
 
 
 Part: TypeAlias = tuple[int, int | None]
@@ -67,8 +107,8 @@ class Accumulator:
 
     def total(self, homes: Sequence[Sequence[int]], ip: ir.InsertionPoint) -> ir.Value:
         """Combine all parts, beginning with those on the home meshes of the last stage that updates the accumulator."""
-        places = ((mesh, of) for stage in reversed(self.stages) for mesh in homes[stage] for of in (stage, None))
-        order = dict.fromkeys(part for part in places if part in self.parts)
+        places = [(mesh, of) for stage in reversed(self.stages) for mesh in homes[stage] for of in (stage, None)]
+        order = dict.fromkeys(part for part in [*places, *self.parts] if part in self.parts)
         if not order:  # the schedule leaves out all tasks that would add to it
             return self.initial
         first, *others = order
@@ -113,47 +153,37 @@ def _follow(
     loop: MicrobatchLoop, functions: Mapping[str, ir.Operation], position: int, accumulator: Accumulator
 ) -> bool:
     """Follow the accumulator from task to task; returns whether each only updates it, and the loop carries it."""
-    while True:
-        use = only_use(accumulator.values[-1])
-        if use is None:
-            return False
+    while (use := only_use(accumulator.values[-1])) is not None:
         op = use.owner.operation
-        if op.name == "stablehlo.return":
-            return use.operand_number == position and bool(accumulator.stages)
         if op.name != "func.call":
-            return False
+            return op == terminator(loop.body) and use.operand_number == position and bool(accumulator.stages)
         function = functions[callee(op)]
-        number = _through(loop, op, body_of(function), use.operand_number, accumulator)
-        if number is None:
+        result = _through(loop, op, body_of(function), use.operand_number, accumulator)
+        if result is None:
             return False
-        accumulator.values.append(op.results[number])
+        accumulator.values.append(op.results[result])
         accumulator.stages.append(kind_and_stage(function)[1])
+    return False
 
 
 def _through(
     loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, number: int, accumulator: Accumulator
 ) -> int | None:
     """Return which result of a task is its updated argument `number`; None if the task does more than update it."""
-    value: ir.Value = body.arguments[number]
-    while (use := only_use(value)) is not None:
-        op = use.owner.operation
-        if op.name == "func.return":
-            return use.operand_number
-        if op.name != "sdy.sharding_constraint":
-            # Two writes may be of the same row: then their order matters.
-            if (
-                op.name not in (ADD, MAXIMUM, INSERT)
-                or (accumulator.operator or op.name) != op.name
-                or accumulator.rows
-            ):
+    found = updates(body, number, (*UPDATES, CONSTRAINT))
+    if found is None:
+        return None
+    for op in (use.owner.operation for use in found.uses if use.owner.operation.name != CONSTRAINT):
+        operator = ADD if op.name == SUBTRACT else op.name
+        # Two writes may be of the same row: then their order matters.
+        if (accumulator.operator or operator) != operator or accumulator.rows:
+            return None
+        accumulator.operator = operator
+        if op.name == INSERT:
+            accumulator.rows = _rows(loop, call, body, op)
+            if accumulator.rows is None:
                 return None
-            accumulator.operator = op.name
-            if op.name == INSERT:
-                accumulator.rows = _rows(loop, call, body, op) if use.operand_number == 0 else None
-                if accumulator.rows is None:
-                    return None
-        value = op.results[0]
-    return None
+    return found.result
 
 
 def _rows(loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, op: ir.Operation) -> MicrobatchRows | None:

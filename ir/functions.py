@@ -12,7 +12,7 @@ from jaxlib.mlir.passmanager import PassManager
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.ops import traits, traits_of
+from jaxpp.ir.ops import COMMUTATIVE, traits, traits_of
 from jaxpp.ir.values import closure
 
 
@@ -174,9 +174,17 @@ def is_product(op: ir.Operation) -> bool:
 
 
 def reducer(op: ir.Operation) -> str | None:
-    """The name of the one operation by which a reduce or a scatter combines two elements; None where it does more."""
-    names = [inner.name for inner in operations(body_of(op))]
-    return names[0] if len(names) == 2 else None
+    """The operation by which a reduce or a scatter combines two elements, by name; None where its body does more.
+
+    The operation takes both elements, in their order or in any order where that makes no difference.
+    """
+    body = body_of(op)
+    ops, arguments = operations(body), list(body.arguments)
+    if len(ops) != 2 or len(arguments) != 2 or list(ops[1].operands) != list(ops[0].results):
+        return None
+    operands = list(ops[0].operands)
+    is_known = operands == arguments or (ops[0].name in COMMUTATIVE and operands == arguments[::-1])
+    return ops[0].name if is_known else None
 
 
 def operands_with_captures(op: ir.Operation) -> list[ir.Value]:

@@ -66,6 +66,9 @@ _ROWS = (
     (Traits(collective=True), "collective_reduce reduce_scatter"),
 )
 
+COMMUTATIVE = frozenset(f"stablehlo.{name}" for name in ("add", "and", "maximum", "minimum", "multiply", "or", "xor"))
+"""Operations of two operands that may change places."""
+
 _UNKNOWN = Traits()
 _TRAITS = {name if "." in name else f"stablehlo.{name}": row for row, names in _ROWS for name in names.split()}
 
@@ -102,17 +105,28 @@ def is_elementwise(op: ir.Operation) -> bool:
 def linear_in(op: ir.Operation) -> Sequence[tuple[int, ...]]:
     """The groups of operands in which `op` is linear: none for a cast that rounds, nor for factors of integers."""
     if op.name == "stablehlo.convert":
-        before, after = float_width(op.operands[0]), float_width(op.results[0])
-        return traits(op).linear if 0 < before <= after else ()
+        return traits(op).linear if _keeps_floats(op.operands[0], op.results[0]) else ()
     if op.name in ("stablehlo.multiply", "stablehlo.divide") and not float_width(op.results[0]):
         return ()
     return traits(op).linear
 
 
+def _keeps_floats(before: ir.Value, after: ir.Value) -> bool:
+    """Whether a cast keeps all floating point numbers of one type: types of one width differ in range or precision."""
+    widths = float_width(before), float_width(after)
+    has_no_zero = any(str(element_of(value)) == "f8E8M0FNU" for value in (before, after))
+    return before.type == after.type or (0 < 2 * widths[0] <= widths[1] and not has_no_zero)
+
+
 def float_width(value: ir.Value) -> int:
     """The bits of a floating point number; 0 for other types."""
-    element = ir.RankedTensorType(value.type).element_type
+    element = element_of(value)
     return element.width if isinstance(element, ir.FloatType) else 0
+
+
+def element_of(value: ir.Value) -> ir.Type:
+    """The element type of a ranked tensor."""
+    return ir.RankedTensorType(value.type).element_type
 
 
 def shape_of(value: ir.Value) -> list[int]:

@@ -9,14 +9,15 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop import partial_sums
-from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, PartialSum, Stacker
+from jaxpp.hlo_passes.loop.partial_sums import PartialSum, Stacker
 from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather, no_gather, no_scatter
 from jaxpp.ir import attributes as at
+from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, carried_updates
 from jaxpp.ir.build import constant, remake, sharded, shardings
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
-from jaxpp.ir.values import is_used, is_zero, only_use
+from jaxpp.ir.values import is_zero
 
 CHOICES = {
     "gather_weights": ("microbatch", "chunk", "ahead", "step"),
@@ -126,26 +127,16 @@ class _DelayedSum:
 
 def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _DelayedSum | None:
     """Return the sum that the loop carries at `position`, if all of its summands may be reduced after the loop."""
-    value: ir.Value = loop.body.arguments[position]
-    if is_used(loop.op.regions[0].blocks[0].arguments[position]):
-        return None
     total = _DelayedSum(position, [], [])
-    while True:
-        use = only_use(value)
-        if use is None:
-            return None
-        op, number = use.owner.operation, use.operand_number
-        if op == terminator(loop.body):
-            return total if number == position and total.terms else None
-        if op.block != loop.body or op.name not in (ADD, CONSTRAINT):
-            return None
-        if op.name == ADD:
-            term = partial_sums.find(mesh, op.operands[1 - number], loop.body)
+    for use in carried_updates(loop.op, position, (ADD, SUBTRACT, CONSTRAINT)):
+        op = use.owner.operation
+        if op.name != CONSTRAINT:
+            term = partial_sums.find(mesh, op.operands[1 - use.operand_number], loop.body)
             if term is None or (total.terms and term.axes != total.axes):
                 return None
             total.terms.append(term)
         total.adds.append(op)
-        value = op.results[0]
+    return total if total.terms else None
 
 
 def _is_scattered(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> bool:
@@ -196,7 +187,7 @@ class _Rewrite:
         terms = iter(total.terms)
         for op in total.adds:
             operands = [value]
-            if op.name == ADD:
+            if op.name != CONSTRAINT:
                 operands.append(stacker.rewrite(next(terms)))
             value = stacker.like(op, operands, ir.InsertionPoint(op))
         terminator(body).operands[total.position] = value

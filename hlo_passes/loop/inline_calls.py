@@ -7,9 +7,13 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
 from jaxpp.ir.build import replace
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import callee, functions, may_refer, nested_by_name, reachable, symbols_in
+
+_MAY_BE_IDENTITIES = tuple("stablehlo." + name for name in ("broadcast_in_dim", "convert", "reshape", "transpose"))
+_ORDERS = ("broadcast_dimensions", "permutation")
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,9 @@ class InlineCalls(Pass):
 
     Functions are inlined callees first, so that each body is cloned once per call and never walked twice. Functions
     that other ops refer to by name (`stablehlo.composite`, custom calls) stay.
+
+    Casts, reshapes, broadcasts and transpositions that change nothing go: JAX casts the Python number from which a sum
+    starts to its own type in each trip.
 
     Preconditions: there is a `@main`; no function calls itself.
 
@@ -54,6 +61,9 @@ def _inline_into(
     ops = nested_by_name(by_name[name])
     for op in (op for kind, alike in ops.items() if kind != "func.call" and may_refer(kind) for op in alike):
         referred.update(symbols_in(op))
+    for op in (op for kind in _MAY_BE_IDENTITIES for op in ops[kind]):
+        if _is_identity(op):
+            replace(op, op.operands)
     for op in ops["func.call"]:
         target = callee(op)
         if target in (*above, name):
@@ -68,3 +78,10 @@ def _inline_into(
             values = inline_call(by_name[target], list(op.operands))
         replace(op, values)
     done.add(name)
+
+
+def _is_identity(op: ir.Operation) -> bool:
+    """Whether `op` returns its operand: the type is the same, and so is the order of the dimensions."""
+    order = [number for name in _ORDERS for number in at.integers(op, name)]
+    has_more = any(name not in _ORDERS for name in op.attributes)  # such as a sharding
+    return op.operands[0].type == op.results[0].type and order == sorted(order) and not has_more

@@ -11,15 +11,15 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
+from jaxpp.ir.accumulators import ADD
 from jaxpp.ir.build import constant, remake, sharded
 from jaxpp.ir.functions import reducer
 from jaxpp.ir.ops import linear_in, shape_of
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes, without
-from jaxpp.ir.values import defining_op, is_zero
+from jaxpp.ir.values import defining_op, is_zero, only_use
 
-ADD, REDUCE, SCATTER = "stablehlo.add", "stablehlo.reduce", "stablehlo.scatter"
-DOT, CONSTRAINT = "stablehlo.dot_general", "sdy.sharding_constraint"
+REDUCE, SCATTER, DOT = "stablehlo.reduce", "stablehlo.scatter", "stablehlo.dot_general"
 
 # The dimension of each operand along which a sum is taken in groups.
 GroupedDimensions = Mapping[int, int]
@@ -45,7 +45,7 @@ def find(mesh: MeshAxes, value: ir.Value, body: ir.Block) -> PartialSum | None:
     while work:
         current = work.pop()
         op = defining_op(current)
-        if op is None or op.block != body or len(op.results) != 1 or len(list(current.uses)) != 1:
+        if op is None or op.block != body or len(op.results) != 1 or only_use(current) is None:
             return None
         found, cuts = _sum(mesh, op)
         if found:

@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.loop.transfer_functions import Along, Mapped, Moved, Rows, transfer_function
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_splat, is_uniform, reshaped, resized, rows_of, with_size
-from jaxpp.ir.values import defining_op, is_zero
+from jaxpp.ir.values import closure, defining_op, is_zero
 
 
 class Piece(NamedTuple):
@@ -112,6 +112,22 @@ class Evaluator:
             if not needs:
                 self._known[key] = self._map(key, found) if isinstance(found, Mapped) else self._move(key, found)
         return self._known[value, dimension]
+
+    def sources(self, value: ir.Value, dimension: int) -> list[ir.Value]:
+        """Return what `value` is computed of row by row, after `pieces`: values of which rows are taken, or all."""
+
+        def following(key: Along) -> list[Along]:
+            found = self._said.get(key)
+            return [] if found is None else [each for each in found.operands if each is not None]
+
+        sources: list[ir.Value] = []
+        for key in closure([(value, dimension)], following):
+            found, op = self._said.get(key), defining_op(key[0])
+            if not found:
+                sources.append(key[0])
+            elif isinstance(found, Mapped) and op is not None:
+                sources += [each for each, along in zip(op.operands, found.operands, strict=True) if along is None]
+        return sources
 
     def _map(self, key: Along, mapped: Mapped) -> Pieces | None:
         """Return the pieces of a value that is computed row by row: one begins wherever one of an operand begins."""

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.loop.pieces import Evaluator
+from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, carried_updates
 from jaxpp.ir.build import remake, replace
+from jaxpp.ir.counted import counters, handed_on
 from jaxpp.ir.functions import loop_body, terminator
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, with_size
-from jaxpp.ir.values import defining_op, is_zero, origin
+from jaxpp.ir.values import is_zero
 
 
 @dataclass(frozen=True)
 class _StackSum:
-    """Describes a sum that the loop carries: `add` adds a stack of `rows` along `dimension` to it."""
+    """Describes a sum that the loop carries: `add` adds a stack of `rows` along `dimension`, or subtracts it."""
 
     add: ir.Operation
     dimension: int
@@ -72,19 +74,27 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
 
 
 def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _StackSum | None:
-    body = loop_body(loop)
-    argument, total = body.arguments[position], terminator(body).operands[position]
-    add = defining_op(origin(total, lambda op: op.name == "sdy.sharding_constraint"))
-    if add is None or add.block != body or add.name != "stablehlo.add":
+    uses = carried_updates(loop, position, (ADD, SUBTRACT, CONSTRAINT))
+    adds = [use for use in uses if use.owner.operation.name != CONSTRAINT]
+    if len(adds) != 1:
         return None
-    if len(list(argument.uses)) != 1 or argument not in add.operands:
-        return None
-    stack = add.operands[1 if add.operands[0] == argument else 0]
+    add = adds[0].owner.operation
+    stack = add.operands[1 - adds[0].operand_number]
     for dimension in range(len(shape_of(stack))):
         known = evaluator.pieces(stack, dimension)
-        if known is not None and sum(not is_zero(piece.rows.source) for piece in known.pieces) > 1:
+        if known is None or _is_carried(loop, evaluator.sources(stack, dimension)):
+            continue
+        if sum(not is_zero(piece.rows.source) for piece in known.pieces) > 1:
             bounds = [(piece.start, piece.size) for piece in known.pieces]
             rows = [evaluator.make(stack, *each, add, dimension) for each in bounds]
             if sum(not is_zero(row) for row in rows) > 1:
                 return _StackSum(add, dimension, rows)
     return None
+
+
+def _is_carried(loop: ir.Operation, values: Sequence[ir.Value]) -> bool:
+    """Return whether any of these is what one trip hands on to the next: one stage makes that, for all rows."""
+    body = loop_body(loop)
+    numbers = {position for position, *_ in counters(loop)}
+    carried = {each for n, each in enumerate(body.arguments) if n not in numbers and handed_on(each) is None}
+    return not carried.isdisjoint(values)

@@ -60,7 +60,7 @@ def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop, *, rows: bool = False) ->
 def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> list[ir.Operation]:
     """Gather a weight before the loop, for all of its microbatches; returns the operations that do it."""
     uses = [(use.owner.operation, use.operand_number) for use in weight.value.uses]
-    uses = [(op, number) for op, number in uses if op_of(loop.op.block, op) == loop.op]
+    uses = [(op, number) for op, number in uses if op != loop.op and op_of(loop.op.block, op) == loop.op]
     source, ip = weight.value, ir.InsertionPoint(loop.op)
     rows = [ir.OpResult(source).owner.operation.clone(ip).operation] if _is_rows(source, loop.body) else []
     source = rows[0].results[0] if rows else source

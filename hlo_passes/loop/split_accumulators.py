@@ -7,12 +7,13 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.accumulators import ADD, MAXIMUM, carried_updates
 from jaxpp.ir.build import combine
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import linear_in, traits
 from jaxpp.ir.tasks import StageTask, set_task, task_of_value
-from jaxpp.ir.values import defining_op, origin
+from jaxpp.ir.values import defining_op, only_use, origin
 
 
 @dataclass(frozen=True)
@@ -124,17 +125,13 @@ def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
     """Return the sum or maximum that the loop carries at `position`, if it has two terms besides the accumulator."""
     value = terminator(loop.body).operands[position]
     op = defining_op(value)
-    if op is None or op.name not in ("stablehlo.add", "stablehlo.maximum"):
+    # If something else read the accumulator, it would have to be the value that the last task makes.
+    if op is None or op.name not in (ADD, MAXIMUM) or not carried_updates(loop.op, position, (op.name,)):
         return None
     total = _Total(position, op.name, [], [])
     _collect(value, loop.body, total)
-    accumulator = loop.body.arguments[position]
-    own = [term for term in total.terms if term.value == accumulator]
-    # If something else read the accumulator, it would have to be the value that the last task makes.
-    if len(total.terms) < 3 or len(own) != 1 or own[0].through or len(list(accumulator.uses)) != 1:
-        return None
-    total.terms.remove(own[0])
-    return total
+    total.terms.remove(next(term for term in total.terms if term.value == loop.body.arguments[position]))
+    return total if len(total.terms) > 1 else None
 
 
 def _collect(value: ir.Value, body: ir.Block, total: _Total) -> None:
@@ -153,7 +150,7 @@ def _collect(value: ir.Value, body: ir.Block, total: _Total) -> None:
 def _next_sum(term: _Term, body: ir.Block, operator: str) -> tuple[list[ir.Operation], Through]:
     """Return the operations from `term` to a sum that nothing else uses, and those to apply to its terms; or none."""
     value, through, ops = term.value, term.through, list[ir.Operation]()
-    while (op := defining_op(value)) is not None and op.block == body and len(list(value.uses)) == 1:
+    while (op := defining_op(value)) is not None and op.block == body and only_use(value) is not None:
         ops.append(op)
         if op.name == operator:
             return ops, through
@@ -166,7 +163,7 @@ def _next_sum(term: _Term, body: ir.Block, operator: str) -> tuple[list[ir.Opera
 
 def _distributes(op: ir.Operation, operator: str, body: ir.Block) -> int | None:
     """Return the number of the operand in which `op` distributes over `operator`; None if there is none."""
-    if operator != "stablehlo.add" and not traits(op).view:
+    if operator != ADD and not traits(op).view:
         return None
     for group in linear_in(op):
         others = (value for number, value in enumerate(op.operands) if number not in group)

@@ -13,6 +13,7 @@ from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_cons
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_loop
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
+from jaxpp.ir.accumulators import ADD, INSERT, carried_updates
 from jaxpp.ir.build import clone, constant, remake, replace
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import constant_integer, counters, trips
@@ -27,7 +28,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.values import block_of, closure, defining_op, is_integer_scalar, is_used, is_zero, only_use
+from jaxpp.ir.values import block_of, closure, defining_op, is_integer_scalar, is_used, is_zero
 
 
 @dataclass(frozen=True)
@@ -286,23 +287,16 @@ class _Unrolling:
 
     def _stacked(self, position: int) -> ir.Value | None:
         """The stack that is the carried value with one more row, if nothing else uses the two."""
-        argument, stack = self._arguments[position], self._yielded[position]
-        op = defining_op(stack)
-        if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
-            return None
-        return stack if len(list(argument.uses)) == len(list(stack.uses)) == 1 else None
+        uses = carried_updates(self._loop, position, (INSERT,))
+        return self._yielded[position] if len(uses) == 1 else None
 
     def _find_sums(self) -> dict[int, ir.Operation]:
         """The first addition to each carried value that starts from zero, if the body does nothing but add to it."""
         found: dict[int, ir.Operation] = {}
         for position, first in enumerate(self._loop.operands if self._is_backward else ()):
-            adds: list[ir.Operation] = []
-            value = self._arguments[position]
-            while (use := only_use(value)) is not None and use.owner.operation.name == "stablehlo.add":
-                adds.append(use.owner.operation)
-                value = adds[-1].results[0]
-            if adds and value == self._yielded[position] and use is not None and is_zero(first):
-                found[position] = adds[0]
+            uses = carried_updates(self._loop, position, (ADD,))
+            if uses and is_zero(first):
+                found[position] = uses[0].owner.operation
         return found
 
     def _summand(self, position: int) -> ir.Value:

@@ -11,17 +11,16 @@ from jaxlib.mlir.dialects import func
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.runs import find_runs, tasks_of
 from jaxpp.ir import attributes as at
+from jaxpp.ir.accumulators import ADD, BARRIER, CONSTRAINT, SUBTRACT, updates
 from jaxpp.ir.build import clone, combine, sharded
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, call, create, name_of, terminator
+from jaxpp.ir.functions import body_of, call, create, name_of
 from jaxpp.ir.outlining import outline
 from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.ir.values import defining_op, is_used, is_zero, only_use
-
-_ADD, _BARRIER, _CONSTRAINT = "stablehlo.add", "stablehlo.optimization_barrier", "sdy.sharding_constraint"
+from jaxpp.ir.values import defining_op, is_used, is_zero
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class _ReducedSum:
         while work:
             value = work.pop()
             maker = self.makers.get(value)
-            if maker is not None and maker.name == _ADD:
+            if maker is not None and maker.name == ADD:
                 work += reversed(maker.operands)
             elif maker is not None and maker.function is not None and value not in self.chains:
                 self.chains[value] = self._chain(value)
@@ -130,7 +129,7 @@ class _ReducedSum:
         found: list[_Link] = []
         while (task := self.makers.get(value)) is not None and task.function is not None:
             result = list(task.results).index(value)
-            operand = _summed(task.function, result, value.type)
+            operand = _summed(task.function, result)
             value = task.operands[operand]
             found.append(_Link(task, operand, result, value))
         if not is_zero(value):
@@ -143,7 +142,7 @@ class _ReducedSum:
         first, *others = self.totals.values()
         made: list[Step[ir.Value]] = []
         for other in others:
-            first = sharded(combine(_ADD, [first, other], ip, self.reduce.op.location), at.value_sharding(old))
+            first = sharded(combine(ADD, [first, other], ip, self.reduce.op.location), at.value_sharding(old))
             made.append(Step.of(ir.OpResult(first).owner.operation))
         for step in steps:
             if old in step.operands:
@@ -243,7 +242,7 @@ class _Scatters:
             del made.attributes[at.SCATTER]
             total = made.results[0]
             if position in totals:
-                total = combine(_ADD, [totals[position], total], ip, op.location)
+                total = combine(ADD, [totals[position], total], ip, op.location)
                 total = sharded(total, at.value_sharding(op.results[0]))
             returned.append(total)
         func.return_(returned, ip=ip, loc=ir.Location.unknown())
@@ -278,18 +277,13 @@ def _kind() -> dict[str, ir.Attribute]:
     return {at.KIND: ir.StringAttr.get("scatter")}
 
 
-def _summed(function: ir.Operation, result: int, type_: ir.Type) -> int:
+def _summed(function: ir.Operation, result: int) -> int:
     """The number of the argument to which a task adds for a result. Raises PassError where it does anything else."""
-    end = terminator(body_of(function))
-    for number, argument in enumerate(body_of(function).arguments):
-        value: ir.Value = argument
-        while value.type == type_ and (use := only_use(value)) is not None:
-            op, position = use.owner.operation, use.operand_number
-            if op == end and position == result:
-                return number
-            if op.name not in (_ADD, _CONSTRAINT, _BARRIER):
-                break
-            value = op.results[position if op.name == _BARRIER else 0]
+    body = body_of(function)
+    for number in range(len(body.arguments)):
+        found = updates(body, number, (ADD, SUBTRACT, CONSTRAINT, BARRIER))
+        if found is not None and found.result == result:
+            return number
     raise _not_a_sum(function, f"result {result} of @{name_of(function)} does not only add to an argument")
 
 

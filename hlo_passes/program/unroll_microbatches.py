@@ -321,7 +321,8 @@ def _hint(maker: schedules.Task, task: schedules.Task | None) -> str:
         )
     if task is not None and task.microbatch == maker.microbatch:
         return f"put the {task.kind} behind it"
-    if task is not None and (maker.kind, maker.stage) == (task.kind, task.stage):
+    kinds = {"backward" if each.kind in HALVES else each.kind for each in (maker, task) if each is not None}
+    if task is not None and maker.stage == task.stage and len(kinds) == 1:
         return (
             "a stage must run the microbatches in ascending order, since one hands a value on to the next; "
             "only sums (Add), maxima (Max) and stacks (Concat) may be taken in any order"

@@ -9,13 +9,12 @@ from typing import ClassVar, NamedTuple
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.ir.accumulators import ADD, INSERT, MAXIMUM
+from jaxpp.ir.accumulators import CONSTRAINT, UPDATES, updates
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, operations
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.program import Call, Constant, Program, TaskName
 from jaxpp.ir.read_program import ProgramReader
-from jaxpp.ir.values import only_use
 
 
 @dataclass(frozen=True)
@@ -200,16 +199,8 @@ def _miscounted(places: Iterable[Sequence[_Read]]) -> tuple[_Read, str] | None:
 
 def _is_sum(function: ir.Operation, position: int) -> bool:
     """Whether the function does nothing with an argument but add to it, or write into it, and return that."""
-    value, updated = body_of(function).arguments[position], False
-    while (use := only_use(value)) is not None:
-        op = use.owner.operation
-        if op.name == "func.return":
-            return updated
-        updated |= op.name in (ADD, MAXIMUM, INSERT)
-        if op.name not in (ADD, MAXIMUM, INSERT, "sdy.sharding_constraint"):
-            return False
-        value = op.results[0]
-    return False
+    found = updates(body_of(function), position, (*UPDATES, CONSTRAINT))
+    return found is not None and any(use.owner.operation.name != CONSTRAINT for use in found.uses)
 
 
 def _error(odd: _Read, expected: str, module: ir.Module, program: Program) -> ProgramError:

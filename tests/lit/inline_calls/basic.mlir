@@ -115,3 +115,29 @@ func.func private @helper(%x: tensor<f32>) -> tensor<f32> {
 func.func private @unused(%x: tensor<f32>) -> tensor<f32> {
   return %x : tensor<f32>
 }
+
+// -----
+
+// What changes nothing goes: the sum starts from one of Python's numbers, which JAX casts to its own type in each trip.
+// A transposition of a square matrix, a reshape to another shape and a cast to another type stay.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-SAME:      %[[S:.*]]: tensor<4x4xf32>, %[[G:.*]]: tensor<4x4xf32>)
+// CHECK-NEXT:    %[[SUM:.*]] = stablehlo.add %[[S]], %[[G]]
+// CHECK-NEXT:    %[[T:.*]] = stablehlo.transpose %[[SUM]], dims = [1, 0]
+// CHECK-NEXT:    %[[B:.*]] = stablehlo.broadcast_in_dim %[[T]], dims = [1, 0]
+// CHECK-NEXT:    %[[C:.*]] = stablehlo.convert %[[B]] : (tensor<4x4xf32>) -> tensor<4x4xbf16>
+// CHECK-NEXT:    %[[R:.*]] = stablehlo.reshape %[[C]]
+// CHECK-NEXT:    return %[[R]]
+func.func public @main(%s: tensor<4x4xf32>, %g: tensor<4x4xf32>) -> tensor<16xbf16> {
+  %0 = stablehlo.convert %s : tensor<4x4xf32>
+  %1 = stablehlo.add %0, %g : tensor<4x4xf32>
+  %2 = stablehlo.transpose %1, dims = [0, 1] : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %3 = stablehlo.broadcast_in_dim %2, dims = [0, 1] : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %4 = stablehlo.reshape %3 : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %5 = stablehlo.transpose %4, dims = [1, 0] : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %6 = stablehlo.broadcast_in_dim %5, dims = [1, 0] : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %7 = stablehlo.convert %6 : (tensor<4x4xf32>) -> tensor<4x4xbf16>
+  %8 = stablehlo.reshape %7 : (tensor<4x4xbf16>) -> tensor<16xbf16>
+  return %8 : tensor<16xbf16>
+}

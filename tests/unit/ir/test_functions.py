@@ -5,7 +5,7 @@ from jaxlib.mlir import ir
 
 from jaxpp import _compat
 from jaxpp.ir.attributes import argument_attributes, set_tables, tables_read_once
-from jaxpp.ir.functions import body_of, bytecode_of, functions, has_side_effect, main_of, operations
+from jaxpp.ir.functions import body_of, bytecode_of, functions, has_side_effect, main_of, operations, reducer
 
 CALLBACK = "stablehlo.custom_call @print(%a) {has_side_effect = true} : (tensor<f32>) -> ()"
 RANDOM = "stablehlo.rng %a, %a, %n, distribution = NORMAL : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<2xf32>"
@@ -41,6 +41,27 @@ def test_side_effects_are_those_of_callbacks_and_generators(text: str, expected:
     with _compat.make_context():
         module = ir.Module.parse(f"func.func @main({arguments}) {{ {text}\nreturn }}")
         assert has_side_effect(operations(body_of(main_of(module)))[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("inside", "returned", "expected"),
+    [
+        ("stablehlo.add %x, %y", "%0", "stablehlo.add"),
+        ("stablehlo.add %y, %x", "%0", "stablehlo.add"),
+        ("stablehlo.subtract %x, %y", "%0", "stablehlo.subtract"),
+        ("stablehlo.subtract %y, %x", "%0", None),
+        ("stablehlo.add %x, %x", "%0", None),
+        ("stablehlo.add %y, %b", "%0", None),
+        ("stablehlo.add %x, %y", "%x", None),
+    ],
+)
+def test_a_reducer_combines_both_elements(inside: str, returned: str, expected: str | None) -> None:
+    body = REDUCE.format(inside=f"%0 = {inside} : tensor<f32>").replace("return %x", f"return {returned}")
+    with _compat.make_context():
+        module = ir.Module.parse(
+            f"func.func @main(%a: tensor<f32>, %b: tensor<f32>, %v: tensor<4xf32>) {{ {body}\nreturn }}"
+        )
+        assert reducer(operations(body_of(main_of(module)))[0]) == expected
 
 
 def _only(module: ir.Module) -> ir.Operation:
