@@ -78,7 +78,9 @@ def mpmd_jit_with_loop(
             and may not be computed yet. Under `jax.jit` it runs on the devices of its mesh, in their order; else on the
             host, and what follows waits for it. What it returns is not used. What it raises ends the step.
         in_shardings: a pytree prefix of the arguments: NamedShardings over the whole mesh or a submesh,
-            PartitionSpecs, MpmdShardings, or None where the present sharding, or else propagation, decides. With
+            PartitionSpecs, MpmdShardings, or None: then the sharding that the argument has decides, or else
+            propagation. The first call of a kind decides for all later ones with arguments of the same structure,
+            shapes and dtypes, which are moved where they are sharded in another way (`jax.jit` compiles anew). With
             the `memory_kind` "pinned_host" an argument is in the memory of the host until its first use.
         out_shardings: likewise, of the results.
         in_specs: another name of `in_shardings`.

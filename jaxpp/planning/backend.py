@@ -15,6 +15,7 @@ from jaxpp.program import ProgramModule
 from jaxpp.runtime import Program, load
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.options import Options
+from jaxpp.runtime.measuring.analysis import calls
 
 
 class PlannedProgram:
@@ -29,7 +30,8 @@ class PlannedProgram:
     @cached_property
     def stats(self) -> Stats:
         """What the compiler says of each function."""
-        return {name: each.stats for name, each in self._compiled.items()}
+        meshes = range(self.program.meshes)
+        return {mesh: {name: self._compiled[name].stats for name in calls(self.program, mesh)} for mesh in meshes}
 
     def __call__(self, arguments: Sequence[Any], /) -> NoReturn:
         """Refuse to run. Raises PlanError."""

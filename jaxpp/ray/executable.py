@@ -74,7 +74,7 @@ class RemoteExecutable:
         self.pool.ship(self._number)
         calls = [self.pool.call(actor, "stats", self._number) for actor in self.actors]
         parts = self.pool.calls.get(calls, "memory_analysis")
-        return {name: each for part in parts for name, each in part.items()}
+        return {mesh: each for part in parts for mesh, each in part.items()}
 
     def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
         """(the calls, the results, what it is called in messages)"""

@@ -49,8 +49,8 @@ class FunctionStats:
         return cls(memory.temp_size_in_bytes, memory.generated_code_size_in_bytes, costs)
 
 
-Stats = Mapping[str, FunctionStats]
-"""By the name of the function; those that other processes run are missing."""
+Stats = Mapping[int, Mapping[str, FunctionStats]]
+"""The statistics of each mesh's functions, by their names; meshes that other processes run are missing."""
 
 
 def compile_program(
@@ -106,6 +106,17 @@ def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
         for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
             if program.functions[name].is_compiled:
                 found.setdefault(name, []).append(mesh)
+    return found
+
+
+def statistics(program: Program, executables: Executables, options: Options) -> Stats:
+    """Returns what the compiler says of each function: asked once where several meshes run what was compiled once."""
+    found: dict[int, dict[str, FunctionStats]] = {}
+    for name, meshes in callers(program, sorted({mesh for _, mesh in executables})).items():
+        for alike in variants(name, meshes, options).values():
+            stats = FunctionStats.of(executables[name, alike[0]])
+            for mesh in alike:
+                found.setdefault(mesh, {})[name] = stats
     return found
 
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxpp import _compat
 from jaxpp.ir.program import Constant, Program
 from jaxpp.runtime.execution.arguments import Door
-from jaxpp.runtime.execution.compiling import FunctionStats, Stats, compile_program, serialized
+from jaxpp.runtime.execution.compiling import Stats, compile_program, serialized, statistics
 from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks
 from jaxpp.runtime.execution.invalid_values import InvalidValues
 from jaxpp.runtime.execution.links import Links
@@ -101,7 +101,7 @@ class Executable:
     @cached_property
     def stats(self) -> Stats:
         """What the compiler says of each function that this process runs."""
-        return {name: FunctionStats.of(each) for (name, _), each in reversed(self._executables.items())}
+        return statistics(self.program, self._executables, self._compiler_options)
 
     def serialize(self) -> Mapping[str, bytes]:
         """The compiled functions that this process runs, by name. Raises what XLA raises where it has no such form."""

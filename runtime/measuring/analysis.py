@@ -7,7 +7,7 @@ are compiled for devices which are not here.
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send, TaskName
 from jaxpp.ir.tensors import TensorSpec
@@ -44,12 +44,13 @@ class MemoryStats:
 def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None, ...]:
     """The memory of each mesh; None of one that only other processes run."""
     return tuple(
-        memory_of(program, mesh, stats) if _knows(program, mesh, stats) else None for mesh in range(program.meshes)
+        memory_of(program, mesh, stats[mesh]) if _knows(program, mesh, stats) else None
+        for mesh in range(program.meshes)
     )
 
 
-def memory_of(program: Program, mesh: int, stats: Stats) -> MemoryStats:
-    """The memory of one mesh, of whose functions `stats` knows all."""
+def memory_of(program: Program, mesh: int, stats: Mapping[str, FunctionStats]) -> MemoryStats:
+    """The memory of one mesh, with the statistics of all of its functions."""
     return _BufferWalk(program, mesh, stats).analysed()
 
 
@@ -71,7 +72,7 @@ def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | No
             continue
         total: Counter[str] = Counter()
         for name, count in calls(program, mesh).items():
-            total.update({key: count * value for key, value in stats[name].costs.items() if key in ADDED})
+            total.update({key: count * value for key, value in stats[mesh][name].costs.items() if key in ADDED})
         found.append(dict(total))
     return tuple(found)
 
@@ -150,7 +151,7 @@ def _is_floating(spec: TensorSpec) -> bool:
 
 
 def _knows(program: Program, mesh: int, stats: Stats) -> bool:
-    return all(name in stats for name in calls(program, mesh))
+    return calls(program, mesh).keys() <= stats.get(mesh, {}).keys()
 
 
 class _BufferWalk:
@@ -163,7 +164,7 @@ class _BufferWalk:
     total: the sum of these bytes.
     """
 
-    def __init__(self, program: Program, mesh: int, stats: Stats, on_host: bool = False) -> None:
+    def __init__(self, program: Program, mesh: int, stats: Mapping[str, FunctionStats], on_host: bool = False) -> None:
         self.program, self.mesh, self.stats, self.on_host = program, mesh, stats, on_host
         self.buffers: dict[int, int] = {}
         self.live: dict[int, int] = {}

@@ -250,6 +250,24 @@ def test_stages_inside_a_shard_map_are_those_around_several() -> None:
     assert inside[0] == dict.fromkeys(range(3), 64)
 
 
+@pytest.mark.parametrize("first", [P("data"), P(None, "data"), P(), None])
+def test_the_first_call_decides_how_later_arguments_are_sharded(first: P | None) -> None:
+    """Arguments that come otherwise are moved, and the numbers are the same."""
+    mesh, function = make_mesh(2, data=2), partial(sgd_step, schedule=jaxpp.GPipe(2))
+
+    def placed(spec: P | None) -> Any:
+        wholes = [None if spec is None else NamedSharding(each, spec) for each in mesh.unstack]
+        return [jax.device_put(w, whole) for w, whole in zip(weights(2), wholes, strict=True)], batch(2)
+
+    step, expected = jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh), jax.jit(function)(weights(2), batch(2))
+    assert_same(step(*placed(first)), expected)
+    for later in (P(), P("data"), P(None, "data"), None):
+        found = step(*placed(later))
+        assert_same(found, expected)
+        assert [w.sharding.spec for w in found[0]] == [first or P()] * 2
+    assert "compiled for 1 kinds" in repr(step)
+
+
 def test_sharded_arguments_keep_their_sharding() -> None:
     mesh = make_mesh(2, data=2)
     params = [jax.device_put(w, NamedSharding(mesh.unstack[1], P("data"))) for w in weights(2)]

@@ -34,7 +34,7 @@ def test_the_peak_is_that_of_the_arrays_which_live(pipeline: Pipeline) -> None:
         if isinstance(instruction, Call):
             shards = [each.addressable_shards[0].data for each in live[mesh].values() if not each.is_deleted()]
             buffers = {each.unsafe_buffer_pointer(): each.nbytes for each in shards}
-            temporaries = executable.stats[instruction.function].temp_size_in_bytes
+            temporaries = executable.stats[mesh][instruction.function].temp_size_in_bytes
             peaks[mesh] = max(peaks[mesh], sum(buffers.values()) + temporaries)
 
     executable.run(pipeline.arguments(), watched(executable, count))
@@ -52,7 +52,7 @@ def test_arguments_and_results() -> None:
     kept, _ = memory_analysis((executable := Pipeline(2, 4, donate=False).executable()).program, executable.stats)
     assert kept is not None
     assert kept.alias_size_in_bytes == 0
-    assert kept.temp_size_in_bytes == max(each.temp_size_in_bytes for each in executable.stats.values())
+    assert kept.temp_size_in_bytes == max(each.temp_size_in_bytes for each in executable.stats[0].values())
 
 
 def test_costs_are_those_of_the_functions_as_often_as_they_are_called() -> None:
@@ -65,17 +65,28 @@ def test_costs_are_those_of_the_functions_as_often_as_they_are_called() -> None:
     for mesh, costs in enumerate(cost_analysis(executable.program, stats)):
         assert costs is not None
         assert (
-            costs["flops"] == sum(count * stats[name].costs.get("flops", 0) for name, count in called[mesh].items()) > 0
+            costs["flops"]
+            == sum(count * stats[mesh][name].costs.get("flops", 0) for name, count in called[mesh].items())
+            > 0
         )
         assert costs.keys() <= set(ADDED)
 
 
 def test_what_only_others_compile_is_not_known() -> None:
     executable = Pipeline(2, 1).executable()
-    program, stats = executable.program, {**executable.stats}
-    del stats["loss"]
-    assert [each is None for each in memory_analysis(program, stats)] == [False, True]
-    assert [each is None for each in cost_analysis(program, stats)] == [False, True]
+    program, (first, last) = executable.program, executable.stats.values()
+    for stats in ({0: first}, {0: first, 1: {name: last[name] for name in last.keys() - {"loss"}}}):
+        assert [each is None for each in memory_analysis(program, stats)] == [False, True]
+        assert [each is None for each in cost_analysis(program, stats)] == [False, True]
+
+
+def test_a_mesh_with_options_of_its_own_has_statistics_of_its_own() -> None:
+    """One function, compiled twice: without fusion it needs more."""
+    options = {"xla_disable_hlo_passes": "fusion"}
+    pipeline = Pipeline(3, 2)
+    plain, unfused, mixed = (pipeline.executable(compiler_options=each).stats for each in (None, options, {1: options}))
+    assert plain[1] != unfused[1]
+    assert mixed == {0: plain[0], 1: unfused[1], 2: plain[2]}
 
 
 def test_a_backend_without_cost_analysis() -> None:

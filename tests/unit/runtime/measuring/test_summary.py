@@ -24,7 +24,7 @@ Arguments, temporaries of the largest task and peak memory: of each device; the 
 
 def test_the_table() -> None:
     program = Pipeline(3, 4, data=2).executable().program
-    stats = {name: FunctionStats(3000, 0, {}) for name in program.functions}
+    stats = dict.fromkeys(range(program.meshes), {name: FunctionStats(3000, 0, {}) for name in program.functions})
     assert summary(program, stats, name="step", device="test device", state={0, 1, 2}) == TABLE
 
 
