@@ -24,7 +24,8 @@ Arguments, temporaries of the largest task and peak memory: of each device; the 
 
 def test_the_table() -> None:
     program = Pipeline(3, 4, data=2).executable().program
-    stats = dict.fromkeys(range(program.meshes), {name: FunctionStats(3000, 0, {}) for name in program.functions})
+    each = {name: FunctionStats(3000, 0, {}) for name in program.functions}
+    stats = {0: each, 1: each, 2: each}
     assert summary(program, stats, name="step", device="test device", state={0, 1, 2}) == TABLE
 
 
