@@ -1,6 +1,8 @@
 """The user's file and line: of an MLIR location, and of the call that is being traced."""
 
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from types import FrameType
 
 from jaxlib.mlir import ir
@@ -18,13 +20,35 @@ def source_line(location: ir.Location) -> str:
 
 def here() -> str:
     """`train.py:12: `, to begin a message with: the innermost frame of this call that is the user's; else nothing."""
+    frame = next(filter(_is_the_users, _frames()), None)
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+
+
+def position() -> str:
+    """`train.py:12:4`, as `jaxpp.ir.locations.source_of` has it, of the innermost frame that is the user's."""
+    frame = next(filter(_is_the_users, _frames()), None)
+    if frame is None:
+        return "<unknown>:0:0"
+    _, _, column, _ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}:{column or 0}"
+
+
+def is_for_shapes() -> bool:
+    """Whether `jax.eval_shape` calls what calls this: what is traced is not computed."""
+    return any(frame.f_code.co_name == "eval_shape" and _package(frame) == "jax" for frame in _frames())
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames of this call, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
-        if _is_the_users(frame):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+        yield frame
         frame = frame.f_back
-    return ""
 
 
 def _is_the_users(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS
+    return _package(frame) not in _NOT_THE_USERS
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]

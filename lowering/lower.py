@@ -19,7 +19,7 @@ from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import match_state
 from jaxpp.lowering.locations import source_line
-from jaxpp.lowering.marks import stage_numbering
+from jaxpp.lowering.marks import lost_marks, stage_numbering, traced_marks
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.narrow import Axes, narrow
@@ -128,7 +128,8 @@ def lower(
         {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames},
     )
     request.check()
-    traced, lowered, placer = request.lowered()
+    with traced_marks() as marks:
+        traced, lowered, placer = request.lowered()
     module = own_copy(lowered.compiler_ir())
     in_avals = tuple(traced.jaxpr.in_avals)
     donated = tuple(bool(leaf.donated) for leaf in jax.tree.leaves(lowered.args_info))
@@ -144,6 +145,9 @@ def lower(
     results = arguments_.result_memories(placer, request.out_shardings, lowered.out_info)
     _set_memories(module, {names.index(name): kind for name, kind in placer.memories.items()}, results)
     _set_schedule(module, schedule, mpmd_mesh.mpmd_dim)
+    if lost := lost_marks(marks, module):
+        with module.context:
+            module.operation.attributes[at.LOST_MARKS] = ir.ArrayAttr.get([ir.StringAttr.get(each) for each in lost])
     write_operations(module, {kind: each.reads_residuals for kind, each in (operations or {}).items()})
     return Lowered(
         module,

@@ -1,6 +1,6 @@
 """Marks: where one pipeline stage ends and the next begins, and where a unit inside of a stage does."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -13,7 +13,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.lowering.locations import here
+from jaxpp.ir.functions import nested
+from jaxpp.lowering.locations import here, is_for_shapes, position
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -21,6 +22,7 @@ BACKWARD = "backward"
 T = TypeVar("T")
 
 _next_stage: ContextVar[int] = ContextVar("jaxpp_next_stage", default=0)
+_traced: ContextVar[list[tuple[int, str]] | None] = ContextVar("jaxpp_traced_marks", default=None)
 _slice = jax.make_user_context(None)  # a part of the keys of JAX's caches: a function is traced anew for each slice
 
 
@@ -36,7 +38,7 @@ def mark_stage_end(x: T, name: str | None = None) -> T:
         name: a label for the stage, shown in errors and traces.
 
     Returns:
-        A pytree like `x`.
+        A pytree like `x`: go on with it, as a mark whose result nobody uses is an error.
 
     Raises:
         ValueError: `x` holds no array.
@@ -90,6 +92,28 @@ def stage_numbering() -> Generator[None]:
         _next_stage.reset(token)
 
 
+@contextmanager
+def traced_marks() -> Generator[list[tuple[int, str]]]:
+    """Gives the number and position of each mark that is traced inside, but for those of `jax.eval_shape`."""
+    found: list[tuple[int, str]] = []
+    token = _traced.set(found)
+    try:
+        yield found
+    finally:
+        _traced.reset(token)
+
+
+def lost_marks(traced: Iterable[tuple[int, str]], module: ir.Module) -> list[str]:
+    """The positions of traced marks of which `module` has none.
+
+    JAX drops an equation whose results nobody uses where it differentiates a jitted function, a scan or a checkpoint.
+    """
+    there = {boundary.read(op).stage for op in nested(module.operation) if boundary.is_mark(op)}
+    traced = list(traced)
+    kept = {position for number, position in traced if number in there}
+    return [position for position in dict.fromkeys(position for _, position in traced) if position not in kept]
+
+
 def marks_of_slice(number: int) -> AbstractContextManager[None]:
     """Let the marks traced inside say that they are of this slice of a sequence, which no loop says."""
     return _slice(number)
@@ -101,6 +125,8 @@ def _mark(x: Any, name: str | None, caller: str) -> Any:
     leaves, tree = _leaves(x, caller)
     stage = _next_stage.get()
     _next_stage.set(stage + 1)
+    if (traced := _traced.get()) is not None and not is_for_shapes():
+        traced.append((stage, position()))
     return jax.tree.unflatten(
         tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or "", part=_slice.value)
     )

@@ -9,6 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants, drop_scalar_constraints, split_barriers
+from jaxpp.hlo_passes.loop.idle_stages import check_kept, check_work
 from jaxpp.hlo_passes.loop.marks import (
     check_marks,
     find_marks,
@@ -108,13 +109,18 @@ class FindMicrobatchLoop(Pass):
             numbers = stages_of(marks, loop, schedule.stages)
             # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
             is_twice = numbers is not None and schedule.placement.after and len({*numbers}) < len(numbers)
+            check_kept(module, marks, schedule.stages)
             if numbers is None or is_twice or has_other_shards(marks, schedule):
                 raise wrong_number(marks, schedule, loop, self._meshes(module))
             number_marks(marks, numbers)
         indices = counters(loop)
         positions, starts, steps = ([wrapped(each[i]) for each in indices] for i in range(3))
         stages = schedule.stages * schedule.slices
-        MicrobatchLoop(loop, length, stages, text, positions, starts, steps, schedule.slices).write()
+        found = MicrobatchLoop(loop, length, stages, text, positions, starts, steps, schedule.slices)
+        check_work(found)
+        found.write()
+        if at.LOST_MARKS in module.operation.attributes:
+            del module.operation.attributes[at.LOST_MARKS]
 
     def schedule_of(self, module: ir.Module) -> str:
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""

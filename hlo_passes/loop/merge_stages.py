@@ -9,6 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints, split_barriers
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop
+from jaxpp.hlo_passes.loop.idle_stages import check_kept
 from jaxpp.hlo_passes.loop.marks import check_marks, marked_stages, number_marks, stages_of
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.ir import attributes as at
@@ -67,6 +68,7 @@ class MergeStages(Pass):
             return
         layers = sum(sizes)
         loop, marks = _layers(module)
+        check_kept(module, marks, layers)
         numbers = stages_of(marks, loop, layers)
         if numbers is None:
             found = len(marked_stages(marks))

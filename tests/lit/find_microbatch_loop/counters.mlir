@@ -49,7 +49,8 @@ func.func public @main(%start: tensor<ui32>, %x: tensor<f32>) -> (tensor<ui32>, 
     %m0 = stablehlo.add %m, %up : tensor<i8>
     %down = stablehlo.constant dense<-95> : tensor<i8>
     %m1 = stablehlo.add %m0, %down : tensor<i8>
-    %s = stablehlo.add %sum, %mark#0 : tensor<f32>
+    %z = stablehlo.sine %mark#0 : tensor<f32>
+    %s = stablehlo.add %sum, %z : tensor<f32>
     %one = stablehlo.constant dense<1> : tensor<i32>
     %next = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %next, %n3, %m1, %s : tensor<i32>, tensor<ui32>, tensor<i8>, tensor<f32>
@@ -64,23 +65,24 @@ func.func public @main(%start: tensor<ui32>, %x: tensor<f32>) -> (tensor<ui32>, 
 // CHECK-LABEL: func.func public @main(
 // CHECK:         indices = array<i64: 0, 1>,
 // CHECK-SAME:        starts = array<i64: 0, -1>, steps = array<i64: 1, -2>}
-func.func public @main(%x: tensor<f32>) -> tensor<ui64> {
+func.func public @main(%x: tensor<f32>) -> (tensor<ui64>, tensor<f32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %start = stablehlo.constant dense<18446744073709551615> : tensor<ui64>
-  %0:2 = stablehlo.while(%i = %first, %n = %start) : tensor<i32>, tensor<ui64>
+  %0:3 = stablehlo.while(%i = %first, %n = %start, %h = %x) : tensor<i32>, tensor<ui64>, tensor<f32>
   cond {
     %limit = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
   } do {
-    %mark = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %x : tensor<f32>
+    %mark = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %h : tensor<f32>
+    %y = stablehlo.sine %mark : tensor<f32>
     %step = stablehlo.constant dense<18446744073709551614> : tensor<ui64>
     %n0 = stablehlo.add %n, %step : tensor<ui64>
     %one = stablehlo.constant dense<1> : tensor<i32>
     %next = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %next, %n0 : tensor<i32>, tensor<ui64>
+    stablehlo.return %next, %n0, %y : tensor<i32>, tensor<ui64>, tensor<f32>
   }
-  return %0#1 : tensor<ui64>
+  return %0#1, %0#2 : tensor<ui64>, tensor<f32>
 }
 
 // -----
@@ -90,23 +92,25 @@ func.func public @main(%x: tensor<f32>) -> tensor<ui64> {
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[F:.*]]: tensor<f32>, %[[N:.*]]: tensor<i32>, %[[B:.*]]: tensor<i1>)
-// CHECK:         stablehlo.while(%{{.*}} = %{{.*}}, %{{.*}} = %[[F]], %{{.*}} = %[[N]], %{{.*}} = %[[N]], %{{.*}} = %[[B]], %{{.*}} = %[[N]])
+// CHECK:         stablehlo.while(%{{.*}} = %{{.*}}, %{{.*}} = %[[F]], %{{.*}} = %[[N]], %{{.*}} = %[[N]], %{{.*}} = %[[B]], %{{.*}} = %[[N]], %{{.*}} = %[[F]])
 // CHECK-SAME:        indices = array<i64: 0>,
-func.func public @main(%f: tensor<f32>, %n: tensor<i32>, %b: tensor<i1>) -> (tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>) {
+func.func public @main(%f: tensor<f32>, %n: tensor<i32>, %b: tensor<i1>) -> (tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>, tensor<f32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
-  %0:6 = stablehlo.while(%i = %first, %float = %f, %narrow = %n, %any = %n, %bit = %b, %back = %n)
-      : tensor<i32>, tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>
+  %0:7 = stablehlo.while(%i = %first, %float = %f, %narrow = %n, %any = %n, %bit = %b, %back = %n, %sum = %f)
+      : tensor<i32>, tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>, tensor<f32>
   cond {
     %limit = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
   } do {
-    %mark = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %f : tensor<f32>
+    %mark = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %float : tensor<f32>
     %one = stablehlo.constant dense<1> : tensor<i32>
     %one_f = stablehlo.constant dense<1.0> : tensor<f32>
     %one_8 = stablehlo.constant dense<1> : tensor<i8>
     %true = stablehlo.constant dense<true> : tensor<i1>
+    %sine = stablehlo.sine %mark : tensor<f32>
     %float1 = stablehlo.add %float, %one_f : tensor<f32>
+    %sum1 = stablehlo.add %sum, %sine : tensor<f32>
     %less = stablehlo.convert %narrow : (tensor<i32>) -> tensor<i8>
     %less1 = stablehlo.add %less, %one_8 : tensor<i8>
     %narrow1 = stablehlo.convert %less1 : (tensor<i8>) -> tensor<i32>
@@ -114,7 +118,7 @@ func.func public @main(%f: tensor<f32>, %n: tensor<i32>, %b: tensor<i1>) -> (ten
     %bit1 = stablehlo.add %bit, %true : tensor<i1>
     %back1 = stablehlo.subtract %one, %back : tensor<i32>
     %next = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %next, %float1, %narrow1, %any1, %bit1, %back1 : tensor<i32>, tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>
+    stablehlo.return %next, %float1, %narrow1, %any1, %bit1, %back1, %sum1 : tensor<i32>, tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>, tensor<f32>
   }
-  return %0#1, %0#2, %0#3, %0#4, %0#5 : tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>
+  return %0#1, %0#2, %0#3, %0#4, %0#5, %0#6 : tensor<f32>, tensor<i32>, tensor<i32>, tensor<i1>, tensor<i32>, tensor<f32>
 }

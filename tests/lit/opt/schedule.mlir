@@ -14,7 +14,7 @@
 // ERROR: schedule.mlir:[[# @LINE + 3]]:10: error: none.txt: cannot read: No such file or directory
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
-  %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
+  %0:3 = stablehlo.while(%i = %first, %h = %x, %sum = %x) : tensor<i32>, tensor<f32>, tensor<f32>
       attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = ""}}
   cond {
     %limit = stablehlo.constant dense<3> : tensor<i32>
@@ -23,9 +23,11 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   } do {
     %m = stablehlo.sine %h : tensor<f32>
     %y = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %m : tensor<f32>
+    %z = stablehlo.cosine %y : tensor<f32>
+    %s = stablehlo.add %sum, %z : tensor<f32>
     %one = stablehlo.constant dense<1> : tensor<i32>
     %next = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %next, %y : tensor<i32>, tensor<f32>
+    stablehlo.return %next, %m, %s : tensor<i32>, tensor<f32>, tensor<f32>
   }
-  return %0#1 : tensor<f32>
+  return %0#2 : tensor<f32>
 }

@@ -33,7 +33,8 @@ module attributes {mhlo.num_partitions = 2 : i32} {
         stablehlo.return %next, %4, %v : tensor<i32>, tensor<4x8xf32>, tensor<8x8xf32>
       }
       %2 = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %1#1 : tensor<4x8xf32>
-      %3 = stablehlo.add %sum, %2 : tensor<4x8xf32>
+      %loss = stablehlo.sine %2 : tensor<4x8xf32>
+      %3 = stablehlo.add %sum, %loss : tensor<4x8xf32>
       %one = stablehlo.constant dense<1> : tensor<i32>
       %next = stablehlo.add %i, %one : tensor<i32>
       stablehlo.return %next, %3 : tensor<i32>, tensor<4x8xf32>

@@ -101,7 +101,7 @@ func.func public @main(%w: tensor<2x4xf32>, %x: tensor<1x4xf32>) -> (tensor<1x4x
   } do {
     %one = stablehlo.constant dense<1> : tensor<i32>
     %r0 = stablehlo.slice %w [0:1, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
-    %g0 = stablehlo.multiply %r0, %x : tensor<1x4xf32>
+    %g0 = stablehlo.multiply %r0, %s : tensor<1x4xf32>
     %m0 = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %g0 : tensor<1x4xf32>
     %r1 = stablehlo.slice %w [1:2, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
     %g1 = stablehlo.multiply %r1, %m0 : tensor<1x4xf32>

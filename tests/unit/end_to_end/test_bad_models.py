@@ -168,13 +168,102 @@ def test_microbatches_that_do_not_divide_the_batch() -> None:
         jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(weights(3), flat)
 
 
-def test_a_mark_whose_value_nobody_uses_ends_its_stage_all_the_same() -> None:
+def forgetful(x: jax.Array, w: jax.Array) -> jax.Array:
+    x = jnp.tanh(x @ w)
+    mark(x)
+    return x
+
+
+def marked(x: jax.Array, w: jax.Array) -> jax.Array:
+    return mark(jnp.tanh(x @ w))
+
+
+GO_ON = "\n  go on with what the mark returns: x = jaxpp.mark_stage_end(x)"
+
+
+@pytest.mark.parametrize("wrap", [lambda layer: layer, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+@pytest.mark.parametrize("forgets", [(0, 1, 2), (0,), (1,), (2,)], ids=str)
+@pytest.mark.parametrize("differentiate", [True, False], ids=["gradient", "forward"])
+def test_a_mark_whose_value_nobody_uses(wrap: Any, forgets: tuple[int, ...], differentiate: bool) -> None:
+    """JAX drops those of jitted and checkpointed layers where it differentiates."""
+    good, bad = wrap(lambda x, w: marked(x, w)), wrap(lambda x, w: forgetful(x, w))
+
     def of_one(params: Any, microbatch: Any) -> Any:
-        x = mark(jnp.tanh(microbatch["x"] @ params[0]))
-        mark(jnp.tanh(x @ params[1]))
-        return squared_error(mark(jnp.tanh(x @ params[2])), microbatch)
+        x = microbatch["x"]
+        for stage, w in enumerate(params):
+            x = (bad if stage in forgets else good)(x, w)
+        return squared_error(x, microbatch)
+
+    def forward(params: Any, batch: Any) -> Any:
+        return jaxpp.treduce(partial(of_one, params), batch, schedule=SCHEDULE, operation=jaxpp.Add)
+
+    text = message(with_loss(of_one) if differentiate else forward)
+    assert at(text, forgetful, "mark(x)") == "nobody uses the result of this stage mark" + GO_ON
+
+
+def test_a_mark_in_a_scan_whose_value_nobody_uses() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (forgetful(x, w), None), microbatch["x"], jnp.stack(params))
+        return squared_error(x, microbatch)
+
+    assert at(message(with_loss(of_one)), forgetful, "mark(x)") == "nobody uses the result of this stage mark" + GO_ON
+
+
+def test_marks_that_need_no_use() -> None:
+    """The last one is left out; those of `jax.eval_shape`, one leaf of several; a stage that hands on what it gets."""
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x = jax.eval_shape(partial(layers, params), microbatch["x"])
+        x = jnp.zeros(x.shape) + microbatch["x"]
+        for w in params[:2]:
+            jax.eval_shape(marked, x, w)
+            x, _ = mark((jnp.tanh(x @ w), x))
+        return squared_error(jnp.tanh(x @ params[2]), microbatch)
+
+    def handing_on(params: Any, microbatch: Any) -> Any:
+        return squared_error(mark(layers(params[:2], microbatch["x"])), microbatch)
 
     check(with_loss(of_one), (weights(3), batch(4)), make_mesh(3))
+    check(with_loss(handing_on), (weights(2), batch(4)), make_mesh(3))
+
+
+def test_marks_of_what_no_later_stage_uses() -> None:
+    def for_metrics(params: Any, microbatch: Any) -> Any:
+        x, norms = microbatch["x"], 0.0
+        for w in params:
+            x = jnp.tanh(x @ w)
+            norms += jnp.mean(mark(x))
+        return squared_error(x, microbatch) + norms * 0
+
+    def of_weights(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            x = jnp.tanh(x @ mark(w))
+        return squared_error(x, microbatch)
+
+    def of_constants(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            x = jnp.tanh(x @ w) * mark(jnp.ones(8))
+        return squared_error(x, microbatch)
+
+    def of_the_loss(params: Any, microbatch: Any) -> Any:
+        return mark(squared_error(layers(params[:1], microbatch["x"]) @ params[1], microbatch))
+
+    for of_one in (of_weights, of_constants):
+        assert at(message(with_loss(of_one)), of_one, "mark(") == (
+            "the mark of stage 0 marks what is the same for all microbatches\n"
+            "  mark what the stage computes of its microbatch"
+        )
+    text = message(with_loss(lambda params, microbatch: jax.lax.stop_gradient(for_metrics(params, microbatch))))
+    assert at(text, for_metrics, "mark(x)") == (
+        "no later stage uses the result of this stage mark: they use what stage 0 made without it" + GO_ON
+    )
+    assert at(message(with_loss(of_the_loss)), sgd_step, "jaxpp.treduce(") == (
+        "stage 2 has no work: nothing is computed behind the mark of stage 1\n"
+        "  mark the end of every stage (mark_stage_end): 3 marks, or 2 before the last stage; "
+        "or take a schedule of fewer stages"
+    )
 
 
 def test_stages_that_do_not_depend_on_each_other() -> None:

@@ -71,15 +71,6 @@ def empty_stages(params: Any, mb: Any) -> Any:
     return jnp.mean((mark(x) - jnp.sum(params[1] * params[2])) ** 2)
 
 
-def unused_mark(params: Any, mb: Any) -> Any:
-    x = mb["x"]
-    for stage, w in enumerate(params):
-        hidden = jnp.tanh(x @ w)
-        marked = mark(hidden)
-        x = hidden if stage == 1 else marked
-    return jnp.mean((x - mb["y"]) ** 2)
-
-
 def towers(params: Any, mb: Any) -> Any:
     left, right = mark(jnp.tanh(mb["x"] @ params[0])), mark(jnp.tanh(mb["y"] @ params[1]))
     return jnp.mean(jnp.tanh(left @ params[2]) * right)
@@ -104,7 +95,7 @@ def control_flow(params: Any, mb: Any) -> Any:
     return jnp.mean((x - mb["y"]) ** 2)
 
 
-@pytest.mark.parametrize("of_one", [mixed_marks, empty_stages, unused_mark, towers, skips, control_flow])
+@pytest.mark.parametrize("of_one", [mixed_marks, empty_stages, towers, skips, control_flow])
 def test_models(of_one: Any) -> None:
     check(partial(sgd_step, schedule=SCHEDULE, loss=of_one), (weights(3), batch(3)), make_mesh(3))
 

@@ -1,0 +1,132 @@
+"""The error for a stage without work: the result of its mark is unused, or it marks nothing of a microbatch."""
+
+from collections.abc import Iterable
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.loop.marks import marked_stages
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.boundary import Marks
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import has_side_effect, operations, terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.ops import traits
+
+_UNUSED = "nobody uses the result of this stage mark"
+_USE = "go on with what the mark returns: x = jaxpp.mark_stage_end(x)"
+
+
+def check_work(loop: MicrobatchLoop) -> None:
+    """Raise PassError for a stage of `loop`, whose marks are numbered, that has no work though the step would run.
+
+    The result of a mark needs no use if the mark has a backward: where only the gradient is used, JAX drops what
+    follows the forward mark. Nor does that of the last stage of a slice, whose loss nobody may use.
+    """
+    body = _Dataflow(loop)
+    marks = [boundary.read(op) for op in body.ops if boundary.is_mark(op)]
+    backward = {mark.stage for mark in marks if mark.phase == "backward"}
+    last = max((mark.stage for mark in marks), default=0)
+    for number in body.forward_marks:
+        mark = body.ops[number]
+        stage = boundary.read(mark).stage
+        if body.reads_batch and number in body.live and number not in body.of_microbatch:
+            raise PassError(
+                f"the mark of stage {stage} marks what is the same for all microbatches",
+                location=mark.location,
+                hint="mark what the stage computes of its microbatch",
+            )
+        if stage in backward or (loop.slices > 1 and (stage + 1) % loop.stages_per_slice == 0):
+            continue
+        if number not in body.live:
+            raise PassError(_UNUSED, location=mark.location, hint=_USE)
+        if stage < last and number not in body.to_forward and body.is_bypassed(number):
+            raise PassError(
+                f"no later stage uses the result of this stage mark: they use what stage {stage} made without it",
+                location=mark.location,
+                hint=_USE,
+            )
+    if loop.slices == 1 and last == loop.stages - 2 and body.is_all_before(last):
+        raise PassError(
+            f"stage {loop.stages - 1} has no work: nothing is computed behind the mark of stage {last}",
+            location=loop.op.location,
+            hint=f"mark the end of every stage (mark_stage_end): {loop.stages} marks, or {loop.stages - 1} before the "
+            "last stage; or take a schedule of fewer stages",
+        )
+
+
+def check_kept(module: ir.Module, marks: Marks, count: int) -> None:
+    """Raise PassError where there are fewer than `count` marks, and JAX dropped one, as nobody uses its result."""
+    lost = module.operation.attributes.get(at.LOST_MARKS)
+    if lost is None or len(marked_stages(marks)) >= count:
+        return
+    name, line, column = ir.StringAttr(ir.ArrayAttr(lost)[0]).value.rsplit(":", 2)
+    location = ir.Location.file(name, int(line), int(column), module.context)
+    raise PassError(_UNUSED, location=location, hint=_USE)
+
+
+class _Dataflow(Numbered):
+    """The operations of the loop's body.
+
+    Attributes:
+        forward_marks: the marks of the forward, in program order.
+        live: those on whose results a result of the loop depends, or a side effect.
+        to_forward: those on whose results a later forward mark depends.
+        of_microbatch: those that depend on what the loop counts or carries.
+        reads_batch: whether one asks which of several microbatches it computes.
+    """
+
+    def __init__(self, loop: MicrobatchLoop) -> None:
+        super().__init__(operations(loop.body)[:-1])
+        self._carried = loop.carried
+        self.forward_marks = [number for number, op in enumerate(self.ops) if _is_forward_mark(op)]
+        results = [self.producers.get(value) for value in terminator(loop.body).operands]
+        effects = [number for number, op in enumerate(self.ops) if has_side_effect(op)]
+        self.live = self._before(number for number in [*results, *effects] if number is not None)
+        ends = self.live.intersection(self.forward_marks)
+        self.to_forward = self._before(maker for number in ends for maker in self.makers[number])
+        counting = {results[position] for position in loop.indices}
+        readers = [number for number, used in enumerate(self.operands) if not loop.counts.keys().isdisjoint(used)]
+        self.reads_batch = loop.length > 1 and not counting.issuperset(readers)
+        self.of_microbatch = self._behind({*loop.body.arguments})
+
+    def is_bypassed(self, mark: int) -> bool:
+        """Whether another operation that matters uses what a mark marks."""
+        marked = set(self.operands[mark])
+        return any(number != mark and not marked.isdisjoint(self.operands[number]) for number in self.live)
+
+    def is_all_before(self, stage: int) -> bool:
+        """Whether nothing is computed behind the marks of a stage, nor a gradient of that, but sums of microbatches."""
+        ends = [op for op in self.ops if boundary.is_mark(op) and boundary.read(op).stage == stage]
+        results = {result for op in ends if _is_forward_mark(op) for result in op.results}
+        gradients = [self.producers.get(value) for op in ends if not _is_forward_mark(op) for value in op.operands]
+        found = self._behind(results) & self.live
+        found |= self._before(number for number in gradients if number is not None) - self.to_forward
+        return all(self._is_no_work(number) for number in found)
+
+    def _is_no_work(self, number: int) -> bool:
+        """Whether an operation only moves values, or adds to what the loop carries."""
+        op = self.ops[number]
+        is_sum = not self._carried.isdisjoint(self.operands[number])
+        return is_sum or traits(op).view or op.name in ("stablehlo.constant", "stablehlo.broadcast", boundary.BARRIER)
+
+    def _before(self, numbers: Iterable[int]) -> set[int]:
+        """Return these operations, and all on which they depend."""
+        found = set(numbers)
+        for number in reversed(range(len(self.ops))):
+            if number in found:
+                found.update(self.makers[number])
+        return found
+
+    def _behind(self, values: set[ir.Value]) -> set[int]:
+        """Return the operations that depend on one of these values."""
+        found = set[int]()
+        for number, makers in enumerate(self.makers):
+            if not found.isdisjoint(makers) or not values.isdisjoint(self.operands[number]):
+                found.add(number)
+        return found
+
+
+def _is_forward_mark(op: ir.Operation) -> bool:
+    return boundary.is_mark(op) and boundary.read(op).phase == "forward"
