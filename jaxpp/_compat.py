@@ -66,6 +66,14 @@ def own_copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
+def lifted_constants(lowered: Any) -> list[Any]:
+    """The arrays that a `jax.stages.Lowered` takes as its first arguments, though the user gives none of them.
+
+    With `jax_use_simplified_jaxpr_constants` these are the arrays that the function closes over.
+    """
+    return list(lowered._lowering.const_args)
+
+
 def source_of_ordered_effect(jaxpr: Any) -> str | None:
     """`file:line:col` of the first ordered side effect in a jaxpr; None when it has none."""
     from jax._src import effects
