@@ -408,6 +408,13 @@ def trace_context() -> Any:
     return config.trace_context()
 
 
+def is_traced() -> bool:
+    """Whether this call is one that JAX transforms: inside of `jax.jit`, `jax.grad`, `jax.vmap` and the like."""
+    from jax._src import core
+
+    return not isinstance(core.trace_ctx.trace, core.EvalTrace)
+
+
 def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
     """Give every concrete `jax.Array` a read-only property that it does not have."""
     from jax._src.array import ArrayImpl

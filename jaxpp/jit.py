@@ -33,7 +33,7 @@ from jaxpp.runtime.execution.options import Options, check_options
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.schedules import Costs, Partition
 from jaxpp.schedules.given import AUTO
-from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.step import CompiledStep, LoweredStep, check_outside
 from jaxpp.tuning import Tuning
 from jaxpp.ways import Ways
 
@@ -256,11 +256,6 @@ class MpmdFunction:
             compiled = None
             _check_hashable(static, positional_names(self._fun))
         if compiled is None:
-            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-                raise TypeError(
-                    "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad or another transformation; "
-                    "it runs programs on several meshes, and must be called from outside"
-                )
             if not self._mesh.is_present:
                 raise cannot_run(target_of(self._mesh.jax_mesh).name)
             compiled = self._compiled[key] = self.lower(*args, **kwargs).compile()
@@ -276,6 +271,7 @@ class MpmdFunction:
 
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
+        check_outside()
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower_step(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         if "schedule" not in self._passes and is_auto(lowered.module, self._schedule):

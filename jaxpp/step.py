@@ -9,6 +9,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpp import schedules
+from jaxpp._compat import is_traced
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
@@ -262,6 +263,7 @@ class CompiledStep:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run one step with the flat list of arguments."""
+        check_outside()
         times = current_times()
         if times is None:
             return jax.tree.unflatten(self._lowered.out_tree, self.executable(leaves))
@@ -301,6 +303,15 @@ class CompiledStep:
         spec = self._places.place(value.spec, meshes[:1] or (0,)).sharding.spec
         memory, blocks = value.spec.memory or None, meshes if value.stacked else ()
         return MpmdSharding(mesh, frozenset(meshes), spec, memory, blocks)
+
+
+def check_outside() -> None:
+    """Raise TypeError where JAX transforms what calls a step."""
+    if is_traced():
+        raise TypeError(
+            "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad, jax.vmap or another transformation; "
+            "it runs programs on several meshes, and must be called from outside"
+        )
 
 
 def _memory(made: tuple[ProgramModule, CompiledStep]) -> tuple[Sequence[int], Sequence[int | None]]:

@@ -330,9 +330,27 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     return jax.jvp(loop, [primals[k] for k in active], [tangents[k] for k in active])
 
 
-def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Sequence[Any], list[int]]:
-    out = jax.vmap(partial(_plain_loop, **params), in_axes=tuple(dims))(*args)
-    return out, [0] * len(out)
+def _batch(
+    axis: Any, args: Sequence[Any], dims: Sequence[Any], *, body: ClosedJaxpr, **params: Any
+) -> tuple[Sequence[Any], list[int | None]]:
+    """Map the body, so that the loop keeps its schedule; every accumulator is mapped along its first axis."""
+    count = len(body.out_avals) - 1
+    if all(dim is None for dim in dims):
+        return loop_p.bind(*args, body=body, **params), [None] * count
+    consts, state = _split(args, body)
+    fronts = zip(state, dims[len(consts) :], strict=True)
+    state = [batching.bdim_at_front(value, dim, axis.size) for value, dim in fronts]
+    mapped = jax.vmap(
+        jaxpr_as_fun(body),
+        in_axes=(*dims[: len(consts)], None, *[0] * count),
+        out_axes=[None, *[0] * count],
+        axis_name=axis.name,
+        axis_size=axis.size,
+        spmd_axis_name=axis.spmd_name,
+    )
+    traced = jax.make_jaxpr(mapped)(*consts, jax.ShapeDtypeStruct((), jnp.int32), *state)
+    body, closed_over = closed_over_as_arguments(traced)
+    return loop_p.bind(*closed_over, *consts, *state, body=body, **params), [0] * count
 
 
 def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, length: int, schedule: str) -> Any:
@@ -351,5 +369,5 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
 
 
 ad.primitive_jvps[loop_p] = _jvp
-batching.primitive_batchers[loop_p] = _batch
+batching.fancy_primitive_batchers[loop_p] = _batch
 mlir.register_lowering(loop_p, _lower)

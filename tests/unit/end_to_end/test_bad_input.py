@@ -357,12 +357,29 @@ def test_the_traceback_of_an_error_in_the_model_is_the_users() -> None:
 
 def test_a_step_inside_a_transformation() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(3))
-    with pytest.raises(TypeError) as caught:
-        jax.grad(lambda params: step(params, batch(4))[1].sum())(weights(3))
-    assert str(caught.value) == (
-        "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad or another transformation; "
-        "it runs programs on several meshes, and must be called from outside"
-    )
+    stacked = [jnp.stack([w, w]) for w in weights(3)]
+
+    def closing_over() -> Any:
+        return step(weights(3), batch(4))
+
+    def check_refused() -> None:
+        for transformed, *arguments in (
+            (jax.grad(lambda params: step(params, batch(4))[1].sum()), weights(3)),
+            (jax.jit(step), weights(3), batch(4)),
+            (jax.vmap(step, (0, None)), stacked, batch(4)),
+            (jax.jit(closing_over),),
+            (jax.jit(lambda params: step.lower(params, batch(4)) and params), weights(3)),
+        ):
+            with pytest.raises(TypeError) as caught:
+                transformed(*arguments)
+            assert str(caught.value) == (
+                "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad, jax.vmap or another transformation; "
+                "it runs programs on several meshes, and must be called from outside"
+            )
+
+    check_refused()
+    step(weights(3), batch(4))
+    check_refused()  # also where the step is compiled for such arguments
 
 
 def test_the_loop_inside_a_conditional() -> None:

@@ -210,6 +210,55 @@ def test_vmap_around_a_marked_function(depth: int, plan: str) -> None:
     check_loss(loss, plan, same_as=compare.loss)
 
 
+def over_weights(step: Any, params: Any, batch: Any) -> Any:
+    return jax.vmap(step, (0, None))([jnp.stack([w, 0.5 * w]) for w in params], batch)
+
+
+def over_the_batch(step: Any, params: Any, batch: Any) -> Any:
+    return jax.vmap(step, (None, 1))(params, jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf], 1), batch))
+
+
+def over_both(step: Any, params: Any, batch: Any) -> Any:
+    mean = lambda params, batch: jax.lax.pmean(step(params, batch), "models")  # noqa: E731
+    return jax.vmap(lambda scale: jax.vmap(mean, axis_name="models")(*jax.tree.map(scaled(scale), (params, batch))))(
+        jnp.arange(1.0, 3.0)
+    )
+
+
+def scaled(scale: jax.Array) -> Callable[[Any], jax.Array]:
+    return lambda leaf: jnp.stack([scale * leaf, leaf - scale])
+
+
+def over_nothing(step: Any, params: Any, batch: Any) -> Any:
+    return jax.vmap(lambda scale: (scale, step(params, batch)))(jnp.arange(2.0))
+
+
+@pytest.mark.parametrize(
+    ("mapped", "plan"), in_turn([over_weights, over_the_batch, over_both, over_nothing], PLANS[::-1])
+)
+def test_vmap_around_the_loop(mapped: Callable[..., Any], plan: str) -> None:
+    """The loop keeps its schedule, whatever is mapped."""
+
+    def step(params: Any, batch: Any, *, schedule: Any) -> Any:
+        return mapped(partial(gradient_step, schedule=schedule, loss=compare.loss), params, batch)
+
+    check_step(step, (weights(4), batch(4)), plan)
+
+
+def test_vmap_around_a_collective_in_the_loop() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def of_one(params: Any, microbatch: Any) -> Any:
+            return jax.lax.pmean(compare.loss(params, microbatch), "models")
+
+        return compare.sgd_step(params, batch, schedule=jaxpp.Std1F1B(2), loss=of_one)
+
+    check(partial(over_named, step), (weights(2), batch(4)), make_mesh(2))
+
+
+def over_named(step: Any, params: Any, batch: Any) -> Any:
+    return jax.vmap(step, (0, None), axis_name="models")([jnp.stack([w, 0.5 * w]) for w in params], batch)
+
+
 @plans
 def test_gradient_of_every_example(plan: str) -> None:
     def step(params: Any, batch: Any, *, schedule: Any) -> Any:
