@@ -11,6 +11,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp._compat import is_key_type, register_key_use
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import nested
@@ -157,13 +158,18 @@ def _identity(*values: Any, **_: Any) -> list[Any]:
     return list(values)
 
 
+def _computed(*values: Any, **_: Any) -> list[Any]:
+    """The values; keys as new objects, as `jax_debug_key_reuse` notes on them which ones are used."""
+    return [jax.random.clone(value) if is_key_type(jax.typeof(value).dtype) else value for value in values]
+
+
 def _identity_primitive(
     name: str, transposed: Callable[[dict[str, Any]], dict[str, Any]], lower: Callable[..., Any]
 ) -> Primitive:
     """A primitive that returns what it takes, under every transformation; `transposed` are its parameters there."""
     primitive = Primitive(name)
     primitive.multiple_results = True
-    primitive.def_impl(_identity)
+    primitive.def_impl(_computed)
     primitive.def_abstract_eval(_identity)
 
     def of_those_there(values: Sequence[Any], params: dict[str, Any]) -> list[Any]:
@@ -186,6 +192,7 @@ def _identity_primitive(
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.primitive_batchers[primitive] = batch
+    register_key_use(primitive)
     mlir.register_lowering(primitive, lower)
     return primitive
 

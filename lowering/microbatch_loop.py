@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
-from jaxpp._compat import closed_over_as_arguments
+from jaxpp._compat import closed_over_as_arguments, register_checks, register_key_use
 from jaxpp.ir import attributes as at
 from jaxpp.lowering.arguments import check_leaves
 from jaxpp.lowering.expectation import no_expectations
@@ -353,6 +353,42 @@ def _batch(
     return loop_p.bind(*closed_over, *consts, *state, body=body, **params), [0] * count
 
 
+def _discharge(
+    checked: Callable[..., Any], error: Any, args: Sequence[Any], *, body: ClosedJaxpr, **params: Any
+) -> tuple[Any, Sequence[Any]]:
+    """Carry the first error of `checkify` as one more accumulator: each microbatch begins without one."""
+    consts, state = _split(args, body)
+    index = jax.ShapeDtypeStruct((), jnp.int32)
+    traced, (found, _) = jax.make_jaxpr(partial(checked, body), return_shape=True)(*consts, index, *state)
+    types, tree = jax.tree.flatten(found)
+    before = len(consts) + 1
+
+    def of_one(*operands: Any) -> list[Any]:
+        errors, rest = operands[before : before + len(types)], (*operands[:before], *operands[before + len(types) :])
+        results = jaxpr_as_fun(traced)(*rest)
+        new = [jax.tree.unflatten(tree, values) for values in (errors, results[: len(types)])]
+        merged = [value.astype(type_.dtype) for value, type_ in zip(jax.tree.leaves(_first(*new)), types, strict=True)]
+        return [results[len(types)], *merged, *results[len(types) + 1 :]]
+
+    none = [jnp.zeros(type_.shape, type_.dtype) for type_ in types]
+    checking, closed_over = closed_over_as_arguments(jax.make_jaxpr(of_one)(*consts, index, *none, *state))
+    results = loop_p.bind(*closed_over, *consts, *none, *state, body=checking, **params)
+    return _first(error, jax.tree.unflatten(tree, results[: len(types)])), results[len(types) :]
+
+
+def _first(error: Any, later: Any) -> Any:
+    """The errors of each kind in the one of `checkify`, or else in the later one."""
+    (raised, *known), metadata = error.tree_flatten()
+    (raises, *others), more = later.tree_flatten()
+    values = [dict(other) for other in others]
+    for kind, is_raised in raised.items():
+        for table, other, mine in zip(values, others, known, strict=True):
+            both = mine[kind], other.get(kind, mine[kind])
+            table[kind] = jax.tree.map(partial(jnp.where, is_raised), *both)
+    flags = {kind: raised.get(kind, False) | raises.get(kind, False) for kind in {**raised, **raises}}
+    return type(error).tree_unflatten({**metadata, **more}, (flags, *values))
+
+
 def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, length: int, schedule: str) -> Any:
     results = mlir.lower_fun(partial(_counted_loop, body=body, length=length))(ctx, *values)
     if not results:
@@ -369,5 +405,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
 
 
 ad.primitive_jvps[loop_p] = _jvp
+register_checks(loop_p, _discharge)
+register_key_use(loop_p, _plain_loop)
 batching.fancy_primitive_batchers[loop_p] = _batch
 mlir.register_lowering(loop_p, _lower)

@@ -4,14 +4,17 @@ import inspect
 import operator
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import checkify
+from jax.experimental.key_reuse._core import check_key_reuse
 from jax.experimental.layout import Format, Layout
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxlib.mlir import ir
 from unit import compat_jobs
@@ -249,6 +252,60 @@ def test_trace_context() -> None:
     with jax.default_matmul_precision("highest"):
         assert _compat.trace_context() != before
     assert hash(_compat.trace_context()) == hash(before)
+
+
+def test_lifted_constants() -> None:
+    """Where there are some: `unit.end_to_end.closing_over`."""
+    assert _compat.lifted_constants(jax.jit(jnp.sin).lower(1.0)) == []
+
+
+def test_is_traced() -> None:
+    found: list[bool] = []
+
+    def look(x: Any) -> Any:
+        found.append(_compat.is_traced())
+        return x
+
+    for transformed in (look, jax.jit(look), jax.grad(look), jax.jit(lambda _: look(0))):
+        transformed(1.0)
+    jax.vmap(look)(np.ones(2))
+    assert found == [False, True, True, True, True]
+
+
+def test_rules_of_a_primitive() -> None:
+    """That of `checkify` gets the error before it; keys are handed on, or used by a function."""
+    apply_p, same_p = Primitive("apply"), Primitive("same")
+    apply_p.multiple_results = same_p.multiple_results = True
+    apply_p.def_abstract_eval(lambda *_, body: body.out_avals)  # pyright: ignore[reportUnknownLambdaType]
+    same_p.def_abstract_eval(lambda *values: values)  # pyright: ignore[reportUnknownLambdaType]
+
+    def rule(checked: Any, error: Any, values: Any, *, body: Any) -> Any:
+        assert error.get() is None
+        return checked(body, *values)
+
+    def use(key: Any, *, body: Any) -> Any:
+        return jaxpr_as_fun(body)(key)
+
+    _compat.register_checks(apply_p, rule)
+    _compat.register_key_use(apply_p, use)
+    _compat.register_key_use(same_p)
+
+    def positive(x: Any) -> Any:
+        checkify.check(x > 0, "it is {x}", x=x)
+        return x
+
+    body = jax.make_jaxpr(positive)(1.0)
+    error, _ = jax.jit(checkify.checkify(lambda x: apply_p.bind(x, body=body)))(-2.0)
+    assert error.get() == "it is -2.0 (`check` failed)"
+    drawn = jax.make_jaxpr(jax.random.bits)(jax.random.key(0))
+
+    def twice(key: Any, between: Any) -> Any:
+        return apply_p.bind(*between(key), body=drawn), apply_p.bind(key, body=drawn)
+
+    check_key_reuse(lambda key: same_p.bind(*same_p.bind(key)), jax.random.key(0))
+    for between in (lambda key: [key], same_p.bind):
+        with pytest.raises(jax.errors.KeyReuseError):
+            check_key_reuse(partial(twice, between=between), jax.random.key(0))
 
 
 def test_add_array_property() -> None:

@@ -53,7 +53,8 @@ def test_to_import_it_changes_nothing_of_jax() -> None:
     """Only what JAX has registries for is added: rules of our own primitives, folders that tracebacks leave out."""
     program = """
 import importlib, sys
-import jax, jax.distributed, jax.experimental.transfer, jax.extend, jax.interpreters.batching, jax.monitoring
+import jax, jax.distributed, jax.experimental.checkify, jax.experimental.key_reuse._core, jax.experimental.transfer
+import jax.extend, jax.interpreters.batching, jax.monitoring
 
 def look():
     found = {}

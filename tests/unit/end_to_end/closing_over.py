@@ -1,6 +1,5 @@
-"""Arrays that a step closes over, as constants of its jaxpr and as arguments that JAX adds to its module."""
+"""Arrays that a step closes over. JAX makes them constants of its module, or arguments that it adds."""
 
-from collections.abc import Generator
 from functools import partial
 from typing import Any
 
@@ -8,22 +7,13 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import pytest
-from unit.end_to_end.compare import WIDTH, batch, check, make_mesh, weights
+from unit.end_to_end.compare import WIDTH, assert_same, batch, check, make_mesh, weights
 
 import jaxpp.api as jaxpp
+from jaxpp import _compat
 
 mark = jaxpp.mark_stage_end
 TABLE = np.linspace(0, 1, WIDTH * WIDTH, dtype=np.float32).reshape(WIDTH, WIDTH)
-
-
-@pytest.fixture(params=[False, True], ids=["constants", "arguments"])
-def simplified(request: pytest.FixtureRequest) -> Generator[bool]:
-    """Both settings of `jax_use_simplified_jaxpr_constants`: JAX moves towards the second one."""
-    before = jax.config.jax_use_simplified_jaxpr_constants
-    jax.config.update("jax_use_simplified_jaxpr_constants", request.param)
-    yield request.param
-    jax.config.update("jax_use_simplified_jaxpr_constants", before)
 
 
 def make_loss() -> Any:
@@ -59,28 +49,26 @@ def make_step(schedule: str) -> Any:
     return step
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-def test_a_step(simplified: bool, schedule: str) -> None:
-    check(make_step(schedule), (weights(2), batch(4)), make_mesh(2))
-
-
-def test_a_train_loop(simplified: bool) -> None:
+def check_steps() -> None:
+    """Compare a step, a loop of them, and a function without a loop with plain `jax.jit`."""
+    for schedule in ("1f1b", "zb-h1"):
+        check(make_step(schedule), (weights(2), batch(4)), make_mesh(2))
     batches = jax.tree.map(lambda leaf: np.stack([leaf, leaf[::-1]]), batch(4))
     check(jaxpp.train_loop(make_step("1f1b"), 2), (weights(2), batches), make_mesh(2))
-
-
-def test_a_function_without_a_loop(simplified: bool) -> None:
-    microbatch = jax.tree.map(lambda leaf: leaf[0], batch(1))
+    arguments = weights(2), jax.tree.map(lambda leaf: leaf[0], batch(1))
     function = jax.value_and_grad(make_loss())
-    found = jaxpp.mpmd_jit_by_yield(function, mpmd_mesh=make_mesh(2))(weights(2), microbatch)
-    for one, other in zip(
-        jax.tree.leaves(found), jax.tree.leaves(jax.jit(function)(weights(2), microbatch)), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert_same(jaxpp.mpmd_jit_by_yield(function, mpmd_mesh=make_mesh(2))(*arguments), jax.jit(function)(*arguments))
 
 
-def test_the_arguments_stay_those_of_the_user(simplified: bool) -> None:
+def check_arguments() -> None:
+    """The arguments are those of the user, of which the first ones are given away."""
     step = jaxpp.mpmd_jit_with_loop(make_step("1f1b"), mpmd_mesh=make_mesh(2), donate_argnums=0)
     lowered = step.lower(weights(2), batch(4))
     assert lowered.as_text().count("tf.aliasing_output") + lowered.as_text().count("jax.buffer_donor") == 2
     assert repr(lowered).startswith("<LoweredStep of step: 4 arrays in, 4 out")
+
+
+if __name__ == "__main__":
+    assert _compat.lifted_constants(jax.jit(lambda x: x + TABLE).lower(1.0)), "JAX adds an argument"
+    check_steps()
+    check_arguments()
