@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
-import jax.core
 import numpy as np
 
 from jaxpp._compat import trace_context

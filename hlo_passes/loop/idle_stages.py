@@ -99,7 +99,7 @@ class _Dataflow(Numbered):
     def is_all_before(self, stage: int) -> bool:
         """Whether nothing is computed behind the marks of a stage, nor a gradient of that, but sums of microbatches."""
         ends = [op for op in self.ops if boundary.is_mark(op) and boundary.read(op).stage == stage]
-        results = {result for op in ends if _is_forward_mark(op) for result in op.results}
+        results = set[ir.Value](result for op in ends if _is_forward_mark(op) for result in op.results)
         gradients = [self.producers.get(value) for op in ends if not _is_forward_mark(op) for value in op.operands]
         found = self._behind(results) & self.live
         found |= self._before(number for number in gradients if number is not None) - self.to_forward

@@ -1,5 +1,7 @@
 """Every function around private names of JAX does what it says; what a JAX that nobody tried is told."""
 
+# pyright: reportUnknownLambdaType=false
+
 import inspect
 import operator
 import sys
@@ -276,8 +278,8 @@ def test_rules_of_a_primitive() -> None:
     """That of `checkify` gets the error before it; keys are handed on, or used by a function."""
     apply_p, same_p = Primitive("apply"), Primitive("same")
     apply_p.multiple_results = same_p.multiple_results = True
-    apply_p.def_abstract_eval(lambda *_, body: body.out_avals)  # pyright: ignore[reportUnknownLambdaType]
-    same_p.def_abstract_eval(lambda *values: values)  # pyright: ignore[reportUnknownLambdaType]
+    apply_p.def_abstract_eval(lambda *_, body: body.out_avals)
+    same_p.def_abstract_eval(lambda *values: values)
 
     def rule(checked: Any, error: Any, values: Any, *, body: Any) -> Any:
         assert error.get() is None

@@ -1,5 +1,7 @@
 """Arrays that a step closes over. JAX makes them constants of its module, or arguments that it adds."""
 
+# pyright: reportUnknownLambdaType=false
+
 from functools import partial
 from typing import Any
 

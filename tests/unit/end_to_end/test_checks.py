@@ -1,5 +1,7 @@
 """`checkify`, and JAX's check for random keys that are used twice, around a step with marks and a loop."""
 
+# pyright: reportUnknownLambdaType=false
+
 from functools import partial
 from typing import Any
 
