@@ -226,7 +226,7 @@ def test_execute_noting_effects() -> None:
     said: list[int] = []
 
     def say(x: jax.Array) -> jax.Array:
-        jax.debug.callback(lambda y: said.append(int(y)), x)  # pyright: ignore[reportUnknownLambdaType]
+        jax.debug.callback(lambda y: said.append(int(y)), x)
         return x
 
     lowered = jax.jit(say).lower(np.int32(0))
