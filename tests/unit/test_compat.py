@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import checkify
-from jax.experimental.key_reuse._core import check_key_reuse
 from jax.experimental.layout import Format, Layout
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -304,10 +303,10 @@ def test_rules_of_a_primitive() -> None:
     def twice(key: Any, between: Any) -> Any:
         return apply_p.bind(*between(key), body=drawn), apply_p.bind(key, body=drawn)
 
-    check_key_reuse(lambda key: same_p.bind(*same_p.bind(key)), jax.random.key(0))
-    for between in (lambda key: [key], same_p.bind):
-        with pytest.raises(jax.errors.KeyReuseError):
-            check_key_reuse(partial(twice, between=between), jax.random.key(0))
+    with jax.debug_key_reuse(True):
+        for between in (lambda key: [key], same_p.bind):
+            with pytest.raises(jax.errors.KeyReuseError):
+                jax.jit(partial(twice, between=between))(jax.random.key(0))
 
 
 def test_add_array_property() -> None:

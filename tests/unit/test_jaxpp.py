@@ -53,8 +53,11 @@ def test_to_import_it_changes_nothing_of_jax() -> None:
     """Only what JAX has registries for is added: rules of our own primitives, folders that tracebacks leave out."""
     program = """
 import importlib, sys
-import jax, jax.distributed, jax.experimental.checkify, jax.experimental.key_reuse._core, jax.experimental.transfer
-import jax.extend, jax.interpreters.batching, jax.monitoring
+import jax, jax.distributed, jax.experimental.checkify, jax.experimental.transfer, jax.extend
+import jax.interpreters.batching, jax.monitoring
+
+with jax.debug_key_reuse(True):
+    jax.random.key(0)  # imports what has the rules for keys
 
 def look():
     found = {}
