@@ -31,21 +31,33 @@ def write_file(path: str, data: bytes) -> None:
         if os.path.exists(path):
             os.chmod(temporary, os.stat(path).st_mode & 0o7777)
         os.replace(temporary, path)
-        _sync_folder(os.path.dirname(path))
+        sync_folder(os.path.dirname(path))
     except BaseException:  # Ctrl-C too: no file of half the bytes stays
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Write the names in a folder to the disk, where the system can."""
-    with suppress(OSError):  # the file is there; some file systems sync no folders
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+    with suppress(OSError):  # some file systems sync no folders
+        _sync(folder)
+
+
+def sync_tree(folder: str) -> None:
+    """Write all files below a folder, and their names, to the disk. Raises OSError where a file can't be written."""
+    for root, _, files in os.walk(folder):
+        for name in files:
+            _sync(os.path.join(root, name))
+        sync_folder(root)
+
+
+def _sync(path: str) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def tell(message: str) -> None:

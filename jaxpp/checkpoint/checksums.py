@@ -1,8 +1,8 @@
 """Checksums of the values of a checkpoint: made while it is written, compared when it is restored.
 
 A value has one for each block in which it is stored, the shards that it was saved from, whatever shards it is restored
-to. Each process writes a file for the blocks that it writes; those of leaves that are no `jax.Array`s, and of what is
-noted of the leaves, go with the notes.
+to. Each process writes a file for the blocks that it writes; those of leaves that are no `jax.Array`s go with the
+notes. The file with the tree and the notes has a checksum in a file of its own.
 
 CRC-32 of the standard library finds every error of up to 32 bits in a row, and takes a fraction of the time that
 compressing the same bytes takes.
@@ -27,6 +27,7 @@ from jaxpp.runtime.processes.arrays import Bounds, bounds_of, covers
 
 THREADS = 4
 FILES = "checksums.process_{}.json"
+METADATA, OF_METADATA = "_METADATA", "checksums.metadata.json"
 
 
 class DamagedError(OSError):
@@ -38,9 +39,27 @@ def checksum(array: np.ndarray[Any, Any]) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def checksum_of_notes(names: Iterable[str], notes: Mapping[str, Any], leaves: Mapping[str, int]) -> int:
-    """Of the names of all leaves, and of what is noted of them, which are JSON."""
-    return zlib.crc32(json.dumps([sorted(names), notes, leaves], sort_keys=True).encode())
+def write_checksum_of_metadata(directory: epath.Path) -> None:
+    """Write the checksum of orbax's own file about a checkpoint: its tree, and our notes."""
+    found = {METADATA: zlib.crc32((directory / METADATA).read_bytes())}
+    (directory / OF_METADATA).write_text(json.dumps(found))
+
+
+def check_metadata(directory: epath.Path) -> None:
+    """Compare orbax's file about a checkpoint with its checksum; earlier versions of jaxpp wrote none.
+
+    Raises:
+        DamagedError: it is not what was saved, or can't be read.
+    """
+    path, saved = directory / METADATA, directory / OF_METADATA
+    if not saved.exists():
+        return
+    try:
+        expected, found = json.loads(saved.read_text()).get(METADATA), zlib.crc32(path.read_bytes())
+    except (OSError, ValueError, AttributeError) as error:
+        raise DamagedError(f"{directory} is damaged: {error}") from None
+    if found != expected:
+        raise DamagedError(f"{path} is damaged: it does not have the checksum that it was saved with, in {saved.name}")
 
 
 class Writing:
@@ -142,7 +161,9 @@ class Checksums:
 def unreadable(path: epath.Path, error: Exception) -> DamagedError:
     """The error for a checkpoint that orbax or tensorstore can't read."""
     if isinstance(error, json.JSONDecodeError):
-        return DamagedError(f"{path / '_METADATA'} is damaged: {error}")
+        return DamagedError(f"{path / METADATA} is damaged: {error}")
+    while type(error) is Exception and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # orbax puts the whole specification of the array around what tensorstore says
     text = str(error).partition(" [")[0] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     return DamagedError(f"{path.parent} is damaged or incomplete: {text}")
 

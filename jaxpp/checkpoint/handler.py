@@ -1,6 +1,8 @@
 """How orbax reads and writes the values of a pipeline: each is on the devices of some processes only."""
 
+import itertools
 import os
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +51,15 @@ def delete(checkpoint: epath.Path) -> None:
         (checkpoint / "commit_success.txt").unlink(missing_ok=True)
         checkpoint.rmtree()
     else:
-        checkpoint.rename(checkpoint.with_name(f"{checkpoint.name}{ocp.utils.TMP_DIR_SUFFIX}")).rmtree()
+        set_aside(checkpoint).rmtree()
+
+
+def set_aside(checkpoint: epath.Path) -> epath.Path:
+    """Move a checkpoint, whole or half-written, to a name under which nobody takes or finishes it; returns that."""
+    if is_bucket(checkpoint):
+        return checkpoint
+    step = "".join(itertools.takewhile(str.isdigit, checkpoint.name))
+    return checkpoint.rename(checkpoint.with_name(f"{step}-{secrets.token_hex(4)}{ocp.utils.TMP_DIR_SUFFIX}"))
 
 
 class ShardsHandler(ocp.type_handlers.ArrayHandler):

@@ -12,7 +12,7 @@ from etils import epath
 from jax.sharding import NamedSharding, Sharding
 
 from jaxpp._compat import OwnTransfers, key_implementation, weakly_typed
-from jaxpp.checkpoint.checksums import Checksums, DamagedError, checksum_of_notes, unreadable, warn_unchecked
+from jaxpp.checkpoint.checksums import Checksums, check_metadata, unreadable, warn_unchecked
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, pytree_handler
 from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leaves, number_type, text
 from jaxpp.compatibility.array import plain
@@ -55,10 +55,12 @@ def restore(
     """
     path = _find(absolute(directory), step)
     handler = pytree_handler()
+    if verify:
+        check_metadata(path)
     metadata = _reading(path, lambda: handler.metadata(path))
     custom: Any = metadata.custom_metadata or {}
-    held, as_saved = _held_leaves(metadata.tree, custom.get("jaxpp", {}))
-    checksums = _checksums(path, custom, held) if verify else None
+    held, as_saved = _reading(path, lambda: _held_leaves(metadata.tree, custom.get("jaxpp", {})))
+    checksums = _checksums(path, custom) if verify else None
     like = as_saved if like is None else plain(like)
     wanted = named_leaves(like)
     _check(path, held, wanted)
@@ -76,23 +78,22 @@ def restore(
 
 
 def _reading(path: epath.Path, read: Callable[[], Any]) -> Any:
-    """What `read` returns. Raises DamagedError instead of whatever a damaged file makes orbax raise."""
+    """What `read` returns. Raises DamagedError instead of whatever a damaged file makes orbax raise: any Exception."""
     try:
         return read()
-    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+    except (MemoryError, jax.errors.JaxRuntimeError):
+        raise  # there is no room for the values; the files are not to blame
+    except Exception as error:
         raise unreadable(path, error) from error
 
 
-def _checksums(path: epath.Path, custom: Mapping[str, Any], held: Mapping[str, Held]) -> Checksums | None:
-    """The checksums of a checkpoint, if it has any; those of its metadata are compared here."""
+def _checksums(path: epath.Path, custom: Mapping[str, Any]) -> Checksums | None:
+    """The checksums of a checkpoint, if it has any."""
     saved = custom.get("jaxpp_checksums")
     if saved is None:
         warn_unchecked(path.parent.parent)
         return None
-    notes = custom.get("jaxpp", {})
-    if saved["notes"] != checksum_of_notes(held, notes, saved["leaves"]):
-        raise DamagedError(f"{path / '_METADATA'} is damaged: it does not have the checksum that it was saved with")
-    return Checksums(path, saved["leaves"])
+    return Checksums(path, _reading(path, lambda: saved["leaves"]))
 
 
 def _held_leaves(stored: Any, notes: Mapping[str, Any]) -> tuple[dict[str, Held], Any]:

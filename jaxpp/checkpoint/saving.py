@@ -11,9 +11,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxpp import _compat, _jobs
-from jaxpp.checkpoint.checksums import checksum, checksum_of_notes
-from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
+from jaxpp._system import sync_folder, sync_tree
+from jaxpp.checkpoint.checksums import checksum, write_checksum_of_metadata
+from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, is_bucket, pytree_handler, set_aside
 from jaxpp.checkpoint.leaves import Held, like_tree, named_leaves, to_store
+from jaxpp.checkpoint.ownership import Ownership
 from jaxpp.compatibility.array import plain
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.fetch import fetched
@@ -43,7 +45,8 @@ class Saver:
                 saver.save(step, state)
 
     In several processes each has a Saver, and they save the same steps in the same order. A directory has one Saver at
-    a time: it deletes what an earlier one left half-written.
+    a time: it deletes what an earlier one left half-written. A second one, of a process of this machine, is refused
+    while the first process runs; one of another machine takes the directory over, and the first one's saves fail then.
 
     Args:
         directory: of all steps; created if need be. In several processes the same for all, which see the same files.
@@ -51,7 +54,7 @@ class Saver:
 
     Raises:
         ValueError: `keep` is less than 1.
-        OSError: the directory can't be made, or read.
+        OSError: the directory can't be made, or read, or another process saves there.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int | None = None) -> None:
@@ -59,10 +62,12 @@ class Saver:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self._directory, self._keep = absolute(directory), keep
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._owner: Ownership | None = None
         if jax.process_index() == 0:
+            self._owner = Ownership(self._directory)
             for path in self._directory.iterdir():
                 if path.name[0].isdigit() and ocp.utils.is_tmp_checkpoint(path):
-                    path.rmtree()
+                    set_aside(path).rmtree()
         # Processes that are named meet through JAX's coordination service. Else orbax would have them meet in a
         # computation on all devices, at a moment that need not be the same for the programs that run on them.
         all_of_them = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
@@ -74,7 +79,9 @@ class Saver:
         )
         self._checkpointer = ocp.AsyncCheckpointer(
             handler,
-            async_options=ocp.options.AsyncOptions(barrier_sync_fn=_meet_in_background),
+            async_options=ocp.options.AsyncOptions(
+                barrier_sync_fn=_meet_in_background, post_finalization_callback=self._end
+            ),
             multiprocessing_options=all_of_them,
         )
         self._saving: int | None = None
@@ -111,14 +118,21 @@ class Saver:
             raise FileExistsError(f"{self._directory} has a checkpoint of step {number} already")
         notes = {name: held.note() for name, (_, held) in stored.items() if held.note()}
         tree = like_tree(state, {name: None if held.is_empty else array for name, (array, held) in stored.items()})
-        metadata: Any = {"jaxpp": notes, "jaxpp_checksums": _checksums(stored, notes)}
+        metadata: Any = {"jaxpp": notes, "jaxpp_checksums": _checksums(stored)}
         item = ocp.args.PyTreeSave(tree, custom_metadata=metadata)
         if jax.process_count() > 1:
             text = f"step {number} in {self._directory}"
             job.meet_all(Meeting(MeetingKind.SAVE, identity_of(text), text=text))
         self._saving = number
-        with _compat.OwnTransfers():
-            self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
+
+        def begin() -> None:
+            with _compat.OwnTransfers():
+                self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
+
+        if jax.process_count() > 1:  # orbax's barriers wait for a process that is gone as long as JAX does
+            job.interruptible(begin)
+        else:
+            begin()
 
     def wait_until_finished(self) -> None:
         """Wait until what was saved is on the disk.
@@ -131,9 +145,24 @@ class Saver:
         except Exception as error:  # whatever orbax and tensorstore make of it, from a thread
             if self._saving not in all_steps(self._directory):  # else a process died when all was done
                 raise OSError(f"{self._directory}: step {self._saving} is not saved: {error}") from None
-        if self._keep is not None and jax.process_index() == 0:
-            for step in all_steps(self._directory)[: -self._keep]:
+        if self._owner is None:
+            return
+        if not is_bucket(self._directory):
+            sync_folder(str(self._directory))  # the new step has its name before older ones go
+        if self._keep is not None and (old := all_steps(self._directory)[: -self._keep]):
+            self._owner.check()
+            for step in old:
                 delete(self._directory / str(step))
+
+    def _end(self) -> None:
+        """Bring what was saved to the disk, with the checksum of its metadata; its directory gets its name after it."""
+        assert self._owner  # orbax calls it on process 0
+        unfinished = [path for path in self._directory.iterdir() if path.name.partition(".")[0] == str(self._saving)]
+        for path in unfinished:
+            write_checksum_of_metadata(path / ITEM)
+            if not is_bucket(path):
+                sync_tree(str(path))
+        self._owner.check()
 
     def close(self) -> None:
         """Wait likewise, and end; the context does it by itself."""
@@ -141,6 +170,8 @@ class Saver:
             self.wait_until_finished()
         finally:
             self._checkpointer.close()
+            if self._owner:
+                self._owner.release()
 
     def __enter__(self) -> "Saver":
         return self
@@ -156,14 +187,14 @@ class Saver:
             error.add_note(f"jaxpp: {problem}")
 
 
-def _checksums(stored: Mapping[str, tuple[Any, Held]], notes: Mapping[str, Any]) -> dict[str, Any]:
-    """The checksums that are saved with the notes: of the notes, and of the leaves that are no `jax.Array`s."""
+def _checksums(stored: Mapping[str, tuple[Any, Held]]) -> dict[str, Any]:
+    """The checksums that are saved with the notes: of the leaves that are no `jax.Array`s."""
     leaves = {
         name: checksum(each)
         for name, (each, held) in stored.items()
         if isinstance(each, np.ndarray) and not held.is_empty
     }
-    return {"leaves": leaves, "notes": checksum_of_notes(stored, notes, leaves)}
+    return {"leaves": leaves}
 
 
 def _meet_in_background(*, key: str, timeout_ms: int) -> None:

@@ -16,6 +16,7 @@ from unit.checkpoint.training import STEPS, batch, pipeline
 import jaxpp
 from jaxpp import checkpoint
 from jaxpp.checkpoint import handler
+from jaxpp.runtime.processes.waiting import TransferError
 
 NUMBERS = np.arange(24, dtype=np.float32).reshape(4, 6)
 
@@ -105,6 +106,24 @@ def killed() -> None:
         if jax.process_index() == 1:
             handler.ShardsHandler.serialize = die  # pyright: ignore[reportAttributeAccessIssue]  # it takes anything
         saver.save(2, state())
+
+
+def killed_as_it_begins() -> None:
+    """Save a step; the second process dies where orbax lets all begin the next one together, in the main thread."""
+    saver = checkpoint.Saver(os.environ["DIRECTORY"])
+    saver.save(1, state())
+    saver.wait_until_finished()
+    if jax.process_index() == 1:
+
+        def dies(*_: Any, **__: Any) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        saver._checkpointer.save = dies
+    try:
+        saver.save(2, state())
+    except TransferError as error:
+        print(f"told: {error}", flush=True)
+        os._exit(3)  # JAX ends a process whose job has lost one, and not by a code of ours
 
 
 async def die(*_: Any) -> Any:

@@ -117,6 +117,38 @@ def test_other_damage_names_the_file(directory: Path) -> None:
     checkpoint.restore(directory, STATE)
 
 
+def test_any_damage_of_the_metadata_is_found(directory: Path) -> None:
+    """Also of a key, and of what makes another tree."""
+    path = directory / "1" / "default" / "_METADATA"
+    whole = path.read_bytes()
+    for position in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(bytes(flipped))
+        with pytest.raises(checkpoint.DamagedError, match="/_METADATA is damaged: it does not have the checksum"):
+            checkpoint.restore(directory, STATE)
+    path.write_bytes(whole)
+    path.with_name("checksums.metadata.json").unlink()  # as earlier versions wrote it
+    checkpoint.restore(directory, STATE)
+
+
+@pytest.mark.parametrize("what", ["cut", "missing", "empty"])
+def test_a_data_file_that_is_not_whole(tmp_path: Path, what: str) -> None:
+    """Orbax raises a bare Exception for an array that is read onto devices."""
+    state = {"weight": jax.numpy.asarray(numbers(64, 128))}  # one leaf on one device: orbax forgets to wait for others
+    checkpoint.save(tmp_path, 1, state)
+    files = (tmp_path / "1" / "default" / "ocdbt.process_0" / "d").iterdir()
+    values = max(files, key=lambda path: path.stat().st_size)
+    whole = values.read_bytes()
+    if what == "missing":
+        values.unlink()
+    else:
+        values.write_bytes(whole[: len(whole) // 2] if what == "cut" else b"")
+    for wanted in (state, None):
+        with pytest.raises(checkpoint.DamagedError, match=rf"^{tmp_path}/1 is damaged or incomplete: [A-Z_]+: Error"):
+            checkpoint.restore(tmp_path, wanted)
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, {"numpy": numbers(2048)})  # one leaf: orbax forgets to wait for the others
     (tmp_path / "1" / "default" / "manifest.ocdbt").write_bytes(b"")

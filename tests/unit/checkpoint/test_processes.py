@@ -67,6 +67,19 @@ def test_all_processes_end_after_the_same_step(results: list[list[Any]], directo
     assert results[2] == [[step], [step]]
 
 
+def test_a_death_as_a_save_begins_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIRECTORY", str(tmp_path))
+    name = f"{jobs.__name__}:{jobs.killed_as_it_begins.__name__}"
+    begin = time.monotonic()
+    with together.started([[name], [name]], devices=2) as (children, outputs):
+        codes = [child.wait(300) for child in children]
+        text = Path(outputs[0]).read_text(encoding="utf-8")
+    assert codes == [3, -9], text
+    assert re.search(r"^told: process 1 \(.*\) died; ", text, re.MULTILINE)
+    assert time.monotonic() - begin < 80, "JAX alone takes 100 s to find out"
+    assert checkpoint.all_steps(tmp_path) == [1]
+
+
 def test_a_half_written_checkpoint_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIRECTORY", str(tmp_path))
     name = f"{jobs.__name__}:{jobs.killed.__name__}"

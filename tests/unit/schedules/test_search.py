@@ -452,8 +452,12 @@ def test_a_bound_of_nothing_proves_nothing() -> None:
 def test_a_search_leaves_the_garbage_collector_on() -> None:
     """It may run for minutes beside a training whose objects have cycles."""
     seen: list[bool] = []
-    plan = S.search(4, 8, seconds=0.2, progress=lambda *_: seen.append(gc.isenabled()))
-    S.improve(plan, S.Costs([1.0, 1.0, 1.0, 2.0]), seconds=0.2, progress=lambda *_: seen.append(gc.isenabled()))
+
+    def look(share: float, value: float, bound: float) -> None:
+        seen.append(gc.isenabled())
+
+    plan = S.search(4, 8, seconds=0.2, progress=look)
+    S.improve(plan, S.Costs([1.0, 1.0, 1.0, 2.0]), seconds=0.2, progress=look)
     assert seen
     assert all(seen)
 
