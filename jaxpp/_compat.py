@@ -213,10 +213,10 @@ layout_of: Callable[[Any], Any] = operator.attrgetter("_pjrt_layout")
 
 
 def is_default_layout(array: Any) -> bool:
-    """Whether compiled programs that name no layout take the array as its bytes lie."""
+    """Whether compiled programs that name no layout take the array as its bytes lie; random keys name none."""
     from jax._src.interpreters import pxla
 
-    return pxla.is_default_layout(array.format.layout, array.sharding, array.aval)
+    return is_key_type(array.dtype) or pxla.is_default_layout(array.format.layout, array.sharding, array.aval)
 
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
@@ -451,6 +451,13 @@ def is_traced() -> bool:
     from jax._src import core
 
     return not isinstance(core.trace_ctx.trace, core.EvalTrace)
+
+
+def on_clear_caches(cache: Any) -> None:
+    """Let `jax.clear_caches()` call `cache.cache_clear()`, as long as the object lives."""
+    from jax._src import util
+
+    util.register_cache(cache, repr(type(cache)))
 
 
 def add_array_property(name: str, get: Callable[[Any], Any]) -> None:

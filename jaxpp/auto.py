@@ -43,10 +43,10 @@ class AutoLowered(LoweredStep):
         """The program of what it runs at first, or of what the others run now. Raises as `LoweredStep.program`."""
         return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).program()
 
-    def compile(self) -> CompiledStep:
+    def _compiled(self) -> CompiledStep:
         """The step that tunes itself when it runs; on devices that are not here what is fastest by its plan.
 
-        Raises:
+        Raises (as `compile`):
             ScheduleError: there are fewer layers than meshes.
             ValueError: the step that it follows marks another number of layers.
             PassError, ProgramError: as `LoweredStep.compile`.

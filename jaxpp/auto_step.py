@@ -75,6 +75,13 @@ class Auto:
             self._leader, self._others = step, 0
         return self._leader is step
 
+    def forget(self) -> None:
+        """Give up tuning: the step that led is gone."""
+        with self.lock:
+            if self._leader is not None:
+                self._leader.drop()
+            self._leader, self._others = None, 0
+
     def found(self, tuned: Tuning) -> None:
         """Nobody leads any more."""
         self.tuned, self._leader = tuned, None

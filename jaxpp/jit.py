@@ -1,14 +1,17 @@
 """`mpmd_jit_with_loop`, `mpmd_jit_by_yield`: a function with stage marks becomes a program of several meshes."""
 
+import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, cast
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
-from jaxpp._compat import trace_context
+from jaxpp import traced_call
+from jaxpp._compat import is_traced, on_clear_caches, trace_context
 from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.auto_step import Auto
 from jaxpp.compatibility.array import plain
@@ -17,11 +20,13 @@ from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.layered_step import LayeredStep
 from jaxpp.layers import Layers
-from jaxpp.lowering.arguments import StaticArguments, positional_names, resolve_static
+from jaxpp.lowering.arguments import StaticArguments, named_arguments, positional_names, resolve_static
+from jaxpp.lowering.locations import is_ours
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
+from jaxpp.lowering.structures import described, only_none
 from jaxpp.lowering.train_loop import OneStep, TrainLoop, lower_step
 from jaxpp.memory_limit import Limit, limit_text
 from jaxpp.partitioning import array_of, cuts_options
@@ -32,7 +37,8 @@ from jaxpp.runtime.execution.options import Options, check_options
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.schedules import Costs, Partition
 from jaxpp.schedules.given import AUTO
-from jaxpp.step import CompiledStep, LoweredStep, check_outside
+from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.traced_call import check_outside
 from jaxpp.tuning import Tuning
 from jaxpp.ways import Ways
 
@@ -239,7 +245,9 @@ class MpmdFunction:
         self._options, self._compiler_options = options, compiler_options
         self._passes, self._costs = passes, costs
         self._compiled: dict[Any, CompiledStep] = {}
+        self._sharded: dict[Any, CompiledStep] = {}
         self._static: dict[int, StaticArguments] = {}
+        on_clear_caches(self)
 
     def __repr__(self) -> str:
         name = getattr(self._fun, "__qualname__", None) or repr(self._fun)
@@ -248,6 +256,8 @@ class MpmdFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; compiles it first when the arguments are of a new kind."""
         static, leaves, tree = self._split(args, kwargs)
+        if is_traced():
+            return traced_call.bind(leaves, self.eval_shape(*args, **kwargs))
         key = (tree, static, tuple(map(_kind, leaves)), trace_context())
         try:
             compiled = self._compiled.get(key)
@@ -257,12 +267,30 @@ class MpmdFunction:
         if compiled is None:
             if not self._mesh.is_present:
                 raise cannot_run(target_of(self._mesh.jax_mesh).name)
-            compiled = self._compiled[key] = self.lower(*args, **kwargs).compile()
+            compiled = self.compile(*args, **kwargs)
         return compiled.run(leaves)
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: meshes and compiled programs are of this process."""
+        raise TypeError(
+            "a step of mpmd_jit_with_loop can't be pickled, as its devices and programs are of this process: pickle "
+            "its function and call mpmd_jit_with_loop there, or save it, step.compile(...).save(path) and jaxpp.load"
+        )
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and dtypes of the results for these arguments, as of `jax.jit(fun)`; nothing is lowered."""
+        names = ("static_argnums", "static_argnames")
+        plain_step = jax.jit(self._fun, **{name: self._options[name] for name in names})
+        args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
+        with self._explained(args, kwargs):
+            return plain_step.eval_shape(*args, **kwargs)
+
     def compile(self, *args: Any, **kwargs: Any) -> "CompiledStep":
-        """Compile for these arguments (arrays or `jax.ShapeDtypeStruct`s): `lower(...).compile()`."""
-        return self.lower(*args, **kwargs).compile()
+        """Compile for these arguments (arrays or `jax.ShapeDtypeStruct`s): `lower(...).compile()`.
+
+        What is compiled for such arguments already, by a call too, is not compiled again.
+        """
+        return self._made_for(*self._keys(args, kwargs), None) or self.lower(*args, **kwargs).compile()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """A decorated method is bound to its instance, as a function would be."""
@@ -271,8 +299,15 @@ class MpmdFunction:
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         check_outside()
-        args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
-        lowered = lower_step(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
+        step = self._lower(*jax.tree.map(_described, plain((args, kwargs))))
+        step.made = functools.partial(self._made_for, *self._keys(args, kwargs))
+        return step
+
+    def _lower(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "LoweredStep":
+        with self._explained(args, kwargs):
+            lowered = lower_step(
+                self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options
+            )
         if "schedule" not in self._passes and is_auto(lowered.module, self._schedule):
             if isinstance(self._fun, (TrainLoop, OneStep)):
                 raise ValueError('schedule="auto": a step is tuned alone, and this is a train_loop; give a schedule')
@@ -281,6 +316,55 @@ class MpmdFunction:
             return AutoLowered(ways, self._auto, may_lead=self._leader is None)
         self._is_fixed = True
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes, self._costs)
+
+    def _keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Returns what calls with such arguments have in common, and this together with how the arguments are sharded.
+
+        Raises TypeError for a static argument that is not hashable.
+        """
+        static, leaves, tree = self._split(args, kwargs)
+        key = (tree, static, tuple(map(_kind, leaves)), trace_context())
+        _check_hashable(static, positional_names(self._fun))
+        shardings = (getattr(leaf, "sharding", None) for leaf in leaves)
+        return key, (key, tuple(each if isinstance(each, NamedSharding) else None for each in shardings))
+
+    def _made_for(self, key: Any, sharded: Any, made: "CompiledStep | None") -> "CompiledStep | None":
+        """Keeps what was compiled for such arguments, if it is given; returns what is kept."""
+        if made is not None:
+            self._sharded[sharded] = made
+            self._compiled.setdefault(key, made)
+        return self._sharded.get(sharded)
+
+    def clear_cache(self) -> None:
+        """Forget what was compiled, as `jax.clear_caches()` does for all steps; the next call compiles anew."""
+        self._compiled.clear()
+        self._sharded.clear()
+        self._auto.forget()
+
+    cache_clear = clear_cache  # the name by which JAX calls it
+
+    @contextlib.contextmanager
+    def _explained(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Generator[None]:
+        """Names the argument where the user's function fails for one that is None, or unlike that of earlier calls."""
+        try:
+            yield
+        except (TypeError, KeyError, AttributeError, IndexError) as error:
+            if is_ours(error):
+                raise
+            named = [*zip(named_arguments(self._fun, args), args, strict=True), *kwargs.items()]
+            none = only_none(named) if "NoneType" in str(error) else ""
+            if what := f"argument `{none}` is None" if none else self._unlike(args, kwargs):
+                raise TypeError(f"{what}; the function raised {type(error).__name__}: {error}") from error
+            error.add_note(f"jaxpp: while tracing it for {described(named)}")
+            raise
+
+    def _unlike(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """How an argument differs from those of the calls that it is the most like; "" where there were none."""
+        static = self._static_of(len(args))
+        dynamic = tuple(arg for i, arg in enumerate(args) if i not in static.nums)
+        rest = {name: value for name, value in kwargs.items() if name not in static.names}
+        found = [compiled.differences(dynamic, rest) for compiled in self._compiled.values()]
+        return next(iter(min(found, key=len, default=[])), "")
 
     def _check_auto(self, ways: Ways) -> None:
         """Refuse what has no meaning for a step that chooses its stages itself.
@@ -346,12 +430,16 @@ class MpmdFunction:
             options |= {"donate_argnums": None, "donate_argnames": None}
         return lower_step(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
 
+    def _static_of(self, count: int) -> StaticArguments:
+        """Which arguments are static in a call with so many by position."""
+        if count not in self._static:
+            nums, names = self._options["static_argnums"], self._options["static_argnames"]
+            self._static[count] = resolve_static(self._fun, count, nums, names)
+        return self._static[count]
+
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""
-        static = self._static.get(len(args))
-        if static is None:
-            nums, names = self._options["static_argnums"], self._options["static_argnames"]
-            static = self._static[len(args)] = resolve_static(self._fun, len(args), nums, names)
+        static = self._static_of(len(args))
         given: dict[int | str, Any] = {i: args[i] for i in sorted(static.nums) if i < len(args)}
         given.update((name, kwargs[name]) for name in sorted(static.names & kwargs.keys()))
         # The type too: 1, 1.0 and True are equal, and trace differently.

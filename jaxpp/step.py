@@ -3,34 +3,35 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
+from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp._compat import is_traced
+from jaxpp._compat import make_context
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
 from jaxpp.compile_within import compile_within
 from jaxpp.ir.mesh_functions import location_of_tasks
-from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
-from jaxpp.lowering.mesh import MpmdSharding
+from jaxpp.lowering.structures import differences
 from jaxpp.memory_limit import smaller
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, ScheduleLike, rewrite, text_of
-from jaxpp.runtime import Event, measured_costs, mesh_speeds
+from jaxpp.runtime import Event, load, measured_costs, mesh_speeds
 from jaxpp.runtime.execution.options import Options
-from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
 from jaxpp.runtime.processes import job
 from jaxpp.saved import SavedStep, described
 from jaxpp.schedules.given import AUTO
+from jaxpp.step_shardings import Shardings
+from jaxpp.traced_call import check_outside
 
 
 class LoweredStep:
@@ -47,6 +48,8 @@ class LoweredStep:
         self._lowered, self._schedule, self._compiler_options = lowered, schedule, compiler_options
         self._passes, self._costs = passes, costs
         self._program: ProgramModule | None = None
+        self.made: Callable[[CompiledStep | None], CompiledStep | None] = lambda made: made
+        """Keeps what is compiled for others who need the same, if it is given; returns what is kept."""
 
     def __repr__(self) -> str:
         arguments, results = len(self._lowered.in_avals), len(self._lowered.out_avals)
@@ -67,6 +70,16 @@ class LoweredStep:
             self._program = rewrite(self._lowered, self._schedule, self._passes, self._costs)
         return self._program
 
+    @property
+    def in_shardings(self) -> Any:
+        """Where the step will want its arguments, as `CompiledStep.in_shardings`; nothing is compiled for it."""
+        return Shardings(self._lowered, load(self.program().module)).of_arguments()
+
+    @property
+    def out_shardings(self) -> Any:
+        """Where the results will be, as `CompiledStep.out_shardings`."""
+        return Shardings(self._lowered, load(self.program().module)).of_results()
+
     def with_schedule(self, schedule: ScheduleLike) -> "LoweredStep":
         """The same step in another order, without tracing it again.
 
@@ -85,7 +98,7 @@ class LoweredStep:
         return LoweredStep(self._lowered, None, self._compiler_options, passes, self._costs)
 
     def compile(self) -> "CompiledStep":
-        """Compile every distinct stage program for its submesh.
+        """Compile every distinct stage program for its submesh; what a call has compiled already is taken.
 
         With a `memory_limit` the temporaries of the compiled tasks count too: where they are too much, and stages may
         do something about it, what they do is chosen again with room for these, and `program()` is another one.
@@ -95,6 +108,14 @@ class LoweredStep:
             LimitError: a mesh needs more than its memory limit.
             ProcessError: processes of a job were given different limits.
         """
+        if made := self.made(None):
+            self._program = made.program()
+            return made
+        made = self._compiled()
+        self.made(made)
+        return made
+
+    def _compiled(self) -> "CompiledStep":
         self._agree()
         own = self._passes.get("memory_limit", "")
 
@@ -139,11 +160,23 @@ class CompiledStep:
         self._lowered = lowered
         self._rows_sent, self._rows_padded = program.rows_sent_bytes, program.rows_padded_bytes
         self._bytecode, self._compiler_options = program.as_bytecode(), compiler_options or {}
-        submeshes = lowered.mpmd_mesh.unstack[: executable.program.meshes]
-        self._places = SubmeshShardings(executable.program, submeshes, lowered.mpmd_mesh.mpmd_axis_name)
+        self._kept_less, self._schedule = program.kept_less, program.schedule
+        self._shardings = Shardings(lowered, executable.program)
 
     def __repr__(self) -> str:
         return f"<CompiledStep of {title(self.executable.program, self._lowered.name)}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: meshes and compiled programs are of this process."""
+        raise TypeError(
+            "a compiled step can't be pickled, as its devices and programs are of this process: "
+            "compiled.save(path) and jaxpp.load(path) do it"
+        )
+
+    def program(self) -> ProgramModule:
+        """The program module that it runs."""
+        with make_context():
+            return ProgramModule(ir.Module.parse(self._bytecode), self._kept_less, self._schedule)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the step for `jaxpp.load`: its program and what XLA made of it, without arguments.
@@ -258,8 +291,12 @@ class CompiledStep:
     def _leaves(self, args: Any, kwargs: Any) -> list[Any]:
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self._lowered.in_tree:
-            raise TypeError(f"compiled for arguments of the structure {self._lowered.in_tree}, called with {tree}")
+            raise TypeError(f"{self.differences(args, kwargs)[0]}: the step was compiled for that structure")
         return plain(leaves)
+
+    def differences(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+        """How the structure of each such argument differs from what it takes, where it does."""
+        return differences(self._lowered.in_tree, self._lowered.in_names, args, kwargs)
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run one step with the flat list of arguments."""
@@ -277,41 +314,16 @@ class CompiledStep:
 
         An argument that no mesh uses has no meshes. Arguments elsewhere are moved when the step is called.
         """
-        found = self.executable.program.arguments
-        each = [found.get(number) for number in range(len(self._lowered.in_avals))]
-        return jax.tree.unflatten(self._lowered.in_tree, [self._sharding(argument) for argument in each])
+        return self._shardings.of_arguments()
 
     def places(self) -> dict[int, NamedSharding]:
         """The sharding in which each argument enters, by its number; without those that no mesh uses."""
-        found: dict[int, NamedSharding] = {}
-        for number, each in self.executable.program.arguments.items():
-            if meshes := tuple(mesh for mesh, _ in each.registers):
-                found[number] = self._places.place(each.spec, meshes, each.stacked).sharding
-        return found
+        return self._shardings.places()
 
     @property
     def out_shardings(self) -> Any:
         """Where the results are, as a tree of MpmdShardings."""
-        results = self.executable.program.results
-        return jax.tree.unflatten(self._lowered.out_tree, [self._sharding(result) for result in results])
-
-    def _sharding(self, value: Argument | Result | None) -> MpmdSharding:
-        mesh = self._lowered.mpmd_mesh
-        if value is None:
-            return MpmdSharding(mesh, frozenset(), PartitionSpec())
-        meshes = tuple(number for number, _ in value.registers)
-        spec = self._places.place(value.spec, meshes[:1] or (0,)).sharding.spec
-        memory, blocks = value.spec.memory or None, meshes if value.stacked else ()
-        return MpmdSharding(mesh, frozenset(meshes), spec, memory, blocks)
-
-
-def check_outside() -> None:
-    """Raise TypeError where JAX transforms what calls a step."""
-    if is_traced():
-        raise TypeError(
-            "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad, jax.vmap or another transformation; "
-            "it runs programs on several meshes, and must be called from outside"
-        )
+        return self._shardings.of_results()
 
 
 def _memory(made: tuple[ProgramModule, CompiledStep]) -> tuple[Sequence[int], Sequence[int | None]]:

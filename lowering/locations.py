@@ -46,6 +46,14 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def is_ours(error: BaseException) -> bool:
+    """Whether jaxpp raised an error, and not the user's function or what it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == "jaxpp"
+
+
 def _is_the_users(frame: FrameType) -> bool:
     return _package(frame) not in _NOT_THE_USERS
 

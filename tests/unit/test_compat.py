@@ -330,3 +330,16 @@ def test_what_processes_share() -> None:
     store, transfer = compat_jobs.through_the_store, compat_jobs.through_a_transfer
     jobs = [before, compat_jobs.preemption_on_demand, store, transfer, farewell]
     assert together.run(jobs, processes=1) == [[[False, False, 0, 1], [False, True, False], "there", 4, True]]
+
+
+def test_a_cache_is_cleared_with_those_of_jax() -> None:
+    class Cache:
+        cleared = 0
+
+        def cache_clear(self) -> None:
+            self.cleared += 1
+
+    cache = Cache()
+    _compat.on_clear_caches(cache)
+    jax.clear_caches()
+    assert cache.cleared == 1

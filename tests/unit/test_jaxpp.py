@@ -80,8 +80,9 @@ def news(*names):
 
 assert not news("jaxpp", "jaxpp.schedules", "jaxpp.hlo_passes", "jaxpp.runtime")
 added = news("jaxpp.lowering", "jaxpp.names", "jaxpp.array", "jaxpp.distributed")
-assert {entry for entry in added if "/" not in entry} == {"jaxpp_mark", "jaxpp_unit", "jaxpp_microbatch_loop"}, added
-assert len(added) == 5
+primitives = {"jaxpp_mark", "jaxpp_unit", "jaxpp_microbatch_loop", "jaxpp_step"}
+assert {entry for entry in added if "/" not in entry} == primitives, added
+assert len(added) == 6
 added = news("jaxpp.api")
 assert added == {"first_mpmd_replica", "is_partially_addressable", "to_mpmd_local_array"}, added
 """

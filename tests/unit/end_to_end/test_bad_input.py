@@ -281,12 +281,14 @@ def test_shardings_that_do_not_fit() -> None:
     assert text == "in_shardings for params[0]: str; expected a NamedSharding, a PartitionSpec or None"
 
 
-@pytest.mark.parametrize(("value", "found"), [("gpt", "str ('gpt')"), (np.array(["a"]), "ndarray (array(['a'], ")])
+STATIC = "of type str ('gpt'), not an array; if batch is a Python value, name it in static_argnums or static_argnames"
+LETTERS = "a numpy array of <U1, which JAX does not have: convert it to a dtype of jax.numpy"
+
+
+@pytest.mark.parametrize(("value", "found"), [("gpt", STATIC), (np.array(["a"]), LETTERS)])
 def test_argument_that_is_no_array(value: Any, found: str) -> None:
     text = message(partial(sgd_step, schedule=SCHEDULE), weights(3), {**batch(4), "name": value}, error=TypeError)
-    assert text.startswith("argument batch['name'] is of type ")
-    assert found.split()[0] in text
-    assert text.endswith("if batch is a Python value, name it in static_argnums or static_argnames")
+    assert text == f"argument batch['name'] is {found}"
 
 
 def test_donated_arrays_used_again() -> None:

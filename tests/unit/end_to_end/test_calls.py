@@ -2,7 +2,10 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import gc
+import pickle
 import re
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import assert_same, batch, check, counted_compiles, make_mesh, pointers, sgd_step, weights
 from unit.runtime.programs import Live, watched
@@ -175,11 +179,120 @@ def test_lowered_ahead_of_time() -> None:
     assert re.findall(r"func public @(\w+)", lowered.program().as_text()) == ["mesh_0", "mesh_1"]
     compiled = lowered.compile()
     assert_same(compiled(*args), jax.jit(step)(*args))
-    with pytest.raises(TypeError, match=r"compiled for arguments of the structure .* called with"):
+    with pytest.raises(
+        TypeError,
+        match=r"found 1 positional argument, expected 2: params, batch: the step was compiled for that structure",
+    ):
         compiled(args[0])
     message = r"argument `batch\['x'\]` is float32\[4, 4, 8\]; the program was compiled for float32\[3, 4, 8\]"
     with pytest.raises(ValueError, match=message):
         compiled(args[0], batch(4))
+
+
+def test_what_one_way_compiles_the_others_use() -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))
+    args = (weights(2), batch(3))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
+    with counted_compiles() as first:
+        lowered = ours.lower(*shapes)
+        wanted, returned = lowered.in_shardings, lowered.out_shardings
+        assert first.count == 0
+        compiled = lowered.compile()
+    assert first.count > 0
+    with counted_compiles() as later:
+        assert ours.compile(*args) is ours.compile(*shapes) is lowered.compile() is compiled
+        again = ours.lower(*args)
+        assert again.compile() is compiled
+        assert again.program().as_text() == lowered.program().as_text()
+        found = ours(*args)
+    assert later.count == 0
+    assert_same(found, jax.jit(step)(*args))
+    assert (repr(wanted), repr(returned)) == (repr(compiled.in_shardings), repr(compiled.out_shardings))
+    assert ours.compile(weights(2), batch(4)) is not compiled
+
+
+def test_what_is_lowered_for_other_shardings_is_another_program() -> None:
+    mesh = make_mesh(2, data=2)
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh)
+    sharded = [
+        jax.device_put(w, NamedSharding(each, P("data"))) for w, each in zip(weights(2), mesh.unstack, strict=True)
+    ]
+    first, second = ours.compile(weights(2), batch(2)), ours.compile(sharded, batch(2))
+    assert [each.spec for each in jax.tree.leaves(first.in_shardings)[:2]] == [P(), P()]
+    assert [each.spec for each in jax.tree.leaves(second.in_shardings)[:2]] == [P("data"), P("data")]
+    assert ours(sharded, batch(2))[0][0].sharding.spec == P(), "the first one decides"
+
+
+@pytest.mark.parametrize("clear", ["jax.clear_caches", "step.clear_cache"])
+def test_caches_are_cleared(clear: str) -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))
+    args = (weights(2), batch(3))
+    ours(*args)
+    program = weakref.ref(ours.compile(*args).executable)
+    jax.clear_caches() if clear == "jax.clear_caches" else ours.clear_cache()
+    gc.collect()
+    assert program() is None
+    assert_same(ours(*args), jax.jit(step)(*args))
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_types_of_results_and_transformations(is_compiled: bool) -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))
+    args = (weights(2), batch(3))
+    if is_compiled:
+        ours(*args)
+    expected = jax.eval_shape(step, *args)
+    assert jax.eval_shape(ours, *args) == ours.eval_shape(*args) == expected
+    assert [each.aval for each in jax.make_jaxpr(ours)(*args).jaxpr.outvars] == [
+        jax.typeof(each) for each in jax.tree.leaves(expected)
+    ]
+    stacked = [jnp.stack([w, w]) for w in args[0]]
+    for function in [ours, *([ours.compile(*args)] if is_compiled else [])]:
+        for transformed in (
+            lambda: jax.jit(function)(*args),  # noqa: B023
+            lambda: jax.grad(lambda *given: function(*given)[1].sum())(*args),  # noqa: B023
+            lambda: jax.vmap(function, in_axes=(0, None))(stacked, args[1]),  # noqa: B023
+        ):
+            with pytest.raises(TypeError, match=r"was called inside jax\.jit, jax\.grad, jax\.vmap or another transformation"):
+                transformed()
+
+
+def test_steps_are_not_pickled() -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))
+    with pytest.raises(TypeError, match=r"can't be pickled, .*: pickle its function and call mpmd_jit_with_loop there"):
+        pickle.dumps(ours)
+    with pytest.raises(TypeError, match=r"can't be pickled, .*: compiled\.save\(path\) and jaxpp\.load\(path\) do it"):
+        pickle.dumps(ours.compile(weights(2), batch(3)))
+
+
+LIKE_A_DICT = {"x": np.ones((3, 4, 8), np.float32)}
+UNLIKE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "none": ((None, batch(3)), "argument `params` is None; the function raised TypeError: 'NoneType' object is not"),
+    "one none": (([weights(2)[0], None], batch(3)), "argument `params[1]` is None; the function raised TypeError: "),
+    "a list": ((weights(2), [batch(3)["x"]]), "argument `batch` is a list, expected a dict; the function raised"),
+    "a missing leaf": ((weights(2), LIKE_A_DICT), "argument `batch` lacks ['y']; the function raised KeyError: 'y'"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_arguments_unlike_those_before(name: str) -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))
+    args, text = UNLIKE[name]
+    ours(weights(2), batch(3))
+    with pytest.raises(TypeError, match="^" + re.escape(text)):
+        ours(*args)
+    with pytest.raises(TypeError, match=r"argument `.*: the step was compiled for that structure$"):
+        ours.compile(weights(2), batch(3))(*args)
+
+
+def test_a_function_that_fails_in_the_first_call_names_its_arguments() -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))
+    with pytest.raises(KeyError) as caught:
+        ours(weights(2), LIKE_A_DICT)
+    (note,) = [each for each in caught.value.__notes__ if each.startswith("jaxpp")]
+    assert note == (
+        "jaxpp: while tracing it for params = [float32[8, 8], float32[8, 8]], batch = {'x': float32[3, 4, 8]}"
+    )
 
 
 @pytest.mark.parametrize("data", [1, 2])

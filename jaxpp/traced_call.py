@@ -1,0 +1,44 @@
+"""The call of a step inside a JAX transformation: its types are known, and nothing else can be done with it."""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jaxpp._compat import is_traced
+
+step_p = Primitive("jaxpp_step")
+step_p.multiple_results = True
+
+
+def bind(leaves: Sequence[Any], results: Any) -> Any:
+    """Returns the traced results of a step, given the types of its results: what `jax.eval_shape` and jaxprs show."""
+    types, tree = jax.tree.flatten(results)
+    return jax.tree.unflatten(tree, step_p.bind(*leaves, types=tuple(map(jax.typeof, types))))
+
+
+@step_p.def_abstract_eval
+def _types(*_: Any, types: Sequence[Any]) -> list[Any]:
+    return list(types)
+
+
+def refuse(*_: Any, **__: Any) -> NoReturn:
+    """Raises TypeError: a step is no part of another program."""
+    raise TypeError(
+        "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad, jax.vmap or another transformation; "
+        "it runs programs on several meshes, and must be called from outside"
+    )
+
+
+def check_outside() -> None:
+    """Raises TypeError where JAX transforms what calls a step."""
+    if is_traced():
+        refuse()
+
+
+step_p.def_impl(refuse)
+mlir.register_lowering(step_p, refuse)
+ad.primitive_jvps[step_p] = refuse
+batching.primitive_batchers[step_p] = refuse
