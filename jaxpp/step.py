@@ -30,7 +30,7 @@ from jaxpp.runtime.measuring.summary import summary, title
 from jaxpp.runtime.processes import job
 from jaxpp.saved import SavedStep, described
 from jaxpp.schedules.given import AUTO
-from jaxpp.step_shardings import Shardings
+from jaxpp.step_shardings import StepShardings
 from jaxpp.traced_call import check_outside
 
 
@@ -73,12 +73,12 @@ class LoweredStep:
     @property
     def in_shardings(self) -> Any:
         """Where the step will want its arguments, as `CompiledStep.in_shardings`; nothing is compiled for it."""
-        return Shardings(self._lowered, load(self.program().module)).of_arguments()
+        return StepShardings(self._lowered, load(self.program().module)).of_arguments()
 
     @property
     def out_shardings(self) -> Any:
         """Where the results will be, as `CompiledStep.out_shardings`."""
-        return Shardings(self._lowered, load(self.program().module)).of_results()
+        return StepShardings(self._lowered, load(self.program().module)).of_results()
 
     def with_schedule(self, schedule: ScheduleLike) -> "LoweredStep":
         """The same step in another order, without tracing it again.
@@ -161,7 +161,7 @@ class CompiledStep:
         self._rows_sent, self._rows_padded = program.rows_sent_bytes, program.rows_padded_bytes
         self._bytecode, self._compiler_options = program.as_bytecode(), compiler_options or {}
         self._kept_less, self._schedule = program.kept_less, program.schedule
-        self._shardings = Shardings(lowered, executable.program)
+        self._shardings = StepShardings(lowered, executable.program)
 
     def __repr__(self) -> str:
         return f"<CompiledStep of {title(self.executable.program, self._lowered.name)}>"

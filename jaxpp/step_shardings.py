@@ -12,7 +12,7 @@ from jaxpp.runtime import Program
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 
 
-class Shardings:
+class StepShardings:
     """The shardings of a step's arguments and results.
 
     lowered: the step.
