@@ -1,7 +1,7 @@
 """The errors that say what is wrong with a module, in words for its user."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -25,6 +25,13 @@ class PassError(Exception):
     def __str__(self) -> str:
         where = f"{self.source}: " if self.source else ""
         return f"{where}error: {self.message}" + (f"\n  {self.hint}" if self.hint else "")
+
+    @classmethod
+    def because(cls, what: str, error: "PassError") -> Self:
+        """Returns an error that says `what`, and why: `error`, whose place and hint it has."""
+        raised = cls(f"{what}: {error.message}", hint=error.hint)
+        raised.source = error.source
+        return raised
 
 
 class ProgramError(PassError, ValueError):

@@ -133,10 +133,15 @@ def compile_program(
 
 
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """XLA's options for one program over `devices`, with the defaults of its platform; shardings by Shardy."""
+    """Returns XLA's options for one program over `devices`, with the defaults of its platform; shardings by Shardy.
+
+    Every program passes here before XLA compiles or loads it, so the kernels that it may call are made ready here.
+    """
     import numpy as np
     from jax.extend.backend import get_compile_options
 
+    if devices[0].platform == "cpu":
+        _initialize_kernels()
     options = get_compile_options(
         num_replicas=1,
         num_partitions=len(devices),
@@ -146,6 +151,24 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
     )
     options.executable_build_options.use_shardy_partitioner = True
     return options
+
+
+@cache
+def _initialize_kernels() -> None:
+    """Initializes jaxlib's LAPACK kernels: 70 ms, once.
+
+    JAX does so when it lowers a call of one. A program that this process did not lower would jump to address 0.
+    """
+    from jaxlib import lapack
+
+    lapack._lapack.initialize()
+
+
+def custom_call_targets(platform: str) -> frozenset[str]:
+    """Returns the names that are registered in this process for custom calls on a platform, such as `"cpu"`."""
+    from jaxlib import xla_client
+
+    return frozenset(xla_client.custom_call_targets(platform))
 
 
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:

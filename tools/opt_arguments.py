@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -94,13 +95,22 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--validate", action="store_true", help="run the module before and after every pass and compare the results"
     )
-    group.add_argument("--seed", type=_from(0), default=0, metavar="N", help="for --validate: the seed of its inputs")
+    group.add_argument(
+        "--compare", nargs=2, metavar=("A", "B"), help="run two modules and compare the results; runs no pass"
+    )
+    group.add_argument(
+        "--tolerance",
+        type=_fraction,
+        metavar="T",
+        help="for these two: the difference allowed, relative to an array's largest value (default: by its type)",
+    )
+    group.add_argument("--seed", type=_from(0), default=0, metavar="N", help="likewise: the seed of the inputs")
     group.add_argument(
         "--validate-trips",
         type=_from(1),
         default=MOST_TRIPS,
         metavar="N",
-        help=f"for --validate: how often a loop of unknown length may run (default {MOST_TRIPS})",
+        help=f"likewise: how often a loop of unknown length may run (default {MOST_TRIPS})",
     )
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
 
@@ -116,6 +126,17 @@ def _from(least: int) -> Callable[[str], int]:
     return read
 
 
+def _fraction(text: str) -> float:
+    """Read a number from 0 on."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 on, such as 1e-4, found '{text}'")
+    return number
+
+
 def pipeline_of(
     options: argparse.Namespace, parser: argparse.ArgumentParser, passes: Passes, pipelines: Pipelines
 ) -> tuple[Pass, ...]:
@@ -127,6 +148,8 @@ def pipeline_of(
         parser.error("--emit-bytecode writes one module; it does not go with --split-input-file")
     if options.pipeline is not None and options.passes is not None:
         parser.error("-p and --pipeline exclude each other")
+    if options.compare and (options.file != "-" or options.passes is not None or options.pipeline or options.validate):
+        parser.error("--compare A B takes two files, and runs no pass")
     given = [_flag(key) for key in _OF_PIPELINES if getattr(options, key) is not None]
     if options.pipeline is None and given:
         parser.error(f"{given[0]} is for --pipeline; a pass takes options as name{{option=value}}")

@@ -1,6 +1,7 @@
 """Checking a pass by running it: the module before and after it computes the same (`jaxpp-opt --validate`)."""
 
 from jaxpp.validation.bound import MOST_TRIPS
-from jaxpp.validation.observer import Validate, ValidationError
+from jaxpp.validation.observer import Validate, compare_modules
+from jaxpp.validation.validator import ValidationError
 
-__all__ = ["MOST_TRIPS", "Validate", "ValidationError"]
+__all__ = ["MOST_TRIPS", "Validate", "ValidationError", "compare_modules"]

@@ -1,6 +1,7 @@
 """Random inputs for a module, and the comparison of the results of two modules."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ HostArray = npt.NDArray[Any]
 # The allowed difference, relative to an array's largest value, by the coarsest type that the module computes in.
 _TOLERANCES = {"xf8": 0.2, "xbf16": 2e-2, "xf16": 5e-3, "xf32": 1e-5, "<f8": 0.2, "<bf16": 2e-2, "<f16": 5e-3}
 _NOISE_FACTOR = 8
+_MOST_NOISE = 100
+"""How many times the tolerance rounding may add to it: what moves further was not compared."""
 _FINEST = 1e-5
 
 
@@ -52,9 +55,7 @@ def _random(
 def enlarged(inputs: Mapping[int, HostArray]) -> dict[int, HostArray]:
     """Return the inputs with arrays of floating point numbers four times as large, so that gradients are clipped."""
     return {
-        number: value
-        if is_integer(value.dtype) or value.dtype.kind == "b" or not value.ndim
-        else value * value.dtype.type(4)
+        number: value if not is_inexact(value.dtype) or not value.ndim else value * value.dtype.type(4)
         for number, value in inputs.items()
     }
 
@@ -62,6 +63,11 @@ def enlarged(inputs: Mapping[int, HostArray]) -> dict[int, HostArray]:
 def is_integer(dtype: "np.dtype[Any]") -> bool:
     """Return whether a type holds integers; also for types that numpy itself does not know, such as int4."""
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
+
+
+def is_inexact(dtype: "np.dtype[Any]") -> bool:
+    """Return whether a type holds numbers that are rounded: neither integers nor booleans."""
+    return not is_integer(dtype) and dtype.kind != "b"
 
 
 def perturbed(inputs: Mapping[int, HostArray], seed: int) -> dict[int, HostArray]:
@@ -75,24 +81,73 @@ def perturbed(inputs: Mapping[int, HostArray], seed: int) -> dict[int, HostArray
     }
 
 
-def noise_of(expected: HostArray, moved: HostArray) -> float:
-    """Return how far rounding alone moves a result: the largest difference where both are finite."""
-    if is_integer(expected.dtype) or expected.dtype.kind == "b":
-        return 0.0
-    wide, other = _widen(expected), _widen(moved)
-    finite = np.isfinite(wide) & np.isfinite(other)
-    return float(np.max(np.abs(wide - other), initial=0.0, where=finite)) if finite.any() else 0.0
+@dataclass(frozen=True)
+class Expected:
+    """A result of the first module, and how far rounding moves it.
+
+    noise: the largest difference that a change of the inputs in their last bit makes, where both are finite.
+    """
+
+    value: HostArray
+    noise: float
+
+    @classmethod
+    def of(cls, value: HostArray, moved: HostArray) -> "Expected":
+        """Make it of the result, and of that of the inputs that were changed."""
+        if not is_inexact(value.dtype):
+            return cls(value, 0.0)
+        wide, other = _widen(value), _widen(moved)
+        finite = np.isfinite(wide) & np.isfinite(other)
+        return cls(value, _largest(np.abs(wide - other), finite) if finite.any() else 0.0)
+
+    @property
+    def scale(self) -> float:
+        """The largest finite number of the result."""
+        wide = _widen(self.value)
+        return _largest(np.abs(wide), np.isfinite(wide))
+
+    def is_compared(self, tolerance: "Tolerance") -> bool:
+        """Return whether a wrong result would show: it is finite somewhere, and more than rounding."""
+        if not is_inexact(self.value.dtype) or not self.value.size:
+            return True
+        finite = np.isfinite(_widen(self.value)).any()
+        return bool(finite) and tolerance.noise(self) <= _MOST_NOISE * tolerance.relative * self.scale
+
+    @property
+    def is_finite(self) -> bool:
+        """Return whether all of its numbers are finite; also for an empty array."""
+        return bool(np.isfinite(_widen(self.value)).all())
 
 
-def somewhere_finite(value: HostArray, *, everywhere: bool = False) -> bool:
-    """Return whether an array has a finite number, or with `everywhere` no others. Both hold for an empty array."""
-    finite = np.isfinite(_widen(value))
-    return bool(finite.all()) if everywhere else bool(finite.any() or not finite.size)
+@dataclass(frozen=True)
+class Tolerance:
+    """The difference that two results may have.
+
+    relative: to the array's largest value.
+    exact: whether nothing is added for rounding.
+    """
+
+    relative: float
+    exact: bool = False
+
+    def noise(self, expected: Expected) -> float:
+        """Return what rounding adds."""
+        return 0.0 if self.exact else _NOISE_FACTOR * expected.noise
+
+    def allowed(self, expected: Expected) -> float:
+        """Return the largest difference from `expected`."""
+        return self.relative * expected.scale + self.noise(expected)
 
 
-def compare(expected: HostArray, actual: HostArray, relative: float, noise: float) -> tuple[float, str]:
+def same_bits(one: HostArray, other: HostArray) -> bool:
+    """Return whether two arrays hold the same bytes."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def compare(wanted: Expected, actual: HostArray, tolerance: Tolerance) -> tuple[float, str]:
     """Return (the largest difference relative to the largest expected value, an error message or "")."""
-    if is_integer(expected.dtype) or expected.dtype.kind == "b":
+    expected = wanted.value
+    if not is_inexact(expected.dtype):
         wrong = expected != actual
         if not wrong.any():
             return 0.0, ""
@@ -106,13 +161,15 @@ def compare(expected: HostArray, actual: HostArray, relative: float, noise: floa
         return np.inf, f"is NaN or infinite at other places, {_at(first, expected, actual)}"
     with np.errstate(invalid="ignore"):
         distance = np.where(finite, np.abs(wide - other), 0.0)
-    scale = float(np.max(np.abs(wide), initial=0.0, where=finite))
-    worst = float(distance.max(initial=0.0))
-    allowed = relative * scale + _NOISE_FACTOR * noise
+    worst, scale, allowed = float(distance.max(initial=0.0)), wanted.scale, tolerance.allowed(wanted)
     if worst > allowed:
         first = np.unravel_index(np.argmax(distance), expected.shape)
         return worst, f"differs by {worst:.3g}, {_at(first, expected, actual)}; allowed {allowed:.2g}"
     return worst / scale if scale else 0.0, ""
+
+
+def _largest(sizes: HostArray, where: HostArray) -> float:
+    return float(np.max(sizes, initial=0.0, where=where))
 
 
 def _widen(value: HostArray) -> HostArray:

@@ -12,11 +12,11 @@ from jaxlib.mlir.dialects import sdy
 from jaxpp import _compat
 from jaxpp.hlo_passes.loop.propagate_shardings import as_input
 from jaxpp.ir import attributes as at
-from jaxpp.ir.counted import never_ends
-from jaxpp.ir.functions import callee, calls_in, functions, nested, reachable, recursive
+from jaxpp.ir.functions import functions, nested, reachable
 from jaxpp.ir.locations import source_of
 from jaxpp.validation.bound import MOST_TRIPS, bound_loops
 from jaxpp.validation.compare import HostArray
+from jaxpp.validation.runnable import RunError, check_runnable
 
 Array = Any  # a jax.Array that is replicated over the runner's devices
 _EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
@@ -24,10 +24,6 @@ _PREFIX = re.compile(r"bf|f8|f|ui|i")
 _LONG = {"bf": "bfloat", "f8": "float8_", "f": "float", "ui": "uint", "i": "int"}
 # Without the first XLA keeps more bits of a bfloat16 where it fuses; the second saves time, for code that runs once.
 _OPTIONS = {"xla_allow_excess_precision": False, "xla_backend_optimization_level": 0}
-
-
-class RunError(Exception):
-    """XLA can't compile or run the function. The message is XLA's first line."""
 
 
 class Runner:
@@ -125,7 +121,7 @@ def _dtype(element: ir.Type) -> "np.dtype[Any]":
 def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
     """Copy `function`, as `@main`, and the functions that it calls into a new module for XLA.
 
-    Raises RunError for a function that calls itself, on which XLA would crash, and for a loop without an end.
+    Raises RunError as `check_runnable`.
     """
     alone = ir.Module.create(module.operation.location)
     for name in module.operation.attributes:
@@ -133,14 +129,7 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
     alone.operation.attributes["sym_name"] = ir.StringAttr.get("validate")
     known = functions(module)
     needed = reachable(function, known)
-    again = recursive({name: map(callee, calls_in(known[name])) for name in needed})
-    if again is not None:
-        raise RunError(f"@{again} calls itself")
-    for name in needed:
-        for op in nested(known[name]):
-            if op.name == "stablehlo.while" and never_ends(op):
-                place = source_of(op.location)
-                raise RunError(f"the loop {f'at {place} ' if place else ''}never ends: it does not come to its limit")
+    check_runnable(module, {name: known[name] for name in needed})
     at_end = ir.InsertionPoint(alone.body)
     for op in module.body.operations:
         if op.operation.name != "func.func":

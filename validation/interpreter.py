@@ -16,7 +16,8 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import functions, name_of
 from jaxpp.ir.program import Call, Constant, Instruction, Send
 from jaxpp.ir.read_program import ProgramReader
-from jaxpp.validation.cpu import Array, RunError, Runner
+from jaxpp.validation.cpu import Array, Runner
+from jaxpp.validation.runnable import RunError
 
 TaskFunction = Callable[[Sequence[Array]], list[Array]]
 
@@ -122,4 +123,4 @@ def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task
     try:
         return runner.compile(module, name_of(op))
     except RunError as error:
-        raise RunError(f"in @{name_of(op)}: {error}") from None
+        raise RunError.because(f"in @{name_of(op)}", error) from None

@@ -54,6 +54,10 @@ def test_contexts_and_copies_of_modules() -> None:
     assert str(copy) == str(module)
 
 
+def test_what_custom_calls_may_call() -> None:
+    assert "lapack_spotrf_ffi" in _compat.custom_call_targets("cpu")
+
+
 def test_the_first_sharding_over_other_devices() -> None:
     meshes = [Mesh(np.array(jax.devices()[devices]), "x") for devices in (slice(2), slice(1, None, -1), slice(4))]
     placed = NamedSharding(meshes[0], PartitionSpec("x"))

@@ -1,0 +1,113 @@
+"""A `Validator` in a process of its own, which XLA may crash: nobody knows what a module from elsewhere does to it."""
+
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import weakref
+from typing import Any, BinaryIO
+
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.ir.errors import PassError
+from jaxpp.validation.validator import Findings, ValidationError, Validator
+
+_CHILD = "from jaxpp.validation import apart; apart.serve()"
+
+
+class Apart:
+    """Does what a `Validator` with these arguments does, in a child process. Raises ValidationError where that dies."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._errors = tempfile.TemporaryFile()  # the child may write more than a pipe holds
+        # -P: a folder named jaxpp in the current one is not the package.
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+        )
+        weakref.finalize(self, _end, self._child, self._errors)
+        self._send(arguments)
+
+    def refer(self, module: ir.Module, cannot: str) -> None:
+        """Run the first module."""
+        self._ask("refer", cannot, module, cannot)
+
+    def check(self, module: ir.Module, subject: str, made: str) -> None:
+        """Run another module, and compare."""
+        self._ask("check", f"{made} does not run", module, subject, made)
+
+    def findings(self) -> Findings:
+        """Say what was compared."""
+        return self._ask("findings", "nothing is known of the comparison")
+
+    def _ask(self, method: str, cannot: str, *arguments: "ir.Module | str") -> Any:
+        """Let the child call a method; `cannot` begins what is said where it dies."""
+        self._send((method, [_as_bytes(each) if isinstance(each, ir.Module) else each for each in arguments]))
+        try:
+            kind, *answer = pickle.load(self._child.stdout or io.BytesIO())
+        except EOFError:
+            raise ValidationError(f"{cannot}: XLA crashes on it: {self._how_it_ended()}") from None
+        if kind == "refused":
+            error = ValidationError(answer[0], hint=answer[1])
+            error.source = answer[2]
+            raise error
+        if kind == "failed":
+            raise RuntimeError(answer[0])
+        return answer[0]
+
+    def _send(self, message: Any) -> None:
+        stdin = self._child.stdin or io.BytesIO()
+        try:
+            pickle.dump(message, stdin)
+            stdin.flush()
+        except BrokenPipeError:
+            pass  # it died: there is no answer either
+
+    def _how_it_ended(self) -> str:
+        code = self._child.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        check = next((line.partition("] ")[2] for line in lines if "Check failed" in line or "] Fatal" in line), "")
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"{how}, {check[:300]}" if check else how
+
+
+def _end(child: "subprocess.Popen[bytes]", errors: BinaryIO) -> None:
+    child.kill()
+    child.communicate()
+    errors.close()
+
+
+def _as_bytes(module: ir.Module) -> bytes:
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def serve() -> None:
+    """Be the child: read calls from stdin, and write what they return, or raise, to stdout."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what XLA prints is no reply
+    validator = Validator(*pickle.load(sys.stdin.buffer))
+    with make_context(), ir.Location.unknown():  # one for all modules, whose types are compared
+        while True:
+            try:
+                method, arguments = pickle.load(sys.stdin.buffer)
+            except EOFError:
+                return
+            pickle.dump(_answer(validator, method, arguments), replies)
+            replies.flush()
+
+
+def _answer(validator: Validator, method: str, arguments: "list[bytes | str]") -> tuple[Any, ...]:
+    try:
+        given = [ir.Module.parse(each) if isinstance(each, bytes) else each for each in arguments]
+        return "returned", getattr(validator, method)(*given)
+    except PassError as error:
+        return "refused", error.message, error.hint, error.source
+    except Exception:  # a bug: the parent tells of it
+        return "failed", traceback.format_exc()

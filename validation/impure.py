@@ -1,0 +1,85 @@
+"""Finds the results of a module that are not the same in each run: those that depend on a generator's state."""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir.functions import (
+    body_of,
+    callee,
+    calls_in,
+    functions,
+    has_side_effect,
+    loop_body,
+    main_of,
+    operands_with_captures,
+    operations,
+    reachable,
+    terminator,
+)
+from jaxpp.ir.train_loop import TrainLoopAttr
+
+
+def impure_functions(module: ir.Module) -> set[str]:
+    """Return the functions that have an operation which differs from run to run, or call one that has."""
+    by_name = functions(module)
+    own = {name for name, function in by_name.items() if has_side_effect(function)}
+    return {name for name in by_name if not own.isdisjoint(reachable(name, by_name))} if own else own
+
+
+def varying_results(module: ir.Module) -> set[int]:
+    """Return the numbers of the results of `@main` that may differ from run to run. No function calls itself."""
+    main, impure = main_of(module), impure_functions(module)
+    if "main" not in impure:
+        return set()
+    loop = TrainLoopAttr.of(module)
+    state = loop.state if loop else 0
+    arguments = [False] * len(body_of(main).arguments)
+    while True:
+        results = _Flow(functions(module), impure).block(body_of(main), arguments)
+        again = [*map(max, arguments, results[:state]), *arguments[state:]]
+        if again == arguments:
+            return {number for number, varies in enumerate(results) if varies}
+        arguments = again
+
+
+class _Flow:
+    """Follows through functions and regions what depends on an operation that differs from run to run."""
+
+    def __init__(self, by_name: Mapping[str, ir.Operation], impure: Collection[str]) -> None:
+        self._by_name, self._impure = by_name, impure
+        self._varying: set[ir.Value] = set()
+
+    def block(self, block: ir.Block, arguments: Iterable[bool]) -> list[bool]:
+        """Return which operands of the terminator vary where these arguments do."""
+        self._mark(block.arguments, arguments)
+        for op in operations(block)[:-1]:
+            self._mark(op.results, self._results(op))
+        return [value in self._varying for value in terminator(block).operands]
+
+    def _mark(self, values: Iterable[ir.Value], vary: Iterable[bool]) -> None:
+        self._varying.update(value for value, varies in zip(values, vary, strict=True) if varies)
+
+    def _results(self, op: ir.Operation) -> list[bool]:
+        operands = [value in self._varying for value in op.operands]
+        if op.name == "func.call":
+            return _Flow(self._by_name, self._impure).block(body_of(self._by_name[callee(op)]), operands)
+        if op.name == "stablehlo.while":
+            return self._loop(op, operands)
+        if op.name in ("stablehlo.case", "stablehlo.if") and not operands[0]:
+            branches = [self.block(region.blocks[0], []) for region in op.regions]
+            return [any(results) for results in zip(*branches, strict=True)]
+        is_impure = has_side_effect(op) or any(callee(call) in self._impure for call in calls_in(op))
+        varies = is_impure or any(value in self._varying for value in operands_with_captures(op))
+        return [varies] * len(op.results)
+
+    def _loop(self, loop: ir.Operation, carried: list[bool]) -> list[bool]:
+        """Return which results vary: a value does in all later iterations, and all do where the last one is unknown."""
+        while True:
+            stops = self.block(loop.regions[0].blocks[0], carried)
+            made = self.block(loop_body(loop), carried)
+            after = [any(chain(each, stops)) for each in zip(carried, made, strict=True)]
+            if after == carried:
+                return carried
+            carried = after

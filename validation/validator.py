@@ -1,0 +1,208 @@
+"""Runs modules, and compares what they compute with what the first one does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import nested
+from jaxpp.ir.train_loop import TrainLoopAttr
+from jaxpp.validation.bound import MOST_TRIPS
+from jaxpp.validation.compare import (
+    Expected,
+    HostArray,
+    Tolerance,
+    coarsest_tolerance,
+    compare,
+    enlarged,
+    perturbed,
+    random_inputs,
+    same_bits,
+)
+from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
+from jaxpp.validation.impure import impure_functions, varying_results
+from jaxpp.validation.interpreter import Interpreter
+from jaxpp.validation.signature import Signature, SignatureError, public_main
+from jaxpp.validation.steps import NamedResults, StepFunction, run_all
+
+
+class ValidationError(PassError):
+    """A module computes other results than the first one, or can't be run at all."""
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Holds one set of inputs, and the results of the first module that are to be compared."""
+
+    inputs: dict[int, Array]
+    expected: dict[int, Expected]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was compared: how many results agree, their largest difference, and a line for each other result."""
+
+    agree: int
+    largest: float
+    others: list[str]
+
+    def summary(self, what: str) -> str:
+        """Say `what`, how large the differences are, and a warning for each result that was not compared."""
+        first = f"{what}; largest difference {self.largest:.1e} of an array's largest value"
+        return "\n".join([first, *(f"warning: {other}" for other in self.others)])
+
+
+class Validator:
+    """Compares modules with a first one, on random inputs: normal numbers scaled by the array's size, and integers.
+
+    A module with a public `@main` is run by XLA on the CPU, on as many virtual devices as it has partitions; a program
+    module by the reference interpreter. Other trials set the state of an optimizer (arrays that no stage sees) to zero,
+    so that the new state shows each gradient in full; once with the other inputs as they were, once with enlarged ones,
+    so that gradients are clipped. If a result was not finite (the root of a negative second moment), all inputs are
+    positive.
+
+    Results agree when the largest difference is within a tolerance of the array's largest value (1e-5 in float32;
+    looser for a module that computes in bfloat16 or float16), plus the difference that a change of the inputs in their
+    last bit makes. Integers agree exactly, and NaNs are at the same places. A result that rounding moves by more than
+    100 times the tolerance, that is nowhere finite, or that is not the same in each run, counts as not compared.
+
+    Args:
+        seed: of the inputs.
+        most_trips: the bound for loops whose number of trips depends on data.
+        tolerance: relative to an array's largest value, instead of all that.
+    """
+
+    def __init__(self, seed: int = 0, most_trips: int = MOST_TRIPS, tolerance: float | None = None) -> None:
+        self._seed, self._most_trips, self._given = seed, most_trips, tolerance
+        self._last = b""
+        self._largest = 0.0
+
+    def refer(self, module: ir.Module, cannot: str) -> None:
+        """Run the first module. Raises ValidationError, which begins with `cannot`, where it can't be run."""
+        try:
+            self._reference = Signature.of(module)
+            self._make_trials(self._reference, module)
+        except PassError as error:
+            raise ValidationError.because(cannot, error) from None
+        self._last = _fingerprint(module)
+
+    def check(self, module: ir.Module, subject: str, made: str) -> None:
+        """Run another module, unless it is the last one again, and compare.
+
+        subject: what changed the module, in messages.
+        made: the module itself, likewise.
+        Raises ValidationError where it can't be run, and with a line for each result that differs.
+        """
+        now = _fingerprint(module)
+        if now == self._last:
+            return
+        self._last = now
+        try:
+            self._reference.check(Signature.of(module), subject)
+            differences = self._differences(_compile(module, self._runner))
+        except SignatureError as error:
+            raise ValidationError(error.message) from None
+        except PassError as error:
+            raise ValidationError.because(f"{made} does not run", error) from None
+        if differences:
+            raise ValidationError(
+                f"{subject} changed what the module computes: {differences[0]}", hint="\n  ".join(differences[1:])
+            )
+
+    def findings(self) -> Findings:
+        """Say what was compared."""
+        others = [
+            f"{self._reference.title(n)} {why}" for n in self._reference.results if (why := self._not_compared(n))
+        ]
+        return Findings(len(self._reference.results) - len(others), self._largest, others)
+
+    def _not_compared(self, number: int) -> str:
+        """Why a result was not compared; "" if it was."""
+        if number in self._varying:
+            return "is not deterministic: not compared"
+        expected = [trial.expected[number] for trial in self._trials]
+        if any(each.is_compared(self._tolerance) for each in expected):
+            return ""
+        noise = max(each.noise for each in expected)
+        if not noise:
+            return "is nowhere finite on these inputs"
+        return f"moves by {noise:.1g} where the inputs change in their last bit: not compared"
+
+    def _make_trials(self, signature: Signature, module: ir.Module) -> None:
+        types = (str(value.type) for op in nested(module.operation) for value in op.results)
+        given = self._given
+        self._tolerance = Tolerance(coarsest_tolerance(types)) if given is None else Tolerance(given, exact=True)
+        self._runner = Runner(partitions_of(module), self._most_trips)
+        run = _compile(module, self._runner)
+        shapes = {number: shape_and_dtype(type_) for number, type_ in signature.arguments.items()}
+        normal = random_inputs(shapes, self._seed)
+        self._varying = self._find_varying(module, run, normal)
+        trials, self._trials = [normal], list[_Trial]()
+        if signature.state:
+            fresh = {n: np.zeros_like(value) if n in signature.state else value for n, value in normal.items()}
+            trials += [fresh, enlarged(fresh)]
+        for inputs in trials:
+            trial = self._trial(inputs, run)
+            self._trials.append(trial)
+            if inputs is normal and not all(each.is_finite for each in trial.expected.values()):
+                trials.append(random_inputs(shapes, self._seed, positive=True))
+
+    def _find_varying(self, module: ir.Module, run: StepFunction, inputs: Mapping[int, HostArray]) -> set[int]:
+        """The results that are not the same in each run, by what they depend on, and by running the module again."""
+        varying = varying_results(module) if public_main(module) is not None else set[int]()
+        again = 3 if impure_functions(module) else 1  # by chance two runs may agree
+        first, *others = [_numbers(run(self._put(inputs))) for _ in range(1 + again)]
+        return varying | {n for n in first if not all(same_bits(first[n], other[n]) for other in others)}
+
+    def _put(self, inputs: Mapping[int, HostArray]) -> dict[int, Array]:
+        return {number: self._runner.put(value) for number, value in inputs.items()}
+
+    def _trial(self, inputs: dict[int, HostArray], run: StepFunction) -> _Trial:
+        arrays = self._put(inputs)
+        values, moved = _numbers(run(arrays)), _numbers(run(self._put(perturbed(inputs, self._seed))))
+        compared = values.keys() - self._varying
+        return _Trial(arrays, {number: Expected.of(values[number], moved[number]) for number in sorted(compared)})
+
+    def _differences(self, run: StepFunction) -> list[str]:
+        """A line for each result that differs, in the first trial that shows it."""
+        found: dict[int, str] = {}
+        for trial in self._trials:
+            results = run(trial.inputs)
+            for number, expected in trial.expected.items():
+                for where, value in results[number]:
+                    distance, problem = compare(expected, np.asarray(value), self._tolerance)
+                    if problem:
+                        found.setdefault(number, f"{self._reference.title(number)}{where} {problem}")
+                    elif expected.is_compared(self._tolerance):
+                        self._largest = max(self._largest, distance)
+        return [found[number] for number in sorted(found)]
+
+
+def _fingerprint(module: ir.Module) -> bytes:
+    buffer = BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _numbers(results: NamedResults) -> dict[int, HostArray]:
+    return {number: np.asarray(places[0][1]) for number, places in results.items()}
+
+
+def _compile(module: ir.Module, runner: Runner) -> StepFunction:
+    main = public_main(module)
+    if main is None:
+        program = Interpreter(module, runner)
+        return lambda arguments: {
+            number: [(f" on mesh {mesh}", value) for mesh, value in places]
+            for number, places in program.run(arguments).items()
+        }
+    count = len(ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs)
+    run = runner.compile(module, "main")
+
+    def one(arguments: Mapping[int, Array]) -> NamedResults:
+        return {number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))}
+
+    return run_all(TrainLoopAttr.of(module), one, runner)
