@@ -82,10 +82,9 @@ class SavedStep:
             if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
                 raise ValueError("it is not as it was written")
             found = _members(data)
-            description = json.loads(found.pop(_DESCRIPTION))
-            if description["format"] != _FORMAT:
-                raise SavedStepError(f"{path}: it is of format {description['format']}, expected {_FORMAT}: {_AGAIN}")
-            program = found.pop(_PROGRAM)
+            if missing := {_DESCRIPTION, _PROGRAM} - found.keys():
+                raise ValueError(f"it has no {min(missing)}")
+            description, program = _described(path, found.pop(_DESCRIPTION)), found.pop(_PROGRAM)
             if strange := [name for name in found if not name.startswith(_CODE)]:
                 raise ValueError(f"what is {strange[0]}?")
         return cls(description, program, {name.removeprefix(_CODE): code for name, code in found.items()})
@@ -95,34 +94,88 @@ _AGAIN = "compile the step and save it again"
 _DIGEST = hashlib.sha256().digest_size
 
 
+def _described(path: Path, text: bytes) -> Mapping[str, Any]:
+    """Reads a description. Raises SavedStepError for one of another version, ValueError for one of another form."""
+    try:
+        description = json.loads(text)
+    except RecursionError:
+        raise ValueError("its description is nested too deep") from None
+    form = description.get("format") if isinstance(description, dict) else None
+    if isinstance(form, int) and form != _FORMAT:
+        raise SavedStepError(f"{path}: it is of format {form}, expected {_FORMAT}: {_AGAIN}")
+    _check_form("its description", description, {"format": int, "surroundings": dict})
+    for name in _VERSIONS:
+        _check_surrounding(path, description, name, version(name))
+    _check_form("its description", description, _FORM)
+    return description
+
+
+_FORM = {
+    "surroundings": {str: str},
+    "devices": [[int]],
+    "shapes": [[int]],
+    "mpmd_axis": str,
+    "axes": {str: str},
+    "compiler_options": {str: object},
+    "in_tree": object,
+    "out_tree": object,
+    "in_types": [([int], str, bool, str)],
+    "out_types": [([int], str, bool, str)],
+    "in_names": [str],
+    "out_names": [str],
+    "donated": [bool],
+    "feeds": [(int, int)],
+}
+"""What each entry of a description is: a list or a dict of some type, or a list of these types; an int is from 0 on."""
+
+
+def _check_form(what: str, found: Any, form: Any) -> None:
+    """Raises ValueError for JSON that is not of this form."""
+    if isinstance(form, type):
+        fits, inner = isinstance(found, form) and (form is not int or (found is not True and found >= 0)), []
+    elif isinstance(form, list):
+        fits = isinstance(found, list)
+        inner = [(f"{what}[{number}]", each, form[0]) for number, each in enumerate(found if fits else ())]
+    elif isinstance(form, tuple):
+        fits = isinstance(found, list) and len(found) == len(form)
+        entries = zip(found, form, strict=True) if fits else ()
+        inner = [(f"{what}[{number}]", *entry) for number, entry in enumerate(entries)]
+    elif str in form:
+        fits = isinstance(found, dict)
+        inner = [(f"{what}[{name!r}]", each, form[str]) for name, each in (found.items() if fits else ())]
+    else:
+        fits = isinstance(found, dict) and form.keys() <= found.keys()
+        inner = [(name, found[name], form[name]) for name in (form if fits else ())]
+    if not fits:
+        raise ValueError(f"{what} is {json.dumps(found)[:100]}")
+    for each in inner:
+        _check_form(*each)
+
+
 def _members(data: bytes) -> dict[str, bytes]:
     """What an archive has. Members that are compressed, which could be of any size, are none of ours."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for each in archive.infolist():
-            if each.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{each.filename} is compressed")
-        return {name: archive.read(name) for name in archive.namelist()}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for each in archive.infolist():
+                if each.compress_type != zipfile.ZIP_STORED:
+                    raise ValueError(f"{each.filename} is compressed")
+            return {name: archive.read(name) for name in archive.namelist()}
+    except (RuntimeError, EOFError) as error:  # such as an archive with a password
+        raise ValueError(str(error)) from None
 
 
 @contextlib.contextmanager
 def refused(folder: str | os.PathLike[str]) -> Generator[None]:
-    """Whatever reading this process's file raises, as the SavedStepError of a damaged file."""
+    """Turns what reading a file raises that is not as `write` made it into a SavedStepError; a bug stays what it is."""
     try:
         yield
     except (SavedStepError, ProcessError):
         raise
-    except _DAMAGED as error:
+    except (zipfile.BadZipFile, ValueError, ir.MLIRError) as error:  # PassError, of a program, is a ValueError there
         said = str(error).partition("\n")[0][:300] if isinstance(error, ValueError) else in_a_line(error)
         raise SavedStepError(
             f"{file_of(folder)}: it is damaged, or no saved step: {said}; save the step again"
         ) from error
-
-
-_DAMAGED = (
-    *(zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError, OverflowError),
-    *(RuntimeError, OSError, EOFError, AssertionError, ir.MLIRError),
-)
-"""What a file raises that somebody has made by hand; PassError, of a program, is a ValueError there."""
 
 
 def file_of(folder: str | os.PathLike[str]) -> Path:
@@ -184,10 +237,14 @@ def _processor() -> str:
 
 def check_surroundings(saved: SavedStep, mesh: MpmdMesh, folder: str | os.PathLike[str]) -> None:
     """Raise SavedStepError for a step that was saved elsewhere."""
-    found: Mapping[str, str] = saved.description["surroundings"]
     for name, here in surroundings(mesh).items():
-        if found.get(name) != here:
-            raise SavedStepError(f"{file_of(folder)}: saved with {name} {found.get(name)}, here is {here}: {_AGAIN}")
+        _check_surrounding(file_of(folder), saved.description, name, here)
+
+
+def _check_surrounding(path: Path, description: Mapping[str, Any], name: str, here: str) -> None:
+    found = description["surroundings"].get(name)
+    if found != here:
+        raise SavedStepError(f"{path}: saved with {name} {found}, here is {here}: {_AGAIN}")
 
 
 def _type(aval: Any) -> list[Any]:
@@ -199,11 +256,18 @@ def _type(aval: Any) -> list[Any]:
 
 
 def types(described: Sequence[Any]) -> tuple[Any, ...]:
-    """The types that `described` wrote. Raises TypeError or ValueError for anything else."""
+    """The types that `described` wrote. Raises ValueError for anything else."""
     return tuple(
-        jax.core.ShapedArray(tuple(shape), _key_dtype(key) if key else jnp.dtype(name), weak_type=bool(weak))
+        jax.core.ShapedArray(tuple(shape), _key_dtype(key) if key else _dtype(name), weak_type=weak)
         for shape, name, weak, key in described
     )
+
+
+def _dtype(name: str) -> Any:
+    try:
+        return jnp.dtype(name)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _key_dtype(implementation: str) -> Any:

@@ -9,16 +9,16 @@ from jaxpp._compat import is_key_type
 from jaxpp.ir.program import Argument, Program, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.execution.compiling import callers
-from jaxpp.runtime.execution.options import from_json, variants
+from jaxpp.runtime.execution.options import check_options, from_json, variants
 from jaxpp.saved import SavedStep
 
 
 def check_saved(saved: SavedStep, lowered: Lowered, program: Program) -> None:
-    """Raise ValueError or TypeError, which say what does not fit."""
+    """Raise ValueError, which says what does not fit."""
     if program.meshes > lowered.mpmd_mesh.mpmd_dim:
         raise ValueError(f"a program for {program.meshes} meshes, for which there are {lowered.mpmd_mesh.mpmd_dim}")
-    args, kwargs = lowered.in_tree.children()
-    if [args.node_data()[0], kwargs.node_data()[0]] != [tuple, dict]:
+    nodes = [child.node_data() for child in lowered.in_tree.children()]
+    if [node and node[0] for node in nodes] != [tuple, dict]:
         raise ValueError("its arguments are no tuple and a dict of keywords")
     _check_counts("arguments", lowered.in_tree, lowered.in_avals, lowered.in_names, lowered.donated)
     _check_counts("results", lowered.out_tree, lowered.out_avals, lowered.out_names, program.results)
@@ -38,8 +38,6 @@ def _check_counts(what: str, tree: Any, avals: Sequence[Any], names: Sequence[An
     counts = [tree.num_leaves, len(avals), len(names), len(others)]
     if len(set(counts)) > 1:
         raise ValueError(f"{' or '.join(map(str, dict.fromkeys(counts)))} {what}")
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names of {what} that are no text")
 
 
 def _check_type(name: str, aval: Any, value: Argument | Result) -> None:
@@ -62,9 +60,11 @@ def _check_feeds(lowered: Lowered) -> None:
 
 def _check_code(saved: SavedStep, lowered: Lowered, program: Program) -> None:
     """Check that it has machine code of the functions that this process runs, and of no others."""
-    if not isinstance(saved.description["compiler_options"], dict):
-        raise TypeError("compiler options that are no dict")
     options = from_json(saved.description["compiler_options"])
+    try:
+        check_options(options, lowered.mpmd_mesh.mpmd_dim)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     here = [
         number
         for number, mesh in enumerate(lowered.mpmd_mesh.unstack[: program.meshes])

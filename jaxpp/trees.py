@@ -77,7 +77,9 @@ def _keys(data: Any, count: int) -> list[str]:
 
 
 def _known(described: Any, count: int, nodes: Nodes) -> Any:
-    name, data = described
+    name, data = described if isinstance(described, list | tuple) and len(described) == 2 else (None, None)
+    if not isinstance(name, str) or not isinstance(data, str | None):
+        raise ValueError(f"a structure with a node of the class {described!r}")
     if (name, data, count) in nodes:
         return nodes[name, data, count]
     others = [_said(*key[1:]) for key in nodes if key[0] == name]
