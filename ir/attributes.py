@@ -47,6 +47,8 @@ ONCE_PER_STEP = "jaxpp.once_per_step"
 GATHER = "jaxpp.gather"
 SCATTER = "jaxpp.scatter"
 DEVICES = "jaxpp.devices"
+OURS = frozenset(value for name, value in list(globals().items()) if name.isupper() and value.startswith("jaxpp."))
+"""All of the above; a module may have no other attribute of jaxpp."""
 PARTITIONS = "mhlo.num_partitions"
 SHARDING = "sdy.sharding"
 DONOR = "jax.buffer_donor"

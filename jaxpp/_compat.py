@@ -425,6 +425,14 @@ def key_implementation(dtype: Any) -> str:
     return str(dtype._impl.name)
 
 
+def with_shardy() -> contextlib.AbstractContextManager[Any]:
+    """Lets JAX write shardings in Shardy's dialect, whatever `jax_use_shardy_partitioner` says: passes read no other."""
+    from jax._src import config
+
+    flag = getattr(config, "use_shardy_partitioner", None)
+    return contextlib.nullcontext() if flag is None else flag(True)
+
+
 def trace_context() -> Any:
     """A hashable value of all configuration that a trace depends on: x64, matmul precision, mesh...."""
     from jax._src import config

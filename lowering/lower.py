@@ -12,7 +12,14 @@ from jax.interpreters.mlir import ir_constant
 from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
-from jaxpp._compat import host_callbacks, lifted_constants, other_devices, own_copy, source_of_ordered_effect
+from jaxpp._compat import (
+    host_callbacks,
+    lifted_constants,
+    other_devices,
+    own_copy,
+    source_of_ordered_effect,
+    with_shardy,
+)
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, main_of, nested
 from jaxpp.ir.kinds import write_operations
@@ -250,7 +257,7 @@ class _Request:
             options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
         args, kwargs = self._described(placer)
         ambient = nullcontext() if _has_mesh() else jax.set_mesh(placer.mesh)
-        with ambient, warnings.catch_warnings():
+        with ambient, with_shardy(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             try:
                 traced = self._jitted(options).trace(*args, **kwargs)

@@ -7,6 +7,11 @@ from typing import TextIO
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Observer, Pass, Watch
+from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import callee, functions, kind_and_stage, operations
+from jaxpp.ir.kinds import HALVES
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.tools import diagnostics
 
 
@@ -48,6 +53,41 @@ class PrintAfter(Watch):
         """Print the module, if the pass is one of those named."""
         if self._names is None or step.name in self._names:
             print(f"// -----// after {step.name} //----- //\n{module}", file=self._stream)
+
+
+class IdleTasks(Watch):
+    """Finds what a schedule has and the module has no work for: kinds of tasks, and stages.
+
+    Attributes:
+        lines: a warning for each.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.lines: list[str] = []
+        self._name = name
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Compare the tasks of the loop with those of its schedule, when they are about to be unrolled."""
+        if not isinstance(step, UnrollMicrobatches):
+            return
+        try:
+            loop = MicrobatchLoop.of(module)
+            tasks = [(task.kind, task.stage) for task in loop.plan]
+        except PassError:
+            return  # the pass says so
+        by_name = functions(module)
+        calls = (op for op in operations(loop.body) if op.name == "func.call")
+        there = {kind_and_stage(by_name[callee(op)]) for op in calls}
+        kinds = {kind for kind, _ in there}
+        if not kinds.isdisjoint(HALVES):
+            kinds.add("backward")  # of a stage that is split, the schedule may have both
+        elif "backward" in kinds:
+            kinds.update(HALVES)
+        idle = [f"tasks of the kind {kind}" for kind in dict.fromkeys(kind for kind, _ in tasks) if kind not in kinds]
+        stages = {stage for _, stage in tasks} - {stage % loop.stages_per_slice for _, stage in there}
+        idle += [f"stage {stage}" for stage in sorted(stages)]
+        place = diagnostics.place(loop.op.location, self._name)
+        self.lines += [f"{place}: warning: the schedule has {what}, the module has no work for it" for what in idle]
 
 
 class Timing(Watch):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
+from jaxpp.ir.gate import check_module
 from jaxpp.tools import diagnostics
 from jaxpp.tools.streams import InputError, display_name
 
@@ -36,6 +37,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
 
     Raises:
         InputError: it does not parse or does not verify.
+        PassError: it has something of others that jaxpp would leave out of account.
     """
     name = display_name(path)
     if data.startswith(BYTECODE_MAGIC):
@@ -52,6 +54,8 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
             what = diagnostics.one_line(str(error))
             raise InputError("\n".join(lines) or f"{name}: error: not a readable module: {what}") from None
     _check_symbols(module, name)
+    with context:
+        check_module(module)
     return module
 
 

@@ -58,6 +58,21 @@ def test_what_custom_calls_may_call() -> None:
     assert "lapack_spotrf_ffi" in _compat.custom_call_targets("cpu")
 
 
+def test_shardings_are_in_the_dialect_of_shardy() -> None:
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:2]), "x"), PartitionSpec("x"))
+
+    def text() -> str:
+        return jax.jit(lambda a: a + 1, in_shardings=sharding).lower(FOUR).as_text()
+
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        assert "mhlo.sharding" in text()
+        with _compat.with_shardy():
+            assert "sdy.sharding" in text()
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
+
+
 def test_the_first_sharding_over_other_devices() -> None:
     meshes = [Mesh(np.array(jax.devices()[devices]), "x") for devices in (slice(2), slice(1, None, -1), slice(4))]
     placed = NamedSharding(meshes[0], PartitionSpec("x"))
