@@ -53,11 +53,11 @@ def _check_name(op: ir.Operation, what: str, name: str) -> None:
     is_near = prefix != "jaxpp" and "." in name and difflib.get_close_matches(prefix, ["jaxpp"], cutoff=0.85)
     if name in at.OURS or not (at.is_ours(name) or is_near):
         return
-    near = difflib.get_close_matches(name, at.OURS, 1)
+    near = difflib.get_close_matches(name.partition(".")[2], [known.partition(".")[2] for known in at.OURS], 1)
     raise PassError(
         f"{what} has an unknown attribute {name}",
         location=op.location,
-        hint=f"did you mean {near[0]}?" if near else "docs/ir.md lists all attributes of jaxpp",
+        hint=f"did you mean jaxpp.{near[0]}?" if near else "docs/ir.md lists all attributes of jaxpp",
     )
 
 

@@ -10,6 +10,7 @@ from jaxpp.ir.attributes import set_tables
 from jaxpp.ir.build import NONE, clone, rewire
 from jaxpp.ir.functions import body_of, call, create, operands_with_captures, operations, set_results
 from jaxpp.ir.shardings import Shardings, boundary_attributes
+from jaxpp.ir.tensors import check_arrays
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,12 @@ def outline_members(
     attributes: Mapping[str, ir.Attribute],
     shardings: Shardings,
 ) -> Outlined:
-    """As `outline`, of operations that were read before, and may move."""
+    """As `outline`, of operations that were read before, and may move. Raises PassError for what can't be handed on."""
     made = {result for member in members for result in member.results}
     used = dict.fromkeys([value for member in members for value in member.uses])
     arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
+    check_arrays(arguments, f"enters @{name}")
+    check_arrays(outputs, f"leaves @{name}")
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
     set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, outputs))
     block = body_of(function)

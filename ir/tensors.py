@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from jaxpp import _compat
-from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.errors import PassError, ProgramError
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "i1": np.dtype(np.bool_),
@@ -84,6 +84,24 @@ class TensorSpec:
         unreduced = f", unreduced over {self.unreduced}" if self.unreduced else ""
         memory = f" in {self.memory}" if self.memory else ""
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]{sharded}{unreduced}{memory}"
+
+
+def check_arrays(values: Iterable[ir.Value], what: str) -> None:
+    """Raises PassError for a value that no array holds: a token, a tensor of a dynamic shape or of unknown elements.
+
+    what: what the value does that only an array can, such as "goes over a stage mark".
+    """
+    for value in values:
+        type_ = value.type
+        if isinstance(type_, ir.RankedTensorType) and type_.has_static_shape and str(type_.element_type) in DTYPES:
+            continue
+        kind = "a dynamic shape" if isinstance(type_, ir.RankedTensorType) and not type_.has_static_shape else "a value"
+        token = "; for an ordered callback's token: ordered=False" if "token" in str(type_) else ""
+        raise PassError(
+            f"{kind} of type {type_} {what}",
+            location=value.location,
+            hint=f"what stages hand on is an array of a fixed shape, such as tensor<4x3xf32>{token}",
+        )
 
 
 def read_spec(type_: ir.Type, sharding: ir.Attribute | None, axis_sizes: Mapping[str, int]) -> TensorSpec:

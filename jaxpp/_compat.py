@@ -426,7 +426,7 @@ def key_implementation(dtype: Any) -> str:
 
 
 def with_shardy() -> contextlib.AbstractContextManager[Any]:
-    """Lets JAX write shardings in Shardy's dialect, whatever `jax_use_shardy_partitioner` says: passes read no other."""
+    """Lets JAX write shardings in Shardy's dialect, the only one that passes read, whatever its configuration says."""
     from jax._src import config
 
     flag = getattr(config, "use_shardy_partitioner", None)

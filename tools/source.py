@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp._compat import make_context
 from jaxpp.ir.gate import check_module
@@ -19,6 +20,8 @@ from jaxpp.tools.streams import InputError, display_name
 
 BYTECODE_MAGIC = b"ML\xefR"
 _SEPARATOR = re.compile(rb"^// -----[ \t]*\r?$", re.MULTILINE)
+_HLO = re.compile(rb"(?:\s|//.*\n)*(HloModule\b)")
+_MODULE = re.compile(rb"^module\b", re.MULTILINE)
 _BRACKETS = bytes.maketrans(b"([{<)]}>", b"\1\1\1\1\2\2\2\2")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"([{<)]}>"))
 _DEEPEST = 500
@@ -46,17 +49,50 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
         _check_text(data, name)
     with diagnostics.collected(context, name) as lines, diagnostics.emitted(context):
         try:
-            if whole and os.path.isfile(path) and path.isascii():
+            if whole and os.path.isfile(path) and path.isascii() and not data.startswith(BYTECODE_MAGIC):
                 module = ir.Module.parseFile(path, context)  # then the locations have the file's name, not `-`
             else:
-                module = ir.Module.parse(data, context)
+                module = _read(data, context)
         except (ir.MLIRError, ValueError, MemoryError) as error:
             what = diagnostics.one_line(str(error))
             raise InputError("\n".join(lines) or f"{name}: error: not a readable module: {what}") from None
     _check_symbols(module, name)
+    _check_modules(module, name)
+    if _is_vhlo(module):
+        raise InputError(f"{name}: error: a module of VHLO, expected StableHLO: give the portable artifact as it is")
     with context:
         check_module(module)
     return module
+
+
+def _read(data: bytes, context: ir.Context) -> ir.Module:
+    """Read a module; a portable artifact, which is bytecode of another dialect, becomes StableHLO."""
+    module = ir.Module.parse(data, context)
+    if data.startswith(BYTECODE_MAGIC) and _is_vhlo(module):
+        return stablehlo.deserialize_portable_artifact(context, data)
+    return module
+
+
+def _check_modules(module: ir.Module, name: str) -> None:
+    """Refuse modules inside of one, of which no pass would know."""
+    inner = [op for op in module.body.operations if op.operation.name == "builtin.module"]
+    if inner:
+        raise _several("a module inside of the module", diagnostics.place(inner[0].location, name))
+
+
+def _place(data: bytes, offset: int, name: str) -> str:
+    """Return `file:line:column` of a byte."""
+    line, column = data.count(b"\n", 0, offset) + 1, offset - data.rfind(b"\n", 0, offset)
+    return f"{name}:{line}:{column}"
+
+
+def _several(what: str, place: str) -> InputError:
+    hint = "give each a file, or a line '// -----' between two of them and --split-input-file"
+    return InputError(f"{place}: error: {what}, expected one alone: {hint}")
+
+
+def _is_vhlo(module: ir.Module) -> bool:
+    return any(op.operation.name.startswith("vhlo.") for op in module.body.operations)
 
 
 def _check_symbols(module: ir.Module, name: str) -> None:
@@ -90,7 +126,7 @@ def try_bytecode(data: bytes, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     context = make_context()
     with diagnostics.collected(context, ""), diagnostics.emitted(context), contextlib.suppress(Exception):
-        str(ir.Module.parse(data, context))
+        str(_read(data, context))
 
 
 def _check_text(data: bytes, name: str) -> None:
@@ -98,10 +134,15 @@ def _check_text(data: bytes, name: str) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - data.rfind(b"\n", 0, error.start)
         message = "neither text in UTF-8 nor MLIR bytecode"
-        raise InputError(f"{name}:{line}:{column}: error: {message}") from None
+        raise InputError(f"{_place(data, error.start, name)}: error: {message}") from None
+    hlo = _HLO.match(data)
+    if hlo is not None:
+        message = "HLO text, expected an MLIR module of StableHLO: write lowered.as_text(), not compiled.as_text()"
+        raise InputError(f"{_place(data, hlo.start(1), name)}: error: {message}")
+    modules = list(_MODULE.finditer(data))
+    if len(modules) > 1:
+        raise _several(f"{len(modules)} modules in the input", _place(data, modules[1].start(), name))
     steps = data.replace(b"->", b"").translate(_BRACKETS, _NOT_BRACKETS)
     if steps.count(1) <= _DEEPEST:
         return

@@ -30,6 +30,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, nested_by_name, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries
+from jaxpp.ir.tensors import check_arrays
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.given import as_text, library_name, of_text
 
@@ -91,6 +92,7 @@ class FindMicrobatchLoop(Pass):
             for name in ("stablehlo.while", "sdy.sharding_constraint")
         )
         loop = find_loop(main, whiles)
+        check_arrays(loop.operands, "is carried by the microbatch loop")
         marks = check_marks(main, ops, loop)
         loops = [op for op in whiles if op != loop]
         drop_scalar_constraints(constraints)

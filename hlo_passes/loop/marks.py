@@ -11,6 +11,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary, Marks
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations
+from jaxpp.ir.tensors import check_arrays
 
 
 def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> Marks:
@@ -47,6 +48,7 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
                 if ends_stage
                 else "put unit marks between two of these",
             )
+        check_arrays(op.operands, f"goes over a {kind} mark")
         if ends_stage:
             marks.append((op, boundary.read(op)))
     return marks

@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp._compat import make_context
 from jaxpp._versions import UnsupportedJaxError
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.errors import PassError
@@ -199,10 +201,36 @@ def test_bad_input(file: Path, tmp_path: Path) -> None:
     assert failure(written(wrong)).startswith(f"{file}:4:5: error: type of return operand 0 ('tensor<2xf32>') doesn't")
 
 
+def test_input_of_another_form(file: Path) -> None:
+    hlo = "HLO text, expected an MLIR module of StableHLO: write lowered.as_text(), not compiled.as_text()"
+    assert failure(stdin="// of XLA\n\nHloModule jit_f, is_scheduled=true") == f"<stdin>:3:1: error: {hlo}\n"
+    several = "give each a file, or a line '// -----' between two of them and --split-input-file"
+    assert failure(stdin=2 * MODULE) == f"<stdin>:7:1: error: 2 modules in the input, expected one alone: {several}\n"
+    assert (
+        failure(stdin=f"module {{\n{MODULE}}}")
+        == f"<stdin>:2:1: error: 2 modules in the input, expected one alone: {several}\n"
+    )
+    one = "module { module {} }"
+    assert failure(stdin=one) == f"<stdin>:1:10: error: a module inside of the module, expected one alone: {several}\n"
+    buffer = io.BytesIO()
+    with make_context() as context:
+        ir.Module.parse(MODULE, context).operation.write_bytecode(buffer)
+        artifact = stablehlo.serialize_portable_artifact(
+            ir.Module.parse(MODULE, context), stablehlo.get_minimum_version()
+        )
+    for data in (buffer.getvalue(), artifact):
+        file.write_bytes(data)
+        assert run(file)[:2] == (0, MODULE)
+    with make_context() as context:
+        vhlo = str(ir.Module.parse(artifact, context))
+    expected = "<stdin>: error: a module of VHLO, expected StableHLO: give the portable artifact as it is\n"
+    assert failure(stdin=vhlo) == expected
+
+
 def test_input_that_would_end_the_process(file: Path) -> None:
     deep = "module {" * 20000 + "}" * 20000
     assert failure(stdin=deep) == "<stdin>: error: brackets are nested 20000 deep; more than 500 is not supported\n"
-    assert run(stdin="module {" * 400 + "}" * 400)[0] == 0
+    assert run(stdin="module attributes {deep.er = " + "[" * 400 + "]" * 400 + "} {}")[0] == 0
     assert run(stdin=MODULE + "// " + "->(" * 400)[0] == 0
     name = "the input holds a name that is not UTF-8"
     assert failure(stdin='func.func @"a\\80"() -> i32 { return }') == f"<stdin>: error: {name}\n"
