@@ -62,7 +62,7 @@ def mpmd(
     memory_limit: str = "",
     host_memory_limit: str = "",
     transport: str = "pull",
-    share_tasks: str = "never",
+    share_tasks: str = "auto",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 

@@ -167,9 +167,10 @@ def rewrite(
 def shared_from(platform: str) -> str:
     """The option of `share-tasks` with which a call more takes about a hundredth of a step, or less.
 
-    The FLOPs of a task that takes some twenty times as long as its launch: 0.5 ms on a core of a CPU, 0.3 ms on a GPU.
+    The FLOPs of a task that takes some twenty times as long as its launch: 0.5 ms on a core of a CPU, for which `auto`
+    stands, 0.3 ms on a GPU.
     """
-    return "1e7" if platform == "cpu" else "1e11"
+    return "auto" if platform == "cpu" else "1e11"
 
 
 def _without_host_memory(mesh: MpmdMesh) -> Any:

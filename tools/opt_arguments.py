@@ -23,7 +23,7 @@ _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
         "weights that are sharded like the batch: per microbatch, chunk, ahead of it, or step",
     ),
     "scatter_gradients": (str, "WHEN", "of their gradients: once per microbatch, chunk or step"),
-    "share_tasks": (str, "WHEN", "end stages call programs of the middle ones: never, always, from 1e7 FLOPs"),
+    "share_tasks": (str, "WHEN", "end stages call programs of the middle ones: auto, never, always, from 1e7 FLOPs"),
     "recompute": (str, "WHAT", "what recomputing stages keep: inputs, selective, 0.5, or 0:selective,3:0.05"),
     "offload": (str, "N,N...", "the stages whose residuals wait on the host"),
     "memory_limit": (str, "BYTES", "the most that a device may need, as 4096 or 70GiB, or N,N... for each mesh"),
