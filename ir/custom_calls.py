@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from jaxlib.mlir import ir
 
-from jaxpp._compat import custom_call_targets
 from jaxpp.ir.functions import nested_by_name
 
 _OF_XLA = frozenset(
@@ -24,6 +23,13 @@ def custom_calls(op: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
 def calls_python(target: str) -> bool:
     """Whether a custom call of this name calls a Python function, which only the process that lowered it has."""
     return "python" in target and "callback" in target
+
+
+def custom_call_targets(platform: str) -> frozenset[str]:
+    """Returns the names that are registered in this process for custom calls on a platform, such as `"cpu"`."""
+    from jaxlib import xla_client  # which a step of `jaxpp-opt` does without
+
+    return frozenset(xla_client.custom_call_targets(platform))
 
 
 def unregistered(op: ir.Operation, platform: str) -> tuple[str, ir.Operation] | None:

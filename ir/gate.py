@@ -42,7 +42,7 @@ def _names(op: ir.Operation) -> Iterator[tuple[str, Iterable[str]]]:
     yield f"a {op.name}", list(op.attributes)
     if op.name == "func.func":
         for kind, table in (("argument", "arg_attrs"), ("result", "res_attrs")):
-            for number, entry in enumerate(op.attributes[table] if table in op.attributes else ()):
+            for number, entry in enumerate(ir.ArrayAttr(op.attributes[table]) if table in op.attributes else ()):
                 yield f"{kind} {number} of @{name_of(op)}", at.dictionary(entry)
 
 

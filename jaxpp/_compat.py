@@ -161,14 +161,7 @@ def _initialize_kernels() -> None:
     """
     from jaxlib import lapack
 
-    lapack._lapack.initialize()
-
-
-def custom_call_targets(platform: str) -> frozenset[str]:
-    """Returns the names that are registered in this process for custom calls on a platform, such as `"cpu"`."""
-    from jaxlib import xla_client
-
-    return frozenset(xla_client.custom_call_targets(platform))
+    lapack._lapack.initialize()  # pyright: ignore[reportPrivateImportUsage]  # JAX takes it from there too
 
 
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:

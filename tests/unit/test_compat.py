@@ -54,10 +54,6 @@ def test_contexts_and_copies_of_modules() -> None:
     assert str(copy) == str(module)
 
 
-def test_what_custom_calls_may_call() -> None:
-    assert "lapack_spotrf_ffi" in _compat.custom_call_targets("cpu")
-
-
 def test_shardings_are_in_the_dialect_of_shardy() -> None:
     sharding = NamedSharding(Mesh(np.array(jax.devices()[:2]), "x"), PartitionSpec("x"))
 
