@@ -133,9 +133,9 @@ def compile_program(
 
 
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """Returns XLA's options for one program over `devices`, with the defaults of its platform; shardings by Shardy.
+    """Returns XLA's options for a program over `devices`, with Shardy and the defaults of its platform.
 
-    Every program passes here before XLA compiles or loads it, so the kernels that it may call are made ready here.
+    Every program passes here before XLA compiles or loads it: the kernels that it may call are made ready here.
     """
     import numpy as np
     from jax.extend.backend import get_compile_options
@@ -155,10 +155,7 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
 
 @cache
 def _initialize_kernels() -> None:
-    """Initializes jaxlib's LAPACK kernels: 70 ms, once.
-
-    JAX does so when it lowers a call of one. A program that this process did not lower would jump to address 0.
-    """
+    """Initializes jaxlib's LAPACK kernels (70 ms), which JAX does when it lowers a call of one; else these crash."""
     from jaxlib import lapack
 
     lapack._lapack.initialize()  # pyright: ignore[reportPrivateImportUsage]  # JAX takes it from there too
@@ -422,8 +419,7 @@ def with_shardy() -> contextlib.AbstractContextManager[Any]:
     """Lets JAX write shardings in Shardy's dialect, the only one that passes read, whatever its configuration says."""
     from jax._src import config
 
-    flag = getattr(config, "use_shardy_partitioner", None)
-    return contextlib.nullcontext() if flag is None else flag(True)
+    return getattr(config, "use_shardy_partitioner", contextlib.nullcontext)(True)
 
 
 def trace_context() -> Any:
