@@ -148,6 +148,7 @@ def lower(
     narrow(module, Axes(placer.mesh.axis_names, placer.mesh.axis_sizes, mpmd_mesh.mpmd_axis))
     names = request.in_names()
     out_names = tuple(arguments_.leaf_names("result", lowered.out_info))
+    _check_types(out_names, traced.jaxpr.out_avals)
     _check_memory(module, out_names, placer)
     _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
@@ -304,6 +305,13 @@ def _check_effects(traced: Any) -> None:
             f"{where}: error: an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across "
             "meshes; leave out ordered=True"
         )
+
+
+def _check_types(names: Sequence[str], avals: Sequence[Any]) -> None:
+    """Refuse a result that holds nothing: of its type there are no arrays on devices."""
+    for name, aval in zip(names, avals, strict=True):
+        if aval.dtype == jax.dtypes.float0:
+            raise TypeError(f"{name} is float0, the gradient of an integer or a boolean: leave it out of the results")
 
 
 def _check_memory(module: ir.Module, names: Sequence[str], placer: Placer) -> None:

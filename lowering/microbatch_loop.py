@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
+from itertools import compress
 from typing import Any, cast
 
 import jax
@@ -118,6 +119,16 @@ class _Result:
     aval: Any
     op: Op
 
+    @property
+    def is_void(self) -> bool:
+        """Whether it is the gradient of an integer or a boolean, which holds nothing (`allow_int`)."""
+        return self.aval.dtype == jax.dtypes.float0
+
+    def void(self, length: int) -> np.ndarray:
+        """What holds nothing either, in the shape of the accumulator."""
+        of_one = jax.ShapeDtypeStruct(self.aval.shape, jnp.bool_)
+        return np.zeros(jax.eval_shape(partial(self.op.state, length, of_one)).shape, jax.dtypes.float0)
+
     def initial(self, length: int) -> jax.Array:
         """The accumulator before the first microbatch."""
         aval = self.aval
@@ -150,7 +161,9 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     index = jax.ShapeDtypeStruct((), jnp.int32)
     with stage_numbering(), no_expectations():
         traced, shapes = jax.make_jaxpr(_checked(fn, caller), return_shape=True)(index)
-    results = _results(traced, shapes, operation, caller)
+    every = _results(traced, shapes, operation, caller)
+    results = [result for result in every if not result.is_void]
+    traced = _with_results(traced, [not result.is_void for result in every])
 
     def update(i: jax.Array, state: Sequence[jax.Array], values: Sequence[jax.Array]) -> list[jax.Array]:
         return [i + 1, *(r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True))]
@@ -161,8 +174,18 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
         text = schedule_text(schedule, length)
     except ScheduleError as error:
         raise ScheduleError(f"{here()}{error}", error.where) from error
-    final = loop_p.bind(*consts, *initial, body=body, length=length, schedule=text)
-    return jax.tree.unflatten(jax.tree.structure(shapes), final)
+    final = iter(loop_p.bind(*consts, *initial, body=body, length=length, schedule=text))
+    reduced = [result.void(length) if result.is_void else next(final) for result in every]
+    return jax.tree.unflatten(jax.tree.structure(shapes), reduced)
+
+
+def _with_results(traced: ClosedJaxpr, kept: Sequence[bool]) -> ClosedJaxpr:
+    """A jaxpr with these of its results."""
+    if all(kept):
+        return traced
+    jaxpr = traced.jaxpr
+    results = list(compress(jaxpr.outvars, kept))
+    return ClosedJaxpr(jaxpr.replace(outvars=results, debug_info=jaxpr.debug_info.with_unknown_names()), traced.consts)
 
 
 def _chained(values: ClosedJaxpr, update: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:

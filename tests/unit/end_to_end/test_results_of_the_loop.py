@@ -235,3 +235,32 @@ def test_functions_that_jax_lowers_in_two_steps(plan: str) -> None:
         return jaxpp.treduce(partial(of_params, params), batch, schedule=schedule, operation=operation)
 
     check_step(step, (weights(2), batch(4)), plan, stages=2)
+
+
+@pytest.mark.parametrize("plan", ["1f1b", "zb-h1"])
+def test_gradients_of_integers_hold_nothing(plan: str) -> None:
+    """With `allow_int` they are float0: no accumulator has that type, and each has the shape of one."""
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = mark(jnp.where(params["mask"], jnp.tanh(microbatch["x"] @ params["w"][0]), 0) * params["n"])
+        return mark(jnp.mean((x @ params["w"][1] - microbatch["y"]) ** 2))
+
+    def step(params: Any, batch: Any, results: Any = 2, operation: Any = None) -> Any:
+        one = partial(jax.value_and_grad(loss, allow_int=True), params)
+        value, gradients = jaxpp.treduce(one, batch, schedule=plan, operation=operation)
+        stacked = (4,) if isinstance(operation, jaxpp.Concat) else ()
+        assert [(gradients[name].dtype, gradients[name].shape) for name in ("mask", "n")] == [
+            (jax.dtypes.float0, (*stacked, 8)),
+            (jax.dtypes.float0, stacked),
+        ]
+        w = jax.tree.map(lambda w, g: w - 0.1 * g.sum(tuple(range(len(stacked)))), params["w"], gradients["w"])
+        return ({**params, "w": w}, value, gradients)[:results]
+
+    params = {"mask": np.arange(8) > 2, "n": jnp.int32(3), "w": weights(2)}
+    for operation in (None, jaxpp.Add, jaxpp.Concat()):
+        check(partial(step, operation=operation), (params, batch(4)), make_mesh(2))
+    with pytest.raises(TypeError) as caught:
+        jaxpp.mpmd_jit_with_loop(partial(step, results=3), mpmd_mesh=make_mesh(2))(params, batch(4))
+    assert str(caught.value) == (
+        "result[2]['mask'] is float0, the gradient of an integer or a boolean: leave it out of the results"
+    )
