@@ -103,10 +103,8 @@ class StepCopies:
     def _source(self, step: int, value: ir.Value) -> tuple[int, ir.Value]:
         """Where a value of a step was made: an argument of the first one, a batch, or the result of a call."""
         while True:
-            op, block = defining_op(value), self._stacks.blocks.get(value)
-            argument = value if op is None else op.operands[0] if block is not None else None
-            number = ir.BlockArgument(argument).arg_number if argument is not None else self._loop.state
-            if number >= self._loop.state or step == 0:
+            number, block = self._number_of_state(value), self._stacks.blocks.get(value)
+            if number is None or step == 0:
                 return step, value
             step -= 1
             value = self._returned[number]
@@ -175,8 +173,36 @@ class StepCopies:
             made = f"what {self.named(update)} makes of {self.named(missing)}"
             message = f"{self.named(task)} reads {made}, which the schedule runs later"
             if task.step - update.step <= self._loop.delay:
-                hint = "with a delay take gradients of the older weights, the step's third argument"
+                hint = self._of_state([*self._asked, missing])
         return PassError(message, location=location, hint=hint)
+
+    def _of_state(self, chain: Sequence[CallOfStep]) -> str:
+        """The hint for calls, each of which reads the next one: what of the state the first one reads too early."""
+        links = zip(chain, chain[1:], strict=False)
+        reads = (
+            number
+            for user, made in links
+            for value in self.calls[user.number].operands
+            if (number := self._number_of_state(value)) is not None and self._maker(user.step, value) == made
+        )
+        number = next(reads, None)
+        handed_on = {self._number_of_state(value) for value in self._returned[: self._loop.state]}
+        if number is None or number in handed_on:  # of the older weights the next ones are the weights of this step
+            return "with a delay take gradients of the older weights, the step's third argument"
+        info = self._tables[1][number].get("jax.result_info")
+        name = info.value.replace("result[0][0]", "state", 1) if isinstance(info, ir.StringAttr) else f"result {number}"
+        return (
+            f"with a delay make {name}, which it reads, of what needs no gradient of its step: "
+            "outside of jaxpp.expect, if it stands in one"
+        )
+
+    def _number_of_state(self, value: ir.Value) -> int | None:
+        """The number of the argument of a step that is `value`, or whose block it is; None for what is no state."""
+        op = defining_op(value)
+        if op is not None and value in self._stacks.blocks:
+            value = op.operands[0]
+        number = None if defining_op(value) is not None else ir.BlockArgument(value).arg_number
+        return number if number is not None and number < self._loop.state else None
 
     def named(self, one: CallOfStep) -> str:
         """For messages: `the forward of stage 0 for microbatch 3 of step 1`."""

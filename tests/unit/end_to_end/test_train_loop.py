@@ -288,8 +288,35 @@ def newer_sgd(state: Any, batch: Any, older: Any) -> Any:
     return delayed_sgd(state, batch, state[0])
 
 
+def with_dropout(state: Any, batch: Any, older: Any, *, expects_key: bool = True) -> Any:
+    """Where the gradients are finite the weights are updated, and with `expects_key` the key of the noise is too."""
+    params, key = state
+    key, own = jax.random.split(key)
+
+    def noisy(params: Any, microbatch: Any) -> Any:
+        noise = jax.random.bernoulli(own, 0.9, microbatch["x"].shape)
+        return loss(params, microbatch | {"x": microbatch["x"] * noise})
+
+    losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(noisy), older), batch, schedule=TWO_BW)
+    ok = jnp.isfinite(sum(g.sum() for g in gradients))
+    made = [w - 0.1 * g for w, g in zip(params, gradients, strict=True)]
+    if expects_key:
+        made, key = jaxpp.expect(ok, (made, key), lambda: (params, state[1]))
+    else:
+        made = jaxpp.expect(ok, made, lambda: params)
+    return (made, key), losses.mean()
+
+
+def test_a_delay_and_noise() -> None:
+    """What the error of a key in `expect` says: the key is of no gradient, and stands outside."""
+    loop = jaxpp.train_loop(partial(with_dropout, expects_key=False), 3, 1)
+    check(loop, (loop.start((weights(2), jax.random.key(0))), batches(3, 4)), make_mesh(2))
+
+
 NINE = schedules.make("1f1b", meshes=2, microbatches=9)
 
+
+DROPOUT = (weights(2), jax.random.key(0)), (weights(2),)
 
 unchecked_loop: Any = jaxpp.train_loop  # as of users who have no checker
 
@@ -398,6 +425,12 @@ def gathers_ahead(schedule: str) -> Any:
             "the forward of stage 0 for microbatch 0 of step 1 reads what the update of step 0 makes of the backward "
             "of stage 0 for microbatch 1 of step 0, which the schedule runs later\n"
             "  with a delay take gradients of the older weights, the step's third argument",
+        ),
+        (
+            lambda: lowered(with_dropout, 3, 1, state=DROPOUT),
+            jaxpp.PassError,
+            "  with a delay make state[1], which it reads, of what needs no gradient of its step: outside of "
+            "jaxpp.expect, if it stands in one",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2)), 3, 1),
