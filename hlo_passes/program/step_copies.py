@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from jaxlib.mlir import ir
@@ -178,7 +179,7 @@ class StepCopies:
 
     def _of_state(self, chain: Sequence[CallOfStep]) -> str:
         """The hint for calls, each of which reads the next one: what of the state the first one reads too early."""
-        links = zip(chain, chain[1:], strict=False)
+        links = pairwise(chain)
         reads = (
             number
             for user, made in links
