@@ -40,7 +40,8 @@ class ForwardRows(Pass):
       which are put together after the loop.
 
     That holds for layers that are written one after the other too: the gradient of rows `w[0]`, `w[1]`... is padded
-    with zeros, or written over zeros (in a loop that reads `w[i]`), that of `w[rows]` is added to zeros at these.
+    with zeros, or written over zeros (in a loop that reads `w[i]`), that of `w[rows]` is added to zeros at these. Rows
+    that are set, added to or scaled at constant indices (`w.at[1].set(w[0])`) are known too.
 
     Preconditions: `unroll-layers` ran.
 

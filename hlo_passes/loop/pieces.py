@@ -76,15 +76,13 @@ class Evaluator:
     """Finds the pieces of values, on demand, and makes the rows that are asked for.
 
     `transfer_functions.py` says what each operation does to rows. A new operation stands right before the operation of
-    which it computes a part, or before `anchor`. Old operations stay: the caller erases those without uses.
+    which it computes a part. Old operations stay: the caller erases those without uses.
 
     Args:
         given: the pieces of some values, whose defining operations are then not asked.
-        anchor: the operation before which all new ones stand; None: each before the one of which it is a part.
     """
 
-    def __init__(self, given: Mapping[ir.Value, Pieces] | None = None, anchor: ir.Operation | None = None) -> None:
-        self.anchor = anchor
+    def __init__(self, given: Mapping[ir.Value, Pieces] | None = None) -> None:
         self._known: dict[Along, Pieces | None] = {}
         for value, pieces in (given or {}).items():
             self._known[value, pieces.dimension] = pieces
@@ -193,10 +191,10 @@ class Evaluator:
     def make(self, value: ir.Value, start: int, size: int, before: ir.Operation, dimension: int = 0) -> ir.Value:
         """Make `size` rows of `value` from `start` on, as a value."""
         rows = self.rows(value, start, size, before, dimension)
-        return _made(rows, with_size(value.type, dimension, size), ir.InsertionPoint(self.anchor or before))
+        return _made(rows, with_size(value.type, dimension, size), ir.InsertionPoint(before))
 
     def _joined(self, pieces: Sequence[Piece], dimension: int, type_: ir.Type, before: ir.Operation) -> Rows:
-        ip = ir.InsertionPoint(self.anchor or before)
+        ip = ir.InsertionPoint(before)
         made = [_made(piece.rows, with_size(type_, dimension, piece.size), ip) for piece in pieces]
         size = sum(piece.size for piece in pieces)
         return Rows(concatenation(made, dimension, ip), dimension, 0, size)
@@ -237,7 +235,7 @@ class Evaluator:
         lifted = self._lifted(op, mapped, rows, part)
         if lifted is not None:
             return lifted
-        ip, operands = ir.InsertionPoint(self.anchor or op), list(op.operands)
+        ip, operands = ir.InsertionPoint(op), list(op.operands)
         for number, (operand, d) in along.items():
             operands[number] = _made(rows[number], with_size(operand.type, d, size), ip)
         return Rows(clone_as(op, operands, with_size(value.type, dimension, size), ip), dimension, 0, size)
@@ -265,7 +263,7 @@ class Evaluator:
         if sources == tuple(before):
             return part
         if (part.source, dimension, sources) not in self._whole:
-            ip, operands = ir.InsertionPoint(self.anchor or op), list(sources)
+            ip, operands = ir.InsertionPoint(op), list(sources)
             for number in rows.keys() - cut.keys():
                 operands[number] = resized(sources[number], resulting(before[number], d[number]), ip)
             made = clone_as(op, operands, resulting(part.source, part.dimension), ip)

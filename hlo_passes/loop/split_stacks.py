@@ -11,13 +11,22 @@ from jaxpp.hlo_passes.loop.pieces import Evaluator, Piece, Pieces
 from jaxpp.hlo_passes.loop.stack_reads import Homes, Read, StackReads
 from jaxpp.hlo_passes.loop.transfer_functions import Rows, is_by_rows, mapped
 from jaxpp.ir import attributes as at
-from jaxpp.ir.build import combine, erase_dead
-from jaxpp.ir.functions import body_of, main_of, nested, operations, reducer
+from jaxpp.ir import boundary
+from jaxpp.ir.build import clone, combine, erase_dead
+from jaxpp.ir.functions import (
+    body_of,
+    main_of,
+    nested,
+    operands_with_captures,
+    operations,
+    program_order,
+    reducer,
+)
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of
 from jaxpp.ir.train_loop import stored
-from jaxpp.ir.values import byte_size, defining_op, is_zero, origin
+from jaxpp.ir.values import byte_size, closure, defining_op, is_zero, origin
 
 _IDEMPOTENT = frozenset("stablehlo." + name for name in ("and", "maximum", "minimum", "or"))
 
@@ -124,6 +133,7 @@ class _StackSplitter:
         for op in self._ops[:-1]:
             if op == self._loop.op:
                 self._read_blocks()
+                self._put_together(op)
             elif len(op.results) and op.results[0] in self._read_before:
                 self._read_block(op, *self._read_before[op.results[0]])
             elif not any(result in self._homes for result in op.results) and not self._reduce(op):
@@ -240,21 +250,40 @@ class _StackSplitter:
             for read, is_whole in zip(stack.reads, stack.whole_blocks(), strict=True):
                 reads[read.op.results[0]] = (read, len(stack.homes), is_whole)
         all_whole = all(is_whole for _, _, is_whole in reads.values())
-        self._evaluator.anchor = None if all_whole else self._loop.op
         blocks, rows = dict[tuple[ir.Value, int], ir.Value](), dict[tuple[ir.Value, int, int], ir.Value]()
+        outside = dict[ir.Value, ir.Value]()
         for op in operations(self._loop.body)[:-1]:
             read, count, is_whole = reads.get(op.results[0], (None, 0, False)) if len(op.results) else (None, 0, False)
             if read is None:
                 continue
             (number, first), size, source = read.block(count), read.total // count, op.operands[0]
             if (source, number) not in blocks:
-                blocks[source, number] = self._evaluator.make(source, number * size, size, op)
+                before, value = (op, source) if all_whole else (self._loop.op, self._outside(source, outside))
+                blocks[source, number] = self._evaluator.make(value, number * size, size, before)
             block = blocks[source, number]
             key = (block, first, read.rows)
             if is_whole or key not in rows:
                 rows[key] = rows_of(block, 0, first, read.rows, ir.InsertionPoint(op if is_whole else self._loop.op))
             op.results[0].replace_all_uses_with(rows[key])
-        self._evaluator.anchor = None
+
+    def _outside(self, value: ir.Value, outside: dict[ir.Value, ir.Value]) -> ir.Value:
+        """Compute, in front of the loop, what is the same for all microbatches; `outside` has what stands there."""
+
+        def operands(each: ir.Value) -> list[ir.Value]:
+            op = defining_op(each)
+            return operands_with_captures(op) if op is not None and op.block == self._loop.body else []
+
+        makers = (defining_op(each) for each in closure([value], operands) if each not in outside)
+        ops = {op.results[0]: op for op in makers if op is not None and op.block == self._loop.body}
+        for op in sorted(ops.values(), key=program_order):
+            if boundary.is_barrier(op):
+                values = zip(op.results, op.operands, strict=True)
+                outside.update((result, outside.get(operand, operand)) for result, operand in values)
+                continue
+            copy = clone(op, outside, ir.InsertionPoint(self._loop.op))
+            if at.TASK in copy.attributes:
+                del copy.attributes[at.TASK]
+        return outside.get(value, value)
 
     def _reduce(self, op: ir.Operation) -> bool:
         """Reduce each block of a value by itself, and then the results of the blocks to one."""

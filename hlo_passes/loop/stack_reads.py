@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.loop.transfer_functions import is_by_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import body_of, terminator
+from jaxpp.ir.functions import body_of, operands_with_captures, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
@@ -171,10 +171,10 @@ class StackReads:
     def _follows(self, op: ir.Operation, number: int) -> ir.Value | None:
         """What `op`, before the loop or in it, computes row by row from its operand of this number."""
         if op.block == self._main:  # after the loop an argument may be used in any way
-            return op.results[0] if is_by_rows(op) and self._is_before(op) else None
+            return op.results[0] if is_by_rows(op, number) and self._is_before(op) else None
         if op.block == self._loop.body and boundary.is_barrier(op):
             return op.results[number]
-        is_known = op.block == self._loop.body and is_by_rows(op) and self._is_invariant(op)
+        is_known = op.block == self._loop.body and is_by_rows(op, number) and self._is_invariant(op)
         return op.results[0] if is_known else None
 
     def _is_invariant(self, op: ir.Operation) -> bool:
@@ -182,9 +182,9 @@ class StackReads:
 
         def operands(value: ir.Value) -> Iterable[ir.Value]:
             made = defining_op(value)
-            return made.operands if made is not None and made.block == self._loop.body else ()
+            return operands_with_captures(made) if made is not None and made.block == self._loop.body else ()
 
-        return closure(op.operands, operands).keys().isdisjoint(self._loop.body.arguments)
+        return closure(operands_with_captures(op), operands).keys().isdisjoint(self._loop.body.arguments)
 
     def _find_homes(self, found: Mapping[ir.Value, Sequence[Read]]) -> None:
         """Keep the stacks that can be cut into a block for each home of a stage that reads them."""

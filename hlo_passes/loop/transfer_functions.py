@@ -12,12 +12,13 @@ from jaxpp.ir import boundary
 from jaxpp.ir.build import combine
 from jaxpp.ir.constant_arrays import Constants, is_all_true
 from jaxpp.ir.counted import handed_on
-from jaxpp.ir.functions import reducer
-from jaxpp.ir.ops import is_elementwise, shape_of
-from jaxpp.ir.rows import clamped_bounds, concatenation, reshaped, rows_of, slice_bounds
+from jaxpp.ir.functions import body_of, reducer, terminator
+from jaxpp.ir.ops import COMMUTATIVE, is_elementwise, shape_of
+from jaxpp.ir.rows import clamped_bounds, concatenation, reshaped, rows_of, slice_bounds, with_size
 from jaxpp.ir.values import defining_op, is_zero
 
 _CONSTRAINT = "sdy.sharding_constraint"
+_EDGES = "edge_padding_low", "edge_padding_high", "interior_padding"
 
 
 class Rows(NamedTuple):
@@ -73,7 +74,8 @@ def transfer_function(value: ir.Value, dimension: int) -> Moved | Mapped | None:
     if op.name in _MOVES:
         found = _MOVES[op.name](op, value, dimension)
         if found is not None:
-            return found
+            parts = [(size, _unsliced(rows)) for size, rows in found.parts if size]
+            return Moved(parts, found.is_new) if parts else None
     return mapped(op, dimension)
 
 
@@ -94,12 +96,12 @@ def mapped(op: ir.Operation, dimension: int = 0) -> Mapped | None:
     return Mapped([None if number is None else (operand, number) for operand, number in pairs])
 
 
-def is_by_rows(op: ir.Operation) -> bool:
-    """Return whether `op` computes each of several equal blocks of rows from the same block of its first operand."""
+def is_by_rows(op: ir.Operation, number: int = 0) -> bool:
+    """Return whether `op` computes each of several equal blocks of rows from the same block of an operand."""
     if op.name == "stablehlo.reshape":
         return bool(shape_of(op.operands[0]) and shape_of(op.results[0]))
     along = mapped(op)
-    return along is not None and (is_elementwise(op) or along.operands == [(op.operands[0], 0)])
+    return along is not None and bool(along.operands) and along.operands[number] == (op.operands[number], 0)
 
 
 def _all(value: ir.Value, dimension: int) -> Rows:
@@ -110,12 +112,33 @@ def _same(value: ir.Value, dimension: int) -> Moved:
     return Moved([(shape_of(value)[dimension], _all(value, dimension))], is_new=False)
 
 
+def _unsliced(rows: Rows) -> Rows:
+    """Return rows of a slice as rows of what it is a slice of."""
+    while (op := defining_op(rows.source)) is not None and (bounds := slice_bounds(op)) is not None:
+        if cut_dimension(bounds, shape_of(op.operands[0])) not in (rows.dimension, None):
+            break
+        rows = Rows(op.operands[0], rows.dimension, bounds[rows.dimension][0] + rows.first, rows.size)
+    return rows
+
+
 def _slice(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
     bounds, whole = slice_bounds(op), op.operands[0]
-    if bounds is None or cut_dimension(bounds, shape_of(whole)) not in (dimension, None):
+    if bounds is None:
+        return _every(op, value, dimension)
+    if cut_dimension(bounds, shape_of(whole)) not in (dimension, None):
         return None
     first, size = bounds[dimension]
     return Moved([(size, Rows(whole, dimension, first, size))], is_new=False)
+
+
+def _every(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    """Handle a slice of every second row, or the like."""
+    starts, strides = at.integers(op, "start_indices"), at.integers(op, "strides")
+    sizes, whole = shape_of(value), op.operands[0]
+    if not strides or shape_of(whole) != [*with_size(value.type, dimension, shape_of(whole)[dimension]).shape]:
+        return None
+    first, step = starts[dimension], strides[dimension]
+    return Moved([(1, Rows(whole, dimension, first + step * k, 1)) for k in range(sizes[dimension])])
 
 
 def cut_dimension(bounds: Sequence[tuple[int, int]], shape: Sequence[int]) -> int | None:
@@ -131,16 +154,17 @@ def _concatenate(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | N
 
 
 def _pad(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Handle a value that is padded along this dimension only, and only on the outside."""
-    low, high, interior = (
-        at.integers(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-    )
-    others = [edge for d, edges in enumerate(zip(low, high, strict=True)) for edge in edges if d != dimension]
-    if any(others) or any(interior) or min(low[dimension], high[dimension]) < 0:
+    """Handle a value that is padded along this dimension only: outside, or between its rows."""
+    edges = list(zip(*(at.integers(op, name) for name in _EDGES), strict=True))
+    low, high, interior = edges.pop(dimension)
+    if any(map(any, edges)) or min(low, high) < 0:
         return None
     inside, fill = op.operands
-    before, after = (Rows(fill, 0, 0, size[dimension]) for size in (low, high))
-    parts = [before, _all(inside, dimension), after]
+    rows = [_all(inside, dimension)]
+    if interior:
+        size = shape_of(inside)[dimension]
+        rows = [each for k in range(size) for each in (Rows(fill, 0, 0, interior), Rows(inside, dimension, k, 1))][1:]
+    parts = [Rows(fill, 0, 0, low), *rows, Rows(fill, 0, 0, high)]
     return Moved([(rows.size, rows) for rows in parts if rows.size])
 
 
@@ -201,14 +225,17 @@ def _reverse(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
     if at.integers(op, "dimensions") != [dimension]:
         return None
     size = shape_of(value)[dimension]
-    return Moved([(1, Rows(op.operands[0], dimension, size - 1 - k, 1)) for k in range(size)], is_new=False)
+    return Moved([(1, Rows(op.operands[0], dimension, size - 1 - k, 1)) for k in range(size)])
 
 
 def _gather(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
     rows = None if dimension else gathered_rows(op)
     if not rows:
         return None
-    source, ip, each = op.operands[0], ir.InsertionPoint(op), len(rows) // shape_of(value)[0]
+    source, ip = op.operands[0], ir.InsertionPoint(op)
+    if len(rows) == 1:  # perhaps at an index of rank 0: then the first dimension is one of the row's own
+        return Moved([(shape_of(value)[0], Rows(source, 0, rows[0], 1))])
+    each = len(rows) // shape_of(value)[0]
     runs = _runs(dict(enumerate(rows)))
     if not any(place % each or size % each for place, _, size in runs):
         return Moved([(size // each, Rows(source, 0, first, size)) for _, first, size in runs])
@@ -223,55 +250,81 @@ def _gather(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 def gathered_rows(op: ir.Operation) -> list[int] | None:
     """Return the rows of its first operand that a gather takes, in order; None if it doesn't take whole rows."""
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    shape = shape_of(op.operands[0])
-    whole = [1, *shape[1:]] == at.integers(op, "slice_sizes")
-    if not whole or numbers.operand_batching_dims or numbers.start_indices_batching_dims:
+    if numbers.operand_batching_dims or numbers.start_indices_batching_dims or numbers.start_index_map != [0]:
         return None
-    if numbers.start_index_map != [0] or numbers.collapsed_slice_dims != [0]:
+    whole, *row = shape_of(op.operands[0])
+    count, *taken = at.integers(op, "slice_sizes")
+    if taken != row or numbers.collapsed_slice_dims not in ([], [0]):
         return None
-    rows = _indices(op.operands[1], numbers.index_vector_dim, op.results[0], numbers.offset_dims)
-    return None if rows is None else [min(max(row, 0), shape[0] - 1) for row in rows]  # as a gather clamps
+    firsts = _indices(op.operands[1], numbers.index_vector_dim, op.results[0], numbers.offset_dims)
+    if firsts is None:
+        return None
+    clamped = [min(max(first, 0), whole - count) for first in firsts]  # as a gather does
+    return [first + k for first in clamped for k in range(count)]
 
 
 def _scatter(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Rewrite rows that are added to zeros at constant indices as a sum of stacks, each of which has any row once."""
+    """Handle rows that are set, or combined with others, at constant indices."""
     rows = None if dimension else scattered_rows(op)
     if not rows:
         return None
-    zeros, _, update = op.operands
-    ip, stacks = ir.InsertionPoint(op), list[dict[int, int]]()
+    whole, _, update = op.operands
+    ip = ir.InsertionPoint(op)
+    flat = reshaped(update, with_size(value.type, 0, len(rows)), ip)
+    rounds = list[dict[int, int]]()  # each has any row once
     for number, row in enumerate(rows):
-        stack = next((each for each in stacks if row not in each), None)
-        if stack is None:
-            stacks.append(stack := {})
-        stack[row] = number
-    shape, element = shape_of(value), ir.RankedTensorType(value.type).element_type
-    flat = reshaped(update, ir.RankedTensorType.get([len(rows), *shape[1:]], element), ip)
-    ones: list[ir.Value] = []
-    for stack in stacks:
-        made, end = list[ir.Value](), 0
-        for place, first, size in [*_runs(dict(sorted(stack.items()))), (shape[0], 0, 0)]:
-            made += [rows_of(zeros, 0, end, place - end, ip)] if place > end else []
-            made += [rows_of(flat, 0, first, size, ip)] if size else []
-            end = place + size
-        ones.append(concatenation(made, 0, ip))
-    return Moved([(shape[0], _all(combine("stablehlo.add", ones, ip, op.location), 0))])
+        free = next((each for each in rounds if row not in each), None)
+        if free is None:
+            rounds.append(free := {})
+        free[row] = number
+    parts, operator = [_all(whole, 0)], reducer(op)
+    for numbers in rounds:
+        whole = _put_together(parts, ip)
+        parts = _replaced(whole, flat, numbers)
+        if operator is not None and not (operator == "stablehlo.add" and is_zero(whole)):
+            both = combine(operator, [whole, _put_together(parts, ip)], ip, op.location)
+            parts = _replaced(whole, both, {row: row for row in numbers})
+    return Moved([(each.size, each) for each in parts])
+
+
+def _put_together(parts: Sequence[Rows], ip: ir.InsertionPoint) -> ir.Value:
+    return concatenation([rows_of(each.source, 0, each.first, each.size, ip) for each in parts], 0, ip)
+
+
+def _replaced(whole: ir.Value, rows: ir.Value, numbers: dict[int, int]) -> list[Rows]:
+    """Return the parts of `whole`, some rows of which are others: by their number there, that among `rows`."""
+    parts, end = list[Rows](), 0
+    for place, first, size in [*_runs(dict(sorted(numbers.items()))), (shape_of(whole)[0], 0, 0)]:
+        parts += [Rows(whole, 0, end, place - end)] if place > end else []
+        parts += [Rows(rows, 0, first, size)] if size else []
+        end = place + size
+    return parts
 
 
 def scattered_rows(op: ir.Operation) -> list[int] | None:
-    """Return the index of each row that a scatter adds to zeros; None for any other scatter."""
-    if len(op.operands) != 3 or not is_zero(op.operands[0]):
+    """Return the index of each row that a scatter combines with others, or sets; None where it does anything else."""
+    if len(op.operands) != 3 or not (reducer(op) in COMMUTATIVE or _sets(op)):
         return None
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    if reducer(op) != "stablehlo.add" or numbers.input_batching_dims:
-        return None
-    if numbers.scattered_dims_to_operand_dims != [0] or numbers.inserted_window_dims != [0]:
+    if numbers.input_batching_dims or numbers.scattered_dims_to_operand_dims != [0]:
         return None
     shape, update = shape_of(op.results[0]), op.operands[2]
-    rows = _indices(op.operands[1], numbers.index_vector_dim, update, numbers.update_window_dims)
-    whole = shape_of(update)[-len(shape) + 1 :] == shape[1:] or len(shape) == 1
-    # What a scatter adds outside of the stack is dropped.
-    return rows if rows and whole and min(rows) >= 0 and max(rows) < shape[0] else None
+    firsts = _indices(op.operands[1], numbers.index_vector_dim, update, numbers.update_window_dims)
+    window = [shape_of(update)[dimension] for dimension in numbers.update_window_dims]
+    if firsts is None or numbers.inserted_window_dims not in ([], [0]):
+        return None
+    count, *taken = window if not numbers.inserted_window_dims else [1, *window]
+    rows, whole = [first + k for first in firsts for k in range(count)], taken == shape[1:]
+    # What a scatter writes outside of the stack is dropped; which of two rows it sets last is not said.
+    if not rows or not whole or min(rows) < 0 or max(rows) >= shape[0] or (_sets(op) and len({*rows}) < len(rows)):
+        return None
+    return rows
+
+
+def _sets(scatter: ir.Operation) -> bool:
+    """Return whether a scatter replaces what was there: its body returns the new element."""
+    body = body_of(scatter)
+    return [*terminator(body).operands] == [*body.arguments][1:]
 
 
 def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int]) -> list[int] | None:
@@ -328,8 +381,7 @@ def _product(op: ir.Operation, dimension: int) -> list[int | None] | None:
 
 def _pads(op: ir.Operation, dimension: int) -> list[int | None] | None:
     """Handle padding, or cutting, within each row."""
-    edges = [at.integers(op, name)[dimension] for name in ("edge_padding_low", "edge_padding_high", "interior_padding")]
-    return None if any(edges) else [dimension, None]
+    return None if any(at.integers(op, name)[dimension] for name in _EDGES) else [dimension, None]
 
 
 _MOVES: dict[str, Callable[[ir.Operation, ir.Value, int], Moved | None]] = {

@@ -40,6 +40,13 @@ def padded(stack: jax.Array, low: int) -> jax.Array:
     return lax.pad(stack[:2], jnp.float32(0), [(low, 2 - low, 0), (0, 0, 0)])
 
 
+def windows(stacks: Stacks, row: int) -> jax.Array:
+    """Two windows of two rows, where a gather clamps them."""
+    numbers = lax.GatherDimensionNumbers(offset_dims=(1, 2), collapsed_slice_dims=(), start_index_map=(0,))
+    found = lax.gather(stacks[-1], np.array([[row], [1]]), numbers, (2, WIDTH), mode="clip")
+    return found.reshape(ROWS, WIDTH)
+
+
 # Each makes another stack of the last ones.
 CHANGES: dict[str, st.SearchStrategy[Change]] = {
     "gather": rows().map(lambda where: lambda stacks: stacks[-1][where]),
@@ -50,6 +57,19 @@ CHANGES: dict[str, st.SearchStrategy[Change]] = {
     ),
     "take": rows().map(lambda where: lambda stacks: jnp.take(stacks[-1], where, axis=0)),
     "scatter": rows().map(lambda where: lambda stacks: scattered(stacks, where)),
+    "add at": rows().map(lambda where: lambda stacks: stacks[-1].at[where].add(stacks[0])),
+    "multiply at": rows(2).map(lambda where: lambda stacks: stacks[-1].at[where].multiply(stacks[0][:2])),
+    "set at": st.permutations(range(ROWS)).map(
+        lambda where: lambda stacks: stacks[-1].at[np.array(where[:2])].set(stacks[0][2:])
+    ),
+    "set one": st.integers(-ROWS, ROWS).map(lambda row: lambda stacks: stacks[-1].at[row].set(stacks[0][row])),
+    "set several": st.integers(0, 2).map(lambda row: lambda stacks: stacks[-1].at[row : row + 2].set(stacks[0][:2])),
+    "take one": st.integers(0, 3).map(
+        lambda row: lambda stacks: stacks[-1] + jnp.take(stacks[0], row, axis=0, mode="clip")
+    ),
+    "take several": st.integers(-1, 5).map(lambda row: lambda stacks: windows(stacks, row)),
+    "every second": st.just(lambda stacks: jnp.concatenate([stacks[-1][::2], stacks[0][1::2]])),
+    "between": st.just(lambda stacks: lax.pad(stacks[-1][:2], jnp.float32(0), [(1, 0, 1), (0, 0, 0)])),
     "pad": st.integers(0, 2).map(lambda low: lambda stacks: padded(stacks[-1], low)),
     "update": st.integers(-1, 3).map(
         lambda row: lambda stacks: lax.dynamic_update_slice(stacks[-1], stacks[0][:2], (row, 0))
