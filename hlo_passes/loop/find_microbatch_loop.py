@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants,
 from jaxpp.hlo_passes.loop.idle_stages import check_kept, check_work
 from jaxpp.hlo_passes.loop.marks import (
     check_marks,
+    check_one_pass,
     find_marks,
     marked_stages,
     number_marks,
@@ -101,6 +102,7 @@ class FindMicrobatchLoop(Pass):
         loop = drop_invariants(loop)
         split_barriers(marks)
         marks = reuse_recomputed_marks(loop, marks)
+        check_one_pass(marks, loop)
         count_from_zero(loop)
         length = _length(loop)
         schedule, text = self._schedule(module, loop, length, operations)
@@ -302,7 +304,8 @@ def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -
         raise PassError(
             f"found {len(found)} microbatch loops, expected one",
             location=found[1].location,
-            hint="one treduce (or one loop with stage marks) per step; put both losses into one",
+            hint="one treduce (or one loop with stage marks) per step: put both losses into one, or make a step of "
+            "each, and call one after the other (docs/recipes.md, 'Two passes')",
         )
     inner = next((op for op in nested(main) if at.LOOP in op.attributes), None)
     if inner is not None:

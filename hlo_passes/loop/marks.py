@@ -85,13 +85,13 @@ def stages_of(marks: Marks, loop: ir.Operation, count: int) -> list[int] | None:
     if found in (count - 1, count):
         return list(range(found))
     before = _marks_before(loop)
-    if before is None or len(set(before)) not in (count - 1, count):
+    if len(set(before)) not in (count - 1, count):
         return None
     return before + [count - 1] * (found - len(before))
 
 
-def _marks_before(loop: ir.Operation) -> list[int] | None:
-    """How many forward marks each forward mark has before it; None if one comes after a backward mark."""
+def _marks_before(loop: ir.Operation) -> list[int]:
+    """How many forward marks each forward mark has before it. Raises PassError if one comes after a backward mark."""
     ops = operations(loop_body(loop))
     known: dict[ir.Value, int] = {}
     found: list[int] = []
@@ -100,11 +100,18 @@ def _marks_before(loop: ir.Operation) -> list[int] | None:
         if boundary.is_mark(op):
             forward = boundary.read(op).phase == "forward"
             if forward and behind >= len(ops):
-                return None
+                raise marked_twice(op)
             found += [behind] * forward
             behind = behind + 1 if forward else len(ops)
         known.update((result, behind) for result in op.results)
     return found
+
+
+def check_one_pass(marks: Marks, loop: ir.Operation) -> None:
+    """Raise PassError for a forward mark that needs what a backward made: a schedule has one pass per microbatch."""
+    phases = [mark.phase for _, mark in marks]
+    if "backward" in phases and "forward" in phases[phases.index("backward") :]:
+        _marks_before(loop)
 
 
 def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
@@ -159,12 +166,13 @@ def _below(above: int, stages: Sequence[int], number: int) -> int | None:
 
 
 def marked_twice(again: ir.Operation) -> PassError:
-    """The error for a mark that JAX computes again."""
+    """The error for a mark behind a backward, or one that JAX computes again."""
     return PassError(
-        "a stage mark stands twice: inside jax.checkpoint, or in a second derivative",
+        "a stage mark stands behind the backward: in a second pass over a microbatch, in a second derivative, or "
+        "inside jax.checkpoint",
         location=again.location,
-        hint="put jax.checkpoint around what stands between two marks; differentiate over marks once, "
-        "with jax.grad or jax.vjp",
+        hint="run the first pass as a step of its own, and give its gradients to this step: docs/recipes.md, "
+        "'Two passes'; put jax.checkpoint around what stands between two marks",
     )
 
 

@@ -59,7 +59,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 // Two loops: one that treduce wrote, one with marks of its own. The second in this order is named.
 
 // CHECK: loop_invalid.mlir:[[# @LINE + 4]]:10: error: found 2 microbatch loops, expected one
-// CHECK-NEXT: one treduce (or one loop with stage marks) per step; put both losses into one
+// CHECK-NEXT: one treduce (or one loop with stage marks) per step: put both losses into one, or make a step of each, and call one after the other
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>

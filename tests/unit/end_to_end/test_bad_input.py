@@ -201,7 +201,8 @@ def test_code_that_is_in_no_file(file: str) -> None:
 
 ONE = (
     "found 2 microbatch loops, expected one\n"
-    "  one treduce (or one loop with stage marks) per step; put both losses into one"
+    "  one treduce (or one loop with stage marks) per step: put both losses into one, or make a step of each, and call "
+    "one after the other (docs/recipes.md, 'Two passes')"
 )
 
 

@@ -115,16 +115,48 @@ def test_forward_mode() -> None:
     check(step, (weights(3), batch(4)), make_mesh(3))
 
 
-def test_second_derivative() -> None:
-    def of_one(params: Any, microbatch: Any) -> Any:
-        value, slope = jax.value_and_grad(lambda x: loss(params, {**microbatch, "x": x}))(microbatch["x"])
-        return value + jnp.sum(slope**2)
+def penalized(params: Any, microbatch: Any) -> Any:
+    value, slope = jax.value_and_grad(lambda x: loss(params, {**microbatch, "x": x}))(microbatch["x"])
+    return value + jnp.sum(slope**2)
 
-    assert at(message(with_loss(of_one)), layers, "mark_stage_end") == (
-        "a stage mark stands twice: inside jax.checkpoint, or in a second derivative\n"
-        "  put jax.checkpoint around what stands between two marks; "
-        "differentiate over marks once, with jax.grad or jax.vjp"
+
+def sharpness_aware(params: Any, microbatch: Any) -> Any:
+    gradients = jax.grad(loss)(params, microbatch)
+    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in gradients))
+    return loss(
+        [w + 0.05 * jax.lax.stop_gradient(g / norm) for w, g in zip(params, gradients, strict=True)], microbatch
     )
+
+
+@pytest.mark.parametrize("of_one", [penalized, sharpness_aware])
+@pytest.mark.parametrize("schedule", ["1f1b", "hanayo"])  # which has as many stages as there are marks
+def test_a_forward_of_gradients(of_one: Any, schedule: str) -> None:
+    """docs/recipes.md has the way to write these."""
+    text = message(partial(sgd_step, schedule=schedule, loss=of_one))
+    assert at(text, layers, "mark_stage_end") == (
+        "a stage mark stands behind the backward: in a second pass over a microbatch, in a second derivative, or inside "
+        "jax.checkpoint\n"
+        "  run the first pass as a step of its own, and give its gradients to this step: docs/recipes.md, 'Two passes'; "
+        "put jax.checkpoint around what stands between two marks"
+    )
+
+
+def test_second_derivatives_along_a_vector() -> None:
+    """The tangents go through the stages with the values, and the gradients of both come back."""
+
+    def along(params: Any, microbatch: Any) -> Any:
+        value, change = jax.jvp(partial(loss, params), (microbatch,), (jax.tree.map(jnp.sin, microbatch),))
+        return value + change**2
+
+    def times_hessian(params: Any, batch: Any, schedule: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            return jax.jvp(lambda params: jax.grad(loss)(params, microbatch), (params,), (params,))
+
+        return jaxpp.treduce(of_one, batch, schedule=schedule, operation=jaxpp.Add)
+
+    for schedule in ("1f1b", "zb-h1"):
+        check(partial(sgd_step, schedule=schedule, loss=along), (weights(3), batch(4)), make_mesh(3))
+        check(partial(times_hessian, schedule=schedule), (weights(3), batch(4)), make_mesh(3))
 
 
 def test_two_models_one_after_the_other() -> None:
