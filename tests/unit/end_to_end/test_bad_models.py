@@ -134,10 +134,10 @@ def test_a_forward_of_gradients(of_one: Any, schedule: str) -> None:
     """docs/recipes.md has the way to write these."""
     text = message(partial(sgd_step, schedule=schedule, loss=of_one))
     assert at(text, layers, "mark_stage_end") == (
-        "a stage mark stands behind the backward: in a second pass over a microbatch, in a second derivative, or inside "
-        "jax.checkpoint\n"
-        "  run the first pass as a step of its own, and give its gradients to this step: docs/recipes.md, 'Two passes'; "
-        "put jax.checkpoint around what stands between two marks"
+        "a stage mark stands behind the backward: in a second pass over a microbatch, in a second derivative, or "
+        "inside jax.checkpoint\n"
+        "  run the first pass as a step of its own, and give its gradients to this step: docs/recipes.md, "
+        "'Two passes'; put jax.checkpoint around what stands between two marks"
     )
 
 
