@@ -17,7 +17,7 @@ from jaxpp.ray.arrays import Buffers, Made, RemoteArray, parts
 from jaxpp.ray.calls import ActorError
 from jaxpp.ray.pool import Pool
 from jaxpp.runtime import Event, Program
-from jaxpp.runtime.execution.arguments import Door
+from jaxpp.runtime.execution.arguments import Door, check_donated_once
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import current_frozen, frozen_tasks
 from jaxpp.runtime.execution.options import Options
@@ -117,13 +117,7 @@ class RemoteExecutable:
         """Raise for too few or too many arguments, and for one that is donated and given twice."""
         if len(arguments) != len(self.names):
             raise TypeError(f"expected {len(self.names)} arguments, found {len(arguments)}")
-        first: dict[int, int] = {}
-        for number, value in enumerate(arguments):
-            other = first.setdefault(id(value), number)
-            if other != number and isinstance(value, jax.Array | RemoteArray) and {other, number} & {*self._donated}:
-                raise ValueError(
-                    f"arguments `{self.names[other]}` and `{self.names[number]}` are one array, which is donated"
-                )
+        check_donated_once(arguments, self._donated, self.names.__getitem__)
 
 
 class _Entrance:

@@ -1,7 +1,7 @@
 """Takes in the arguments of a step: checks them, and places them on the meshes that use them."""
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from typing import Any
 
 import jax
@@ -109,6 +109,21 @@ class Door:
             raise ValueError(
                 f"argument `{self.name}` is {found.dtype.name}{list(found.shape)}; "
                 f"the program was compiled for {self.spec.dtype.name}{list(self.shape)}"
+            )
+
+
+def check_donated_once(arguments: Sequence[Any], donated: Container[int], name: Callable[[int], str]) -> None:
+    """Raises ValueError where an array that is donated is given twice.
+
+    name: what to call an argument.
+    """
+    first: dict[int, int] = {}
+    for number, value in enumerate(arguments):
+        other = first.setdefault(id(value), number)
+        if other != number and hasattr(value, "is_deleted") and (other in donated or number in donated):
+            raise ValueError(
+                f"arguments `{name(other)}` and `{name(number)}` are one array, which is donated: before the first "
+                "step, make one of them a copy, as by jax.tree.map(jnp.copy, tree)"
             )
 
 

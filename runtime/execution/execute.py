@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from jaxpp import _compat
 from jaxpp.ir.program import Constant, Program
-from jaxpp.runtime.execution.arguments import Door
+from jaxpp.runtime.execution.arguments import Door, check_donated_once
 from jaxpp.runtime.execution.compiling import Stats, compile_program, serialized, statistics
 from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks
 from jaxpp.runtime.execution.invalid_values import InvalidValues
@@ -209,6 +209,8 @@ class Executable:
         """Add to the error where it was raised, and tell the other processes."""
         if label:
             error.add_note(_where(label))
+        if "previously donated" in str(error) or "donate the same buffer" in str(error):
+            error.add_note("jaxpp: two arguments share one memory, and are donated: make one of them a copy (jnp.copy)")
         if self._links:
             self._links.fail(error)
 
@@ -217,7 +219,7 @@ class Executable:
         if len(arguments) != self._argument_count:
             raise TypeError(f"expected {self._argument_count} arguments, found {len(arguments)}")
         if self._donated and len({*map(id, arguments)}) != len(arguments):
-            self._check_donated_once(arguments)
+            check_donated_once(arguments, self._donated, self._name)
         registers = self._template.copy()
         if self._links:
             self._links.enter(left_out)
@@ -234,15 +236,6 @@ class Executable:
         for door, numbers in self._doors:
             for number in numbers:
                 invalid.look_at_argument(registers[number], door.name)
-
-    def _check_donated_once(self, arguments: Sequence[Any]) -> None:
-        first: dict[int, int] = {}
-        for number, value in enumerate(arguments):
-            other = first.setdefault(id(value), number)
-            if other != number and isinstance(value, jax.Array) and {other, number} & self._donated.keys():
-                raise ValueError(
-                    f"arguments `{self._name(other)}` and `{self._name(number)}` are one array, which is donated"
-                )
 
     def _leave(self, registers: list[Any], arguments: Sequence[Any]) -> list[jax.Array]:
         """Return the results, and delete the arrays of donated arguments."""

@@ -300,7 +300,8 @@ def test_donated_arrays_used_again() -> None:
         step(params, batch(4))
     assert str(caught.value) == "argument `params[0]` was donated to an earlier call: its array is deleted"
     with pytest.raises(
-        ValueError, match=r"^arguments `params\[0\]` and `params\[1\]` are one array, which is donated$"
+        ValueError,
+        match=r"^arguments `params\[0\]` and `params\[1\]` are one array, which is donated: .*make one of them a copy",
     ):
         step([new[0]] * 3, batch(4))
     assert_same(step(new, batch(4)), jax.jit(sgd_step)(jax.jit(sgd_step)(weights(3), batch(4))[0], batch(4)))

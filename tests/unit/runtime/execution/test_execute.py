@@ -80,6 +80,35 @@ def test_one_donated_array_twice_is_refused() -> None:
     assert not weight.is_deleted()
 
 
+def test_memory_that_two_arguments_share_is_named() -> None:
+    """XLA sees it; the arrays are two objects."""
+    text = module(
+        """func.func private @add(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf32>)
+            -> tensor<4xf32> attributes {jaxpp.kind = "after"} {
+          %0 = stablehlo.add %x, %y : tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }""",
+        """func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64, jax.buffer_donor = true},
+              %y: tensor<4xf32> {jaxpp.argument = 1 : i64}) -> (tensor<4xf32> {jaxpp.result = 0 : i64})
+            attributes {jaxpp.mesh = 0 : i64} {
+          %0 = call @add(%x, %y) {jaxpp.mesh = 0 : i64, jaxpp.last_use = array<i64: 0>}
+              : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }""",
+    )
+    executable = runtime.Executable(parse(text), submeshes(1))
+    x = jax.device_put(np.ones(4, "f4"), NamedSharding(submeshes(1)[0], PartitionSpec()))
+    shared = jax.make_array_from_single_device_arrays(
+        x.shape, x.sharding, [shard.data for shard in x.addressable_shards]
+    )
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        executable([x, shared])
+    assert (
+        "jaxpp: two arguments share one memory, and are donated: make one of them a copy (jnp.copy)"
+        in caught.value.__notes__
+    )
+
+
 def test_bad_arguments() -> None:
     pipeline = Pipeline(2, 2)
     executable = pipeline.executable()
