@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import types
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
@@ -20,7 +21,13 @@ from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.layered_step import LayeredStep
 from jaxpp.layers import Layers
-from jaxpp.lowering.arguments import StaticArguments, named_arguments, positional_names, resolve_static
+from jaxpp.lowering.arguments import (
+    StaticArguments,
+    check_argument_options,
+    named_arguments,
+    positional_names,
+    resolve_static,
+)
 from jaxpp.lowering.locations import is_ours
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
@@ -35,8 +42,8 @@ from jaxpp.planning.target import target_of
 from jaxpp.program import ScheduleLike
 from jaxpp.runtime.execution.options import Options, check_options
 from jaxpp.runtime.processes.fetch import Handle
-from jaxpp.schedules import Costs, Partition
-from jaxpp.schedules.given import AUTO
+from jaxpp.schedules import Costs, Partition, Schedule
+from jaxpp.schedules.given import AUTO, check_words, resolve
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.traced_call import check_outside
 from jaxpp.tuning import Tuning
@@ -131,14 +138,19 @@ def mpmd_jit_with_loop(
     """
     check_mesh(mpmd_mesh)
     check_options(compiler_options, mpmd_mesh.mpmd_dim)
-    options = {
-        "operations": read_operations(operations),
-        "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
-        "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", out_specs),
+    _check_schedule(schedule)
+    argument_options = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
         "donate_argnames": donate_argnames,
+    }
+    check_argument_options(argument_options)
+    options = {
+        "operations": read_operations(operations),
+        "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
+        "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", out_specs),
+        **argument_options,
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
@@ -209,6 +221,16 @@ def mpmd_jit_by_yield(
     )
     step.takes_cuts = False
     return step
+
+
+def _check_schedule(schedule: object) -> None:
+    """Refuse what is no schedule, also where the loop has one of its own."""
+    if isinstance(schedule, str):
+        check_words(schedule)
+    elif isinstance(schedule, type) or not (
+        schedule is None or hasattr(schedule, "build") or isinstance(schedule, MpmdFunction | Schedule | os.PathLike)
+    ):
+        resolve(schedule)  # raises
 
 
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
@@ -299,6 +321,8 @@ class MpmdFunction:
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         check_outside()
+        if not isinstance(self._fun, TrainLoop):  # it has no static arguments, and says so itself
+            _check_hashable(self._split(args, kwargs)[0], positional_names(self._fun))
         step = self._lower(*jax.tree.map(_described, plain((args, kwargs))))
         step.made = functools.partial(self._made_for, *self._keys(args, kwargs))
         return step

@@ -11,12 +11,12 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.fitting import Fitting, divided, program_peaks
 from jaxpp.hlo_passes import run_passes
-from jaxpp.hlo_passes.loop.delay_reductions import CHOICES
+from jaxpp.hlo_passes.once_per import CHOICES
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of
 from jaxpp.hlo_passes.stages.residuals import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import choices
-from jaxpp.ir.byte_counts import parse_bytes
+from jaxpp.ir.byte_counts import UNITS, parse_bytes
 from jaxpp.ir.errors import LimitError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import callee, functions
@@ -40,6 +40,8 @@ def limit_text(limit: Limit | np.integer | Sequence[int | np.integer], meshes: i
     if limit is None:
         return ""
     each: list[Any] = list(limit) if isinstance(limit, list | tuple) else [limit]
+    if wrong := next((one for one in each if isinstance(one, str) and not parse_bytes(one)), None):
+        raise TypeError(f"{name} is {wrong!r}, expected bytes per device, such as '70GiB'; units are {UNITS}")
     each = [(parse_bytes(one) or 0) if isinstance(one, str) else one for one in each]
     if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) and one > 0 for one in each):
         raise TypeError(

@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -26,6 +26,21 @@ class StaticArguments:
 
     nums: frozenset[int]
     names: frozenset[str]
+
+
+def check_argument_options(options: Mapping[str, Any]) -> None:
+    """Refuses what are no positions or names of arguments in `static_argnums`, `donate_argnames` and the like.
+
+    Raises:
+        TypeError: names the option.
+    """
+    for name, value in options.items():
+        kind, what = (int | np.integer, "position") if name.endswith("nums") else (str, "name")
+        entries = [value] if isinstance(value, kind) else value
+        is_row = isinstance(entries, Iterable) and not isinstance(entries, str | bytes)
+        if value is None or (is_row and all(isinstance(each, kind) for each in cast("Iterable[Any]", entries))):
+            continue
+        raise TypeError(f"{name} is {value!r}, expected the {what} of an argument, or a tuple of them")
 
 
 def resolve_static(

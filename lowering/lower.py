@@ -266,7 +266,7 @@ class _Request:
                 if other_devices(traced.jaxpr.jaxpr, placer.mesh):
                     return traced, None
                 return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms)
-            except ValueError:
+            except (ValueError, AssertionError):  # JAX asserts that there is a sharding at all
                 self._check_results(placer, args, kwargs)
                 raise
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.library import LIBRARY, make, options_of
+from jaxpp.schedules.library import LIBRARY, check_name, make, options_of
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -178,7 +178,7 @@ def _from_words(words: str, meshes: int | None, microbatches: int | None, option
     name = library_name(words)
     if match and match["name"] == AUTO:
         raise WordsError(_NOT_HERE if words == AUTO else f"{AUTO} has no options, found {words}: jaxpp.tune has some")
-    if name is None and (os.path.exists(words) or "." in words or os.sep in words):
+    if name is None and _is_file(words):
         return _read(words)
     if match is None:
         raise WordsError(f"expected a schedule such as gis or gis{{chunks=4 group=2}}, found {words[:80]!r}")
@@ -190,6 +190,16 @@ def _from_words(words: str, meshes: int | None, microbatches: int | None, option
     if name is not None and (meshes is None or microbatches is None):
         raise WordsError(f"{name} is a schedule of the library: it needs the numbers of meshes and microbatches")
     return make(match["name"], meshes=meshes or 0, microbatches=microbatches or 0, **values)
+
+
+def check_words(given: str) -> None:
+    """Raises ScheduleError for a text that is no grid, names no file, and no schedule of the library."""
+    if "\n" not in given and given != AUTO and library_name(given) is None and not _is_file(given):
+        check_name(match["name"] if (match := _NAME.fullmatch(given)) else given)
+
+
+def _is_file(words: str) -> bool:
+    return os.path.exists(words) or "." in words or os.sep in words
 
 
 def _read(path: str) -> Schedule:

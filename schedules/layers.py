@@ -98,7 +98,7 @@ def layers_of_stages(cuts: Iterable[int]) -> tuple[int, ...]:
     Raises:
         TypeError: it is something else.
     """
-    sizes = tuple(cuts) if isinstance(cast("object", cuts), Iterable) and not isinstance(cuts, str) else ("",)
+    sizes = tuple(cuts) if isinstance(cast("object", cuts), Iterable) and not isinstance(cuts, str | bytes) else ("",)
     if not all(isinstance(size, int | np.integer) and not isinstance(size, bool) for size in sizes):
         raise TypeError(f"cuts: expected the layers of each stage, such as [5, 5, 4, 2], found {cuts!r}")
     return tuple(map(int, sizes))

@@ -11,6 +11,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop import partial_sums
 from jaxpp.hlo_passes.loop.partial_sums import PartialSum, Stacker
 from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather, no_gather, no_scatter
+from jaxpp.hlo_passes.once_per import check_choice
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, carried_updates
 from jaxpp.ir.build import constant, remake, sharded, shardings
@@ -18,11 +19,6 @@ from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
 from jaxpp.ir.values import is_zero
-
-CHOICES = {
-    "gather_weights": ("microbatch", "chunk", "ahead", "step"),
-    "scatter_gradients": ("microbatch", "chunk", "step"),
-}
 
 
 @dataclass(frozen=True)
@@ -69,9 +65,8 @@ class DelayReductions(Pass):
     scatter_gradients: str = "microbatch"
 
     def __post_init__(self) -> None:
-        for name, value in (("gather_weights", self.gather_weights), ("scatter_gradients", self.scatter_gradients)):
-            if value not in CHOICES[name]:
-                raise ValueError(f"{name} is {value!r}, expected one of {', '.join(CHOICES[name])}")
+        check_choice("gather_weights", self.gather_weights)
+        check_choice("scatter_gradients", self.scatter_gradients)
 
     def run(self, module: ir.Module) -> None:
         """Delay the reductions of the loop of `module`. Raises PassError when there is no canonical loop."""

@@ -33,10 +33,18 @@ from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.ir.tensors import check_arrays
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.schedules.given import as_text, library_name, of_text
+from jaxpp.schedules.given import as_text, check_words, library_name, of_text
 
 _LARGE = 1 << 20
 """A schedule of more cells takes long to make."""
+
+
+def check_schedule_options(schedule: str, meshes: int) -> None:
+    """Raises ValueError for the name of a schedule that there is not, or a number of meshes that is none."""
+    if schedule:
+        check_words(schedule)
+    if meshes < 0:
+        raise ValueError(f"meshes is {meshes}, expected a number of meshes, or 0 for that of the module")
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ class FindMicrobatchLoop(Pass):
     operations: str = ""
 
     def __post_init__(self) -> None:
+        check_schedule_options(self.schedule, self.meshes)
         parse_operations(self.operations)
 
     def run(self, module: ir.Module) -> None:

@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, check_schedule_options
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, remake, replace
@@ -60,6 +60,9 @@ class SplitShardMaps(Pass):
     name: ClassVar[str] = "split-shard-maps"
     schedule: str = ""
     meshes: int = 0
+
+    def __post_init__(self) -> None:
+        check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
         """Split those of `@main`."""

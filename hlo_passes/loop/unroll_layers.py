@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints
-from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, check_schedule_options
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, replace
@@ -49,6 +49,9 @@ class UnrollLayers(Pass):
     name: ClassVar[str] = "unroll-layers"
     schedule: str = ""
     meshes: int = 0
+
+    def __post_init__(self) -> None:
+        check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
         """Unroll these loops of `module`. Raises PassError for a marked one that runs an unknown number of times."""

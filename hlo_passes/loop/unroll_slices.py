@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints
-from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_loop
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, check_schedule_options, find_loop
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.accumulators import ADD, INSERT, carried_updates
@@ -73,6 +73,9 @@ class UnrollSlices(Pass):
     name: ClassVar[str] = "unroll-slices"
     schedule: str = ""
     meshes: int = 0
+
+    def __post_init__(self) -> None:
+        check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
         """Unroll the loops of `module`. Raises PassError for a model that the slices of its schedule don't fit."""

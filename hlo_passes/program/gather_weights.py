@@ -7,6 +7,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.once_per import check_choice
 from jaxpp.hlo_passes.program.runs import find_runs, kind_of, tasks_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, create, functions, name_of, operations, set_results, terminator
@@ -55,6 +56,9 @@ class GatherWeights(Pass):
 
     name: ClassVar[str] = "gather-weights"
     gather_weights: str = "chunk"
+
+    def __post_init__(self) -> None:
+        check_choice("gather_weights", self.gather_weights)
 
     def run(self, module: ir.Module) -> None:
         """Let each run of `@main` gather what it uses."""

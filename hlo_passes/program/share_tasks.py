@@ -64,7 +64,7 @@ class ShareTasks(Pass):
         """The FLOPs on each device from which on tasks are divided; nan if `when` does not say it."""
         try:
             return _LEAST_FLOPS[self.when] if self.when in _LEAST_FLOPS else float(self.when)
-        except ValueError:
+        except (ValueError, TypeError):
             return math.nan
 
     def run(self, module: ir.Module) -> None:

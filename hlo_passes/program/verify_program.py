@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.byte_counts import parse_bytes
+from jaxpp.ir.byte_counts import UNITS, parse_bytes
 from jaxpp.ir.errors import LimitError, ProgramError
 from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions
 from jaxpp.ir.read_program import ProgramReader
@@ -65,7 +65,8 @@ class VerifyProgram(Pass):
         for name, text in (("memory_limit", self.memory_limit), ("host_memory_limit", self.host_memory_limit)):
             if not all(map(parse_bytes, text.split())):
                 raise ValueError(
-                    f"{name} is '{text}', expected bytes: a number above 0, such as 4096 or 70GiB, or one for each mesh"
+                    f"{name} is '{text}', expected bytes: a number above 0, such as 4096 or 70GiB, or one for each "
+                    f"mesh; units are {UNITS}"
                 )
 
     def run(self, module: ir.Module) -> None:

@@ -112,6 +112,8 @@ def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devi
     """
     kind, _, topology = str(name).partition(":")
     chip = CHIPS.get(kind.lower())
+    if chip is None and (meant := _topology_of(kind.lower())):
+        raise PlanError(f"target: {kind!r} is a slice of a cloud: name its topology, {meant!r}")
     if chip is None:
         close = get_close_matches(kind.lower(), CHIPS, 1)
         meant = f" (did you mean {close[0]!r}?)" if close else ""
@@ -123,6 +125,24 @@ def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devi
     if any(each is not None for each in wrong) or bool(topology) != (chip.platform == "tpu"):
         raise PlanError(f"target: {_usage(chip)}")
     return _target(chip, topology, nodes or 1, gpus or 8, devices or 8)
+
+
+_CORES = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1}
+"""How many the names of a cloud's slices count for each chip, as v5p-64 does."""
+
+
+def _topology_of(name: str) -> str:
+    """The name of the topology of a slice such as v5p-64; "" of another name."""
+    kind, _, count = name.partition("-")
+    if kind not in _CORES or not count.isdecimal() or len(count) > 6:
+        return ""
+    chips = int(count) // _CORES[kind]
+    dimensions, doublings = 3 if _CORES[kind] == 2 else 2, chips.bit_length() - 1
+    if chips < 1 or chips != 1 << doublings or chips * _CORES[kind] != int(count):
+        return ""
+    shares = [(doublings + number) // dimensions for number in range(dimensions)]
+    sizes = [1 << each for each in sorted(shares, key=lambda share: (share == 0, share))]
+    return f"{'v5e' if kind == 'v5litepod' else kind}:{'x'.join(map(str, sizes))}"
 
 
 def _usage(chip: Chip) -> str:

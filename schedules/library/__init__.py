@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, cast
@@ -75,6 +76,23 @@ _MOST_OF_AN_OPTION: Final = 1_000
 """The most that such an option may be: the time to make some schedules grows with its square."""
 
 
+_OTHER_NAMES: Final = {
+    **dict.fromkeys(("zerobubble", "zbh", "zb1"), "zb-h1"),
+    **dict.fromkeys(("zerobubblev", "zbvzerobubble"), "zb-v"),
+    "interleavedzerobubble": "interleaved-zb",
+    **dict.fromkeys(("pipedream", "pipedreamflush", "dapple", "onefoneb"), "1f1b"),
+    **dict.fromkeys(("loopedbreadthfirst", "breadthfirst", "bfs"), "looped-bfs"),
+    "filldrain": "gpipe",
+}
+"""What others call a schedule, in small letters and digits alone."""
+
+
+def check_name(name: object) -> None:
+    """Raises ScheduleError where the library has no such schedule."""
+    if not isinstance(name, str) or name not in LIBRARY:
+        raise ScheduleError(f"no schedule is named {name!r}{_nearest(str(name).lower())}{', '.join(LIBRARY)}")
+
+
 def names() -> tuple[str, ...]:
     """The names that `make` knows."""
     return tuple(LIBRARY)
@@ -100,8 +118,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     """
     if isinstance(cast("object", name), str) and name.partition("{")[0] in set(LIBRARY) - {name}:
         raise ScheduleError(f"make takes options as arguments, as slices=4; S.resolve reads a text such as {name!r}")
-    if not isinstance(cast("object", name), str) or name not in LIBRARY:
-        raise ScheduleError(f"no schedule is named {name!r}{_nearest(str(name).lower())}{', '.join(LIBRARY)}")
+    check_name(name)
     known = options_of(name)
     for option in options:
         if option not in known:
@@ -122,6 +139,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
 def _nearest(name: str) -> str:
     """What stands between a name that is unknown and the list of all: those that begin like it, or else the nearest."""
     found = [known for known in LIBRARY if name and known.startswith(name)][:3]
+    found = found or [*filter(None, [_OTHER_NAMES.get(re.sub("[^a-z0-9]", "", name))])]
     found = found or difflib.get_close_matches(name, LIBRARY, n=1)
     *others, last = map(repr, found or [""])
     return (

@@ -292,6 +292,61 @@ def test_argument_that_is_no_array(value: Any, found: str) -> None:
     assert text == f"argument batch['name'] is {found}"
 
 
+OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "gather_weights": (
+        {"gather_weights": "nonsense"},
+        ValueError,
+        "gather_weights is 'nonsense', expected one of microbatch, chunk, ahead, step",
+    ),
+    "scatter_gradients": (
+        {"scatter_gradients": "ahead"},
+        ValueError,
+        "scatter_gradients is 'ahead', expected one of microbatch, chunk, step",
+    ),
+    "share_tasks": (
+        {"share_tasks": ["always"]},
+        ValueError,
+        "share_tasks is ['always'], expected never, always, or a number of FLOPs such as 1e7",
+    ),
+    "cuts": ({"cuts": b"22"}, TypeError, "cuts: expected the layers of each stage, such as [5, 5, 4, 2], found b'22'"),
+    "static_argnums": (
+        {"static_argnums": "x"},
+        TypeError,
+        "static_argnums is 'x', expected the position of an argument, or a tuple of them",
+    ),
+    "donate_argnames": (
+        {"donate_argnames": [0]},
+        TypeError,
+        "donate_argnames is [0], expected the name of an argument, or a tuple of them",
+    ),
+    "a schedule beside that of the loop": (
+        {"schedule": "zero-bubble"},
+        jaxpp.ScheduleError,
+        "no schedule is named 'zero-bubble'; did you mean 'zb-h1'? There are gpipe, ",
+    ),
+    "a schedule that is none": (
+        {"schedule": 3},
+        TypeError,
+        "schedule: expected an object such as jaxpp.Std1F1B(4), a name, a file or a text, found int",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_that_there_are_not(name: str) -> None:
+    """They are refused where they are given, before the step is called."""
+    options, error, text = OPTIONS[name]
+    with pytest.raises(error) as caught:
+        jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(2), **options)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("shardings", [[], {}, ()])
+def test_shardings_of_no_result(shardings: Any) -> None:
+    text = message(partial(sgd_step, schedule=SCHEDULE), error=ValueError, out_shardings=shardings)
+    assert text.startswith("out_shardings do not fit what the function returns, ([*, *, *], *)")
+
+
 def test_donated_arrays_used_again() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(3), donate_argnums=0)
     params = weights(3)

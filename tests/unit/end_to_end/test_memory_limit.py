@@ -325,12 +325,17 @@ def test_it_is_counted_per_device() -> None:
         (
             "much",
             TypeError,
-            r"^memory_limit is 'much', expected bytes per device: a positive whole number, a text such as '70GiB', or "
-            r"a list of them$",
+            "^memory_limit is 'much', expected bytes per device, such as '70GiB'; units are B, KB, MB, GB, TB, KiB, "
+            "MiB, GiB or TiB$",
         ),
         ("1gb", TypeError, "memory_limit is '1gb', expected bytes per device"),
         ("0GB", TypeError, "memory_limit is '0GB', expected bytes per device"),
-        (["1GB", "-1GB"], TypeError, r"memory_limit is \['1GB', '-1GB'\], expected bytes per device"),
+        (
+            "20kB",
+            TypeError,
+            "memory_limit is '20kB', expected bytes per device, such as '70GiB'; units are B, KB, MB, ",
+        ),
+        (["1GB", "-1GB"], TypeError, "memory_limit is '-1GB', expected bytes per device"),
         (0, TypeError, "memory_limit is 0, expected bytes per device"),
         (True, TypeError, "memory_limit is True, expected bytes per device"),
         (0.9 * 80e9, TypeError, "memory_limit is 72000000000.0, expected bytes per device"),

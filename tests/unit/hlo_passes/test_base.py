@@ -1,8 +1,9 @@
 """What a pass is handed in a run, and what the proofs read themselves."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from jaxlib.mlir import ir
@@ -10,6 +11,11 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.base import Pass, Watch
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
+from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
+from jaxpp.hlo_passes.loop.unroll_slices import UnrollSlices
+from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
@@ -97,3 +103,26 @@ class _Adds(Watch):
 def test_an_observer_must_not_add_operations(module: ir.Module) -> None:
     with pytest.raises(RuntimeError, match="an observer changed the module: it gained or lost operations"):
         run_passes(module, (InsertTransfers(), PlanBuffers()), (_Adds(),))
+
+
+PASSES = [
+    (
+        GatherWeights,
+        {"gather_weights": "nonsense"},
+        "gather_weights is 'nonsense', expected one of microbatch, chunk, ",
+    ),
+    *[
+        (each, options, text)
+        for each in (FindMicrobatchLoop, UnrollLayers, UnrollSlices, SplitShardMaps)
+        for options, text in [
+            ({"schedule": "1f2b"}, "no schedule is named '1f2b'; did you mean '1f1b'? There are gpipe, "),
+            ({"meshes": -1}, "meshes is -1, expected a number of meshes, or 0 for that of the module"),
+        ]
+    ],
+]
+
+
+@pytest.mark.parametrize(("of", "options", "text"), PASSES)
+def test_options_of_passes_that_there_are_not(of: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(text)):
+        of(**options)

@@ -40,6 +40,10 @@ def test_meshes_of_two_sizes() -> None:
     [
         ("v5x:2x2", {}, r"^target: no chip 'v5x' is known \(did you mean 'v5p'\?\); there are v4, v5e, .*, cpu$"),
         ("", {}, r"^target: no chip '' is known; there are"),
+        ("v5p-64", {}, "^target: 'v5p-64' is a slice of a cloud: name its topology, 'v5p:2x4x4'$"),
+        ("v5p-8", {}, "^target: 'v5p-8' is a slice of a cloud: name its topology, 'v5p:2x2x1'$"),
+        ("v5litepod-8", {}, "^target: 'v5litepod-8' is a slice of a cloud: name its topology, 'v5e:2x4'$"),
+        ("v5p-65", {}, r"^target: no chip 'v5p-65' is known \(did you mean 'v5p'\?\)"),
         ("v5p", {}, r"^target: a TPU is named with its topology alone: target\('v5p:2x2x1'\)$"),
         ("v5p:4x4x4", {"gpus": 8}, r"^target: a TPU is named with its topology alone"),
         ("v5p:4x4x4", {"nodes": 2}, r"^target: a TPU is named with its topology alone"),
