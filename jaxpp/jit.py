@@ -8,13 +8,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import jax
-import numpy as np
 from jax.sharding import NamedSharding
 
 from jaxpp import traced_call
 from jaxpp._compat import is_traced, on_clear_caches, trace_context
 from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.auto_step import Auto
+from jaxpp.call_kinds import check_hashable, described_leaf, kind_of
 from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
@@ -41,7 +41,6 @@ from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import ScheduleLike
 from jaxpp.runtime.execution.options import Options, check_options
-from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.schedules import Costs, Partition, Schedule
 from jaxpp.schedules.given import AUTO, check_words, resolve
 from jaxpp.step import CompiledStep, LoweredStep
@@ -280,12 +279,12 @@ class MpmdFunction:
         static, leaves, tree = self._split(args, kwargs)
         if is_traced():
             return traced_call.bind(leaves, self.eval_shape(*args, **kwargs))
-        key = (tree, static, tuple(map(_kind, leaves)), trace_context())
+        key = (tree, static, tuple(map(kind_of, leaves)), trace_context())
         try:
             compiled = self._compiled.get(key)
         except TypeError:
             compiled = None
-            _check_hashable(static, positional_names(self._fun))
+            check_hashable(static, positional_names(self._fun))
         if compiled is None:
             if not self._mesh.is_present:
                 raise cannot_run(target_of(self._mesh.jax_mesh).name)
@@ -303,7 +302,7 @@ class MpmdFunction:
         """The shapes and dtypes of the results for these arguments, as of `jax.jit(fun)`; nothing is lowered."""
         names = ("static_argnums", "static_argnames")
         plain_step = jax.jit(self._fun, **{name: self._options[name] for name in names})
-        args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
+        args, kwargs = jax.tree.map(described_leaf, plain((args, kwargs)))
         with self._explained(args, kwargs):
             return plain_step.eval_shape(*args, **kwargs)
 
@@ -322,8 +321,8 @@ class MpmdFunction:
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         check_outside()
         if not isinstance(self._fun, TrainLoop):  # it has no static arguments, and says so itself
-            _check_hashable(self._split(args, kwargs)[0], positional_names(self._fun))
-        step = self._lower(*jax.tree.map(_described, plain((args, kwargs))))
+            check_hashable(self._split(args, kwargs)[0], positional_names(self._fun))
+        step = self._lower(*jax.tree.map(described_leaf, plain((args, kwargs))))
         step.made = functools.partial(self._made_for, *self._keys(args, kwargs))
         return step
 
@@ -347,8 +346,8 @@ class MpmdFunction:
         Raises TypeError for a static argument that is not hashable.
         """
         static, leaves, tree = self._split(args, kwargs)
-        key = (tree, static, tuple(map(_kind, leaves)), trace_context())
-        _check_hashable(static, positional_names(self._fun))
+        key = (tree, static, tuple(map(kind_of, leaves)), trace_context())
+        check_hashable(static, positional_names(self._fun))
         shardings = (getattr(leaf, "sharding", None) for leaf in leaves)
         return key, (key, tuple(each if isinstance(each, NamedSharding) else None for each in shardings))
 
@@ -448,7 +447,7 @@ class MpmdFunction:
             raise ValueError(
                 "a train_loop can't be measured: give the step that it runs, mpmd_jit_with_loop(step, mesh)"
             )
-        described = jax.tree.map(_described, plain(args))
+        described = jax.tree.map(described_leaf, plain(args))
         options = {**self._options, **options}
         if not donates:
             options |= {"donate_argnums": None, "donate_argnames": None}
@@ -481,37 +480,3 @@ _WITHOUT = {
     "costs": 'schedule="auto" measures them; leave them out',
 }
 """What a step that chooses its stages itself can't have."""
-
-
-def _check_hashable(static: Sequence[tuple[int | str, type, Any]], names: Sequence[str]) -> None:
-    """Refuse a static argument that is not hashable; `names` are those of the positional parameters."""
-    for name, kind, value in static:
-        try:
-            hash(value)
-        except TypeError as error:
-            if any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value)):
-                which = f"{name} (`{names[name]}`)" if isinstance(name, int) and name < len(names) else str(name)
-                raise TypeError(
-                    f"argument {which} holds arrays and cannot be static: take it out of static_argnums or "
-                    "static_argnames"
-                ) from None
-            raise TypeError(
-                f"static argument {name} is a {kind.__name__} that is not hashable ({error}); "
-                "give hashable values, such as tuples for lists"
-            ) from None
-
-
-def _kind(leaf: Any) -> Any:
-    """What two arguments must have in common to share a compiled step."""
-    try:
-        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
-    except AttributeError:
-        return type(leaf)
-
-
-def _described(leaf: Any) -> Any:
-    """A leaf as a step is lowered for it: of a handle its type and sharding."""
-    if not isinstance(leaf, Handle):
-        return leaf
-    weak = bool(getattr(leaf.aval, "weak_type", False))
-    return jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype, sharding=leaf.sharding, weak_type=weak)

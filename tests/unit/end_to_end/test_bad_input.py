@@ -306,7 +306,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "share_tasks": (
         {"share_tasks": ["always"]},
         ValueError,
-        "share_tasks is ['always'], expected never, always, or a number of FLOPs such as 1e7",
+        "share_tasks is ['always'], expected auto, never, always, or a number of FLOPs such as 1e7",
     ),
     "cuts": ({"cuts": b"22"}, TypeError, "cuts: expected the layers of each stage, such as [5, 5, 4, 2], found b'22'"),
     "static_argnums": (
@@ -344,7 +344,7 @@ def test_options_that_there_are_not(name: str) -> None:
 @pytest.mark.parametrize("shardings", [[], {}, ()])
 def test_shardings_of_no_result(shardings: Any) -> None:
     text = message(partial(sgd_step, schedule=SCHEDULE), error=ValueError, out_shardings=shardings)
-    assert text.startswith("out_shardings do not fit what the function returns, ([*, *, *], *)")
+    assert text.startswith("out_shardings do not fit what the function returns, (([*, *, *], *)); give")
 
 
 def test_donated_arrays_used_again() -> None:

@@ -333,7 +333,7 @@ def test_it_is_counted_per_device() -> None:
         (
             "20kB",
             TypeError,
-            "memory_limit is '20kB', expected bytes per device, such as '70GiB'; units are B, KB, MB, ",
+            "memory_limit is '20kB', expected bytes per device, such as '70GiB'; units are B, KB, ",
         ),
         (["1GB", "-1GB"], TypeError, "memory_limit is '-1GB', expected bytes per device"),
         (0, TypeError, "memory_limit is 0, expected bytes per device"),

@@ -109,7 +109,7 @@ PASSES = [
     (
         GatherWeights,
         {"gather_weights": "nonsense"},
-        "gather_weights is 'nonsense', expected one of microbatch, chunk, ",
+        "gather_weights is 'nonsense', expected one of microbatch, ",
     ),
     *[
         (each, options, text)

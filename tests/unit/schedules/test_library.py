@@ -65,7 +65,7 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
         (lambda: S.make("interleaved", meshes=1, microbatches=1), "'interleaved'; did you mean 'interleaved-1f1b' or "),
         (
             lambda: S.make("zero-bubble", meshes=1, microbatches=1),
-            "no schedule is named 'zero-bubble'; did you mean 'zb-h1'? ",
+            "'zero-bubble'; did you mean 'zb-h1'? ",
         ),
         (lambda: S.make("", meshes=1, microbatches=1), "no schedule is named '': there are gpipe, 1f1b, "),
         (lambda: S.make("GPipes", meshes=1, microbatches=1), "'GPipes'; did you mean 'gpipe'? There are gpipe, 1f1b,"),
