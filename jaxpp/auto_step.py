@@ -25,7 +25,7 @@ from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen
 from jaxpp.schedules import Costs, Schedule, ScheduleError
 from jaxpp.step import CompiledStep
-from jaxpp.tuning import Choice, Trial, Tuning
+from jaxpp.tuning import NOTHING_FASTER, Choice, Trial, Tuning
 from jaxpp.ways import Ways
 
 STEPS = 5
@@ -38,6 +38,8 @@ PLAUSIBLE = 0.75
 """A trial counts if it took at least this share of the time that the busiest mesh of the choice computes."""
 TRIALS = 3
 """A choice is tried at most so often until a trial counts."""
+USUAL_STEPS = (1 + STEPS) + 1 + 4 * 2 * (1 + STEPS)
+"""How many steps are run: of 1F1B, of the layers, and of four choices, each followed by 1F1B."""
 PATIENCE = 12
 """After so many steps of others the step that is tuned is taken to be gone."""
 
@@ -226,27 +228,36 @@ class AutoStep(CompiledStep):
     def _tune(self) -> Generator[RunStep]:
         """How each step of the tuning is run; what happens between two of them."""
         self._lead(self.ways.first)
+        self._say([f"tunes for about {USUAL_STEPS} steps, which are steps of the training: first {self._choice}"])
         yield self.executable
         time, before = (yield from self._timed()), self.places()
         if refused := self._refused(self._failed.get("layers") or self._error(lambda: self._layered.compiled)):
             self._failed["layers"] = f"layers are not measured: {refused}"
-            self._finish(Tuning((Trial(self._choice, time, time),), None, 0.0, failed=self._failures), before)
+            trial = Trial(self._choice, time, time)
+            self._say([trial.alone, self._failed["layers"]])
+            self._finish(Tuning((trial,), None, 0.0, failed=self._failures), before)
             return
         layers = yield from self._traced_layers()
         self._say([self.told_slow(mesh, speed) for mesh, speed in enumerate(layers.speeds) if speed < 1])
         first = replace(self._choice, costs=layers.costs.cut(self._choice.cuts))
         scale = time / first.report.makespan
         trials, again, undecided = [Trial(first, time, time)], time, list[str]()
+        self._say([trials[0].alone])
         found, bound = self._searched(layers)
         for choice in found:
             predicted = scale * choice.report.makespan
             best = min(trials, key=lambda trial: trial.time)
-            if predicted < (1 - GAIN) * best.time and self._try(choice):
+            if predicted >= (1 - GAIN) * best.time:
+                continue
+            if not self._try(choice):
+                self._say([self._failed[choice.key]])
+            else:
                 share, again, doubt = yield from self._compared(choice, first, again)
                 if doubt:
                     undecided.append(f"{choice}: {doubt}")
                 else:
                     trials.append(Trial(choice, predicted, time * share))
+                self._say([undecided[-1] if doubt else trials[-1].outcome])
                 self._keep(min(trials, key=lambda trial: trial.time).choice)
         self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=(*self._failures, *undecided)), before)
 
@@ -303,7 +314,8 @@ class AutoStep(CompiledStep):
         self._course = None
         self._auto.found(found)
         self._keep(self._choice)
-        self._say(str(found).splitlines())
+        nothing = [] if found.trials[1:] or found.failed else [NOTHING_FASTER]
+        self._say([*nothing, found.decision])
 
     def _say(self, lines: Sequence[str]) -> None:
         if self._speaks and not self._auto.is_quiet:

@@ -10,6 +10,8 @@ from jaxpp._system import write_file
 from jaxpp.schedules import Costs, Partition, Report, Schedule, ScheduleError
 from jaxpp.schedules.search.cuts import Cuts
 
+NOTHING_FASTER = "nothing that was looked for promises to be faster"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -72,6 +74,23 @@ class Trial:
     def time(self) -> float:
         """The measured time; the predicted one where nothing can be measured."""
         return self.predicted if self.measured is None else self.measured
+
+    @property
+    def alone(self) -> str:
+        """What it takes, and how busy its meshes are, in a line."""
+        verb = "takes" if self.measured is not None else "would take"
+        text = f"{self.choice}: {verb} {self.time:.4g} ms a step"
+        if self.choice.costs is None:
+            return text
+        report = self.choice.report
+        shares = (f"{busy / report.makespan:.0%}" for busy in report.busy_of_meshes)
+        return f"{text}, of which its meshes compute {', '.join(shares)}"
+
+    @property
+    def outcome(self) -> str:
+        """What it was to take, and what it took, in a line."""
+        measured = "" if self.measured is None else f", took {self.measured:.4g}"
+        return f"{self.choice}: should take {self.predicted:.4g} ms{measured}"
 
 
 @dataclass(frozen=True)
@@ -167,27 +186,16 @@ class Tuning:
 
     def __str__(self) -> str:
         """Three lines: what was there, what was tried, what is taken, and why."""
-        before, rest = self.before, self.trials[1:]
-        verb = "takes" if before.measured is not None else "would take"
-        first = f"{before.choice}: {verb} {before.time:.4g} ms a step"
-        if before.choice.costs is not None:
-            report = before.choice.report
-            shares = (f"{busy / report.makespan:.0%}" for busy in report.busy_of_meshes)
-            first += f", of which its meshes compute {', '.join(shares)}"
-        tried = "; ".join(dict.fromkeys([*map(_tried, rest), *self.failed]))  # several orders may read alike
-        nothing = "nothing that was looked for promises to be faster"
-        return "\n".join((first, tried or nothing, self._decision))
+        # Several orders may read alike.
+        tried = "; ".join(dict.fromkeys([*(trial.outcome for trial in self.trials[1:]), *self.failed]))
+        return "\n".join((self.before.alone, tried or NOTHING_FASTER, self.decision))
 
     @property
-    def _decision(self) -> str:
+    def decision(self) -> str:
+        """What is taken, and why, in a line."""
         if self.best is self.before:
             verb = "stays with" if all(trial.measured is None for trial in self.trials[1:]) else "goes back to"
             return f"{verb} {self.before.choice}"
         count, size = self.moved
         moved = f"; {count} arrays ({size / 1e6:.4g} MB) moved to other stages" if count else ""
         return f"takes {self.best.choice}: {self.speedup:.2f} times as fast{moved}"
-
-
-def _tried(trial: Trial) -> str:
-    measured = "" if trial.measured is None else f", took {trial.measured:.4g}"
-    return f"{trial.choice}: should take {trial.predicted:.4g} ms{measured}"

@@ -75,7 +75,10 @@ def test_it_takes_what_is_faster(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert (tuned.cuts, tuned.speedup, tuned.moved) == ((3, 1), 1.25, (1, 256))
     assert tuned.before.choice.cuts == (2, 2)
     _, trial = tuned.trials
-    first, second, third = said(capsys)
+    start, first, second, third = said(capsys)
+    assert start == (
+        "jaxpp: auto: tunes for about 55 steps, which are steps of the training: first 2, 2 layers in 1f1b"
+    )
     assert first == "jaxpp: auto: 2, 2 layers in 1f1b: takes 10 ms a step, of which its meshes compute 44%, 89%"
     assert second.startswith("jaxpp: auto: 3, 1 layers in an order of its own")
     assert second.endswith(" ms, took 8")
@@ -145,7 +148,7 @@ def test_a_trial_that_stays_undecided_is_not_kept(times: dict[tuple[int, ...], l
 def test_one_mesh_leaves_nothing_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
     function = jaxpp.mpmd_jit_with_loop(STEP, make_mesh(1))
     train(function, {(4,): 10.0})
-    assert said(capsys)[1:] == [
+    assert said(capsys)[2:] == [
         "jaxpp: auto: nothing that was looked for promises to be faster",
         "jaxpp: auto: stays with 4 layers in 1f1b",
     ]
@@ -472,7 +475,7 @@ def test_a_process_alone_that_is_not_the_first(capsys: pytest.CaptureFixture[str
     second.process_index.return_value = 1
     with mock.patch("jaxpp.auto_step.jax", second):
         train(function, FASTER)
-    assert len(said(capsys)) == 3
+    assert len(said(capsys)) == 4
 
 
 def test_some_of_several_processes_are_refused() -> None:
@@ -532,7 +535,7 @@ def test_layers_that_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> N
     with mock.patch.object(Ways, "overfull", over):
         _, places = train(function, FASTER)
     assert places == [[0, 0, 1, 1]]
-    first, second, third = said(capsys)
+    _, first, second, third = said(capsys)
     assert first == "jaxpp: auto: 2, 2 layers in 1f1b: takes 10 ms a step"
     assert second == "jaxpp: auto: layers are not measured: a device needs 10,000,000 bytes, and has 1,000,000"
     assert third == "jaxpp: auto: stays with 2, 2 layers in 1f1b"
