@@ -35,7 +35,6 @@ from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
-from jaxpp.hlo_passes.program.verify_origins import VerifyOrigins
 from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
@@ -127,7 +126,6 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
     MergeSlices: VerifyTasks(),  # the last pass of the phase
     ScatterGradients: VerifyUnrolled(),  # the last pass of the phase
     ShareFunctions: VerifyPlaced(),
-    VerifyProgram: VerifyOrigins(),
 }
 """What checks the promises of docs/ir.md that hold after a pass."""
 

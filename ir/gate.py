@@ -1,7 +1,8 @@
 """Checks a module that somebody else may have made: what jaxpp would leave out of account in silence is refused."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from types import UnionType
 
 from jaxlib.mlir import ir
 
@@ -9,6 +10,34 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.custom_calls import custom_calls
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import name_of, nested
+
+_NUMBERS = (
+    *(
+        at.STAGE,
+        at.MICROBATCH,
+        at.SLICE,
+        at.APART,
+        at.FUSED,
+        at.PART,
+        at.MESH,
+        at.ARGUMENT,
+        at.RESULT,
+        at.FEEDS,
+        at.LAYER,
+    ),
+    *(at.ROWS_SENT, at.ROWS_PADDED, at.PEAK_BYTES, at.PEAK_HOST_BYTES, at.PEAK_ACTIVATIONS, at.DEVICES),
+)
+_LISTS = (at.SLICES, at.STAGES, at.MICROBATCHES, at.LAST_USE, at.SUMS, at.BLOCKS, at.BLOCK)
+_FORMS: Mapping[str, tuple[str, type[ir.Attribute] | UnionType]] = {
+    **dict.fromkeys(_NUMBERS, ("a number", ir.IntegerAttr)),
+    **dict.fromkeys(_LISTS, ("array<i64: ...>", ir.DenseI64ArrayAttr)),
+    **dict.fromkeys((at.KIND, at.TASK), ("a string", ir.StringAttr)),
+    **dict.fromkeys((at.UNIT, at.GATHER, at.SCATTER), ("no value", ir.UnitAttr)),
+    **dict.fromkeys((at.OPERATIONS, at.ONCE_PER_STEP), ("a dictionary", ir.DictAttr)),
+    at.MESHES: ("a number or array<i64: ...>", ir.IntegerAttr | ir.DenseI64ArrayAttr),
+    at.MEMORY: ("a string", ir.StringAttr),
+}
+"""What each attribute is. Who reads one says which values it may have, and checks those that are not here."""
 
 _KEYS = {
     at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices"},
@@ -24,9 +53,12 @@ _FRONTEND = "mhlo.frontend_attributes"
 def check_module(module: ir.Module) -> None:
     """Raises PassError for an unknown attribute of jaxpp, and for a sharding that is not in Shardy's dialect."""
     for op in (module.operation, *nested(module.operation)):
-        for what, names in _names(op):
-            for name in names:
+        for what, entry in _entries(op):
+            for name in entry:
                 _check_name(op, what, name)
+                if name in _FORMS and not isinstance(entry[name], _FORMS[name][1]):
+                    message = f"{what} has {at.found(entry, name)}, expected {_FORMS[name][0]}"
+                    raise PassError(message, location=op.location)
         for name, known in _KEYS.items():
             _check_keys(op, name, known)
         frontend = op.attributes.get(_FRONTEND)
@@ -37,9 +69,9 @@ def check_module(module: ir.Module) -> None:
             raise _foreign(call, f"a sharding of GSPMD (custom call @{target})")
 
 
-def _names(op: ir.Operation) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yields whose attributes they are, as messages say it, and their names."""
-    yield f"a {op.name}", list(op.attributes)
+def _entries(op: ir.Operation) -> Iterator[tuple[str, ir.OpAttributeMap | Mapping[str, ir.Attribute]]]:
+    """Yields whose attributes they are, as messages say it, and these."""
+    yield f"a {op.name}", op.attributes
     if op.name == "func.func":
         for kind, table in (("argument", "arg_attrs"), ("result", "res_attrs")):
             for number, entry in enumerate(ir.ArrayAttr(op.attributes[table]) if table in op.attributes else ()):

@@ -254,6 +254,12 @@ class Line:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
         return self._values[min(self._forgotten)] if self._forgotten else None
 
+    def op_of(self, call: Call) -> ir.Operation:
+        """The operation of a call, which is none that reshards: those are no operations."""
+        ops = [step.op for step in self._steps if step.name == "func.call"]
+        calls = [each for each in self.sequence if isinstance(each, Call) and each.kind != "reshard"]
+        return next(op for op, each in zip(ops, calls, strict=True) if each is call)
+
     def end_of(self, name: str, channel: int) -> ir.Operation:
         """The send or receive of this mesh on a channel."""
         return next(step.op for step in self._steps if step.name == name and self._channel(step)[0] == channel)

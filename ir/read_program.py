@@ -15,6 +15,7 @@ from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import callee, calls_in, functions, recursive
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.moves import check_moves
+from jaxpp.ir.origins import OriginError, check_origins
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
 from jaxpp.ir.read_line import Line, Source, Tables
@@ -29,7 +30,8 @@ class ProgramReader:
     Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
 
     Raises ProgramError, with the location of what is wrong, unless every call fits its function, every receive has its
-    send, nothing is used after its last use, no mesh waits forever, and what leaves a mesh comes back as what it was.
+    send, nothing is used after its last use, no mesh waits forever, what leaves a mesh comes back as what it was, and
+    each task reads for each microbatch what it reads for the others.
 
     Attributes:
         program: the program; its functions have no bytecode.
@@ -62,6 +64,14 @@ class ProgramReader:
         if not _ends(self.program):
             self.check_order("pull")  # says who waits; to ask it always takes ten times as long
         check_moves(self.program, [move for line in self.lines for move in line.moves])
+        self._check_origins()
+
+    def _check_origins(self) -> None:
+        try:
+            check_origins(self.program, {name: op for name, (op, _) in self.sources.items()})
+        except OriginError as error:
+            location = self.lines[error.mesh].op_of(error.call).location
+            raise ProgramError(error.message, location=location) from None
 
     def check_order(self, transport: str) -> None:
         """Raise ProgramError where meshes wait for one another by the rules of this transport, or swap values."""

@@ -25,6 +25,10 @@ class VerifyProgram(Pass):
       rules of a transport (`jaxpp.ir.transports`): of `pull`, whose sends never wait, or of `nccl`, `device_put` and
       `pair`, where a send waits for its receive, and values are known by their order, not by a number.
     - Nothing is used after its last use, and nothing is forgotten: each value dies once or is returned.
+    - Each task reads, for each microbatch, what it reads for the others (`jaxpp.ir.origins`): the same result of the
+      same task of its own microbatch, sums and what is carried, or what comes from outside of the loop. A channel or
+      an operand of another microbatch is found though its type fits. What is wrong in the same way for all
+      microbatches is not, nor what is wrong outside of the loop: `--validate` finds that.
     - What an offload or an evict takes away comes back as what it was: with the reload or load of the same microbatch,
       each value in its place.
     - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.

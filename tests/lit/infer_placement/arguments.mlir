@@ -143,13 +143,13 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[W1:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 1>}, %[[X:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.feeds = -1 : i64, jaxpp.meshes = array<i64: 1>}, tensor<f32> {jaxpp.feeds = 3 : i64, jaxpp.meshes = array<i64: 1>}, tensor<f32> {jaxpp.feeds = "w0", jaxpp.meshes = array<i64: 1>})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.feeds = -1 : i64, jaxpp.meshes = array<i64: 1>}, tensor<f32> {jaxpp.feeds = 3 : i64, jaxpp.meshes = array<i64: 1>}, tensor<f32> {jaxpp.feeds = 9 : i64, jaxpp.meshes = array<i64: 1>})
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[W0]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[B1_0:.*]]:2 = call @backward_1(%[[W1]], %[[F0_0]]) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
 // CHECK-NEXT:    return %[[B1_0]]#0, %[[B1_0]]#0, %[[B1_0]]#0
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @main(%w0: tensor<f32>, %w1: tensor<f32>, %x: tensor<f32>)
-      -> (tensor<f32> {jaxpp.feeds = -1 : i64}, tensor<f32> {jaxpp.feeds = 3 : i64}, tensor<f32> {jaxpp.feeds = "w0"}) {
+      -> (tensor<f32> {jaxpp.feeds = -1 : i64}, tensor<f32> {jaxpp.feeds = 3 : i64}, tensor<f32> {jaxpp.feeds = 9 : i64}) {
     %1 = call @forward_0(%w0, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %2:2 = call @backward_1(%w1, %1) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64} : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
     return %2#0, %2#0, %2#0 : tensor<f32>, tensor<f32>, tensor<f32>

@@ -28,7 +28,7 @@ func.func private @f(%x: tensor<f32>) -> tensor<f32> {
 
 // A task of no stage.
 
-// CHECK: tasks_invalid.mlir:[[# @LINE + 13]]:12: error: the loop calls @f, which is no task: jaxpp.stage = "0"
+// CHECK: tasks_invalid.mlir:[[# @LINE + 13]]:12: error: the loop calls @f, which is no task: no jaxpp.stage
 // CHECK-NEXT: run outline-stages first
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
@@ -46,7 +46,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
     }
   return %0#1 : tensor<f32>
 }
-func.func private @f(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = "0"} {
+func.func private @f(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward"} {
   return %x : tensor<f32>
 }
 

@@ -49,7 +49,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // A mesh that is no number.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: jaxpp.mesh is "0", expected the number of a mesh
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: a func.func has jaxpp.mesh = "0", expected a number
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = "0"} {
     return %x : tensor<f32>
@@ -227,7 +227,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // A kind that is no name.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: @forward_0: jaxpp.kind is 0 : i64, expected a string
+// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: a func.func has jaxpp.kind = 0 : i64, expected a string
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
@@ -330,7 +330,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // Last uses of another form.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: jaxpp.last_use is 0 : i64, expected array<i64: ...>
+// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: a func.call has jaxpp.last_use = 0 : i64, expected array<i64: ...>
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.last_use = 0 : i64} : (tensor<f32>) -> tensor<f32>

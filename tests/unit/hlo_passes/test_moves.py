@@ -16,7 +16,6 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
-from jaxpp.hlo_passes.program.verify_origins import VerifyOrigins
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.read_program import ProgramReader
@@ -124,7 +123,7 @@ def results(text: str, runner: Runner) -> dict[int, list[tuple[int, Any]]]:
     """What the reference interpreter makes of a program. Raises ProgramError where the proofs do."""
     with make_context():
         module = ir.Module.parse(text)
-        run_passes(module, [VerifyProgram(), VerifyOrigins()])
+        run_passes(module, [VerifyProgram()])
         generator = np.random.default_rng(0)
         given = {
             number: runner.put(generator.normal(size=argument.spec.shape).astype(argument.spec.dtype))

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p verify-origins | filecheck %s
+// RUN: jaxpp-opt %s -p verify-program | filecheck %s
 
 // Mesh 1 adds up the tanh of what mesh 0 made of each microbatch and its number: nothing is said.
 

@@ -1,0 +1,256 @@
+"""Checks what the tasks of a program read: each microbatch what the others do, whatever channels it went by.
+
+A program does one microbatch many times over, so calls of one function for one stage must read in each place
+
+- the same result of the same task of their own microbatch, be it straight from there, from another mesh, or back from
+  the host or a peer;
+- or sums, of any microbatches, and what the microbatch before hands on;
+- or what comes from outside of the loop. Integers that are constants are equal, or go up or down by a constant from one
+  microbatch to the next; they may begin again, as they do in another step.
+
+So a value of another microbatch is found, though its type fits: a wrong channel, a wrong operand, a residual that came
+back in another's place. What is not found is a value that is wrong in the same way for all microbatches, in a place
+where none of them differs (two results of one task that are exchanged each time), and a value that comes from outside
+of the loop: nothing in the program says what they should be. `--validate` finds these, by their numbers.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir.accumulators import CONSTRAINT, UPDATES, updates
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.functions import body_of
+from jaxpp.ir.program import Call, Constant, Program, TaskName
+
+
+class Maker(NamedTuple):
+    """What makes a value for each microbatch: a task, the function that does it, and which of its results it is."""
+
+    kind: str
+    stage: int
+    slice: int
+    function: str
+    result: int
+
+
+_Value: TypeAlias = tuple[int, int] | int
+"""What a register has: what a task made for a microbatch, as (microbatch, number of its maker); or a number."""
+
+_Reads: TypeAlias = tuple[tuple[int, int] | None, ...]
+"""What a call reads, in each place: how many microbatches ahead of its own, and the maker; None for anything else."""
+
+_Reader: TypeAlias = tuple[int, Call]
+"""A call, and its mesh."""
+
+_WHOLE = {"input_grad": "backward", "weight_grad": "backward"}
+"""What a schedule may split for some microbatches, and for others not."""
+
+
+class OriginError(ProgramError):
+    """A call reads another value than those for other microbatches.
+
+    Attributes:
+        mesh: where the call is.
+        call: the call.
+    """
+
+    def __init__(self, message: str, mesh: int, call: Call) -> None:
+        self.mesh, self.call = mesh, call
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The calls of one function for the same stages and slices.
+
+    Attributes:
+        parts: for each operand the number of the task that it is for.
+        calls: by what they read.
+        numbers: by operand and microbatch the number that is read there, and the call.
+    """
+
+    function: str
+    parts: Sequence[int]
+    calls: dict[_Reads, list[_Reader]] = field(default_factory=dict)
+    numbers: dict[int, dict[int, tuple[int, _Reader]]] = field(default_factory=lambda: defaultdict(dict))
+
+    def read(self, reader: _Reader, microbatches: Sequence[int], values: Sequence[_Value | None]) -> None:
+        """Note what a call reads, of which each task is of a microbatch."""
+        if len(microbatches) == 1:
+            (own,) = microbatches
+            reads = tuple([(value[0] - own, value[1]) if type(value) is tuple else None for value in values])
+        else:
+            pairs = zip(self.parts, values, strict=True)
+            reads = tuple(
+                [(value[0] - microbatches[part], value[1]) if type(value) is tuple else None for part, value in pairs]
+            )
+        if None in reads:
+            for operand, value in enumerate(values):
+                if type(value) is int:
+                    self.numbers[operand][microbatches[self.parts[operand]]] = value, reader
+        if reads in self.calls:
+            self.calls[reads].append(reader)
+        else:
+            self.calls[reads] = [reader]
+
+    def strangers(self, makers: Sequence[Maker]) -> Iterator[tuple[int, _Reader, int | None]]:
+        """Yields each operand that a call reads otherwise than the others do, the call, and what was expected.
+
+        All is well where all read of their own microbatch, of one task; or all what the microbatch before handed on,
+        and the first one a value from outside. Where several functions do that task, each may have the value at another
+        place among its results. What was expected is a maker; None where all read of other microbatches.
+        """
+        for operand in range(len(self.parts)) if len(self.calls) > 1 else ():
+            counts = Counter[tuple[int, int] | None]()
+            for reads, readers in self.calls.items():
+                counts[reads[operand]] += len(readers)
+            own = [origin[1] for origin in counts if origin is not None and not origin[0]]
+            one_each = len(own) == len(counts) == len({makers[maker].function for maker in own})
+            if one_each and len({makers[maker][:3] for maker in own}) == 1:
+                continue
+            usual = max(own, key=lambda maker: counts[0, maker], default=None)
+            expected = [(0, usual)] if own else [origin for origin in counts if origin is None or origin[0] == -1]
+            odd = min(counts.keys() - expected, key=counts.__getitem__, default=None)
+            if counts.keys() - expected:
+                yield operand, next(each[0] for reads, each in self.calls.items() if reads[operand] == odd), usual
+
+
+def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]) -> None:
+    """Raises OriginError at a call that reads another value than those for other microbatches.
+
+    functions: those of the program, by name; None for one that reshards.
+    """
+    values, makers = _values(program)
+    groups = _groups(program, values)
+    for group in groups:
+        for operand, (mesh, call), usual in group.strangers(makers):
+            function = functions[group.function]
+            if function is None or not _is_sum(function, operand):
+                task = call.tasks[group.parts[operand]]
+                found = _described(values[mesh][call.operands[operand]], makers)
+                if usual is None:
+                    expected = f"one of microbatch {task.microbatch}, or what the microbatch before hands on"
+                else:
+                    expected = f"{_described((task.microbatch, usual), makers)}, as for other microbatches"
+                raise OriginError(f"the {task} reads {found}, expected {expected}", mesh, call)
+    _check_numbers(groups, makers)
+
+
+def _units(call: Call) -> tuple[tuple[object, ...], Sequence[int]]:
+    """What a call does but for the microbatches of its tasks; and these, none where it is no task."""
+    if call.stage is not None and call.microbatch is not None:
+        return (call.function, call.stage, call.slice), (call.microbatch,)
+    stages = [(task.stage, task.slice) for task in call.fused]
+    return (call.function, *stages), [task.microbatch for task in call.fused]
+
+
+def _values(program: Program) -> tuple[Sequence[Sequence[_Value | None]], Sequence[Maker]]:
+    """What the registers of each mesh have, and all makers; what was copied, resharded or sent is what it was."""
+    values = [list[_Value | None]([None]) * len(registers) for registers in program.registers]
+    copied = {(hop.target, hop.result): (hop.source, hop.operand) for hop in program.hops.values()}
+    copies = {name: function.is_copy or function.kind == "reshard" for name, function in program.functions.items()}
+    makers, makes = list[Maker](), dict[tuple[object, ...], Sequence[tuple[int, int, int]]]()
+    for mesh, sequence in enumerate(program.sequences):
+        here = values[mesh]
+        for step in sequence:
+            if isinstance(step, Constant):
+                if not step.value.shape and step.value.dtype.kind in "iu":
+                    here[step.result] = int(step.value)
+            elif not isinstance(step, Call):
+                continue
+            elif copies[step.function]:
+                pairs = zip(step.results, step.operands, strict=True)
+                copied.update(((mesh, result), (mesh, operand)) for result, operand in pairs)
+            else:
+                key, microbatches = _units(step)
+                if key not in makes:
+                    makes[key] = _makers(program, step, makers)
+                results = step.results
+                for number, part, maker in makes[key]:
+                    here[results[number]] = microbatches[part], maker
+    for (mesh, register), source in copied.items():
+        while source in copied:
+            source = copied[source]
+        values[mesh][register] = values[source[0]][source[1]]
+    return values, makers
+
+
+def _makers(program: Program, call: Call, makers: list[Maker]) -> Sequence[tuple[int, int, int]]:
+    """Adds what makes the results of a call to `makers`; returns (result, number of its task, number of its maker)."""
+    function, tasks = program.functions[call.function], call.tasks
+    parts = function.result_parts or [0] * len(call.results)
+    found = list[tuple[int, int, int]]()
+    for number, part in enumerate(parts) if tasks else ():
+        if number not in function.gathered:
+            kind, stage, _, piece = tasks[part]
+            found.append((number, part, len(makers)))
+            makers.append(Maker(_WHOLE.get(kind, kind), stage, piece, call.function, number))
+    return found
+
+
+def _groups(program: Program, values: Sequence[Sequence[_Value | None]]) -> Sequence[_Group]:
+    """What all tasks read."""
+    calls = [(mesh, step) for mesh, line in enumerate(program.sequences) for step in line if isinstance(step, Call)]
+    remade = [call for _, call in calls if "recompute" in call.kind]
+    again = {task[1:] for call in remade for task in call.tasks if task.kind == "recompute"}
+    groups = dict[object, _Group]()
+    for reader in calls:
+        mesh, call = reader
+        key, microbatches = _units(call)
+        if not microbatches:
+            continue
+        if again:  # what is computed again is read from there
+            key = (*key, *[task[1:] in again for task in call.tasks])
+        group = groups.get(key)
+        if group is None:
+            parts = program.functions[call.function].argument_parts or [0] * len(call.operands)
+            group = groups[key] = _Group(call.function, parts)
+        here = values[mesh]
+        group.read(reader, microbatches, [here[register] for register in call.operands])
+    return list(groups.values())
+
+
+def _check_numbers(groups: Sequence[_Group], makers: Sequence[Maker]) -> None:
+    """Raises OriginError at the first number that is out of line.
+
+    The rate of a place is that from most microbatches to the next. Where none is that of more than half (two of three
+    numbers have changed places, say) it is the rate of most places. By it each number says what that of microbatch 0
+    would be: always the same, or less and less as steps begin again.
+    """
+    places = [(group.parts[operand], line) for group in groups for operand, line in group.numbers.items()]
+    lines = [
+        (part, [(microbatch, *line[microbatch]) for microbatch in sorted(line)])
+        for part, line in places
+        if len({number for number, _ in line.values()}) > 1
+    ]
+    rates = [Counter((y[1] - x[1]) / (y[0] - x[0]) for x, y in pairwise(line)) for _, line in lines]
+    usual = sum(rates, Counter[float]())
+    for (part, line), own in zip(lines, rates, strict=True):
+        rate, _ = (own if 2 * max(own.values()) > own.total() else usual).most_common(1)[0]
+        starts = [number - rate * microbatch for microbatch, number, _ in line]
+        if starts != sorted(starts, reverse=rate > 0):
+            start, _ = Counter(starts).most_common(1)[0]
+            _, number, (mesh, call) = next(each for each, found in zip(line, starts, strict=True) if found != start)
+            task = call.tasks[part]
+            expected = f"{start + rate * task.microbatch:g}, as the numbers for other microbatches say"
+            raise OriginError(f"the {task} reads {_described(number, makers)}, expected {expected}", mesh, call)
+
+
+def _is_sum(function: ir.Operation, position: int) -> bool:
+    """Whether the function does nothing with an argument but add to it, or write into it, and return that."""
+    found = updates(body_of(function), position, (*UPDATES, CONSTRAINT))
+    return found is not None and any(use.owner.operation.name != CONSTRAINT for use in found.uses)
+
+
+def _described(value: _Value | None, makers: Sequence[Maker]) -> str:
+    if isinstance(value, int):
+        return f"the number {value}"
+    if value is None:
+        return "a value from outside of the loop"
+    kind, stage, part, _, result = makers[value[1]]
+    return f"value {result} of the {TaskName(kind, stage, value[0], part)}"
