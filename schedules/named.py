@@ -142,8 +142,15 @@ class Eager1F1B(LibrarySchedule, published="eager-1f1b"):
     """1F1B with twice as many forwards ahead (see `eager_one_f_one_b`)."""
 
 
+@dataclass(frozen=True)
 class ZeroBubble(LibrarySchedule, published="zb-h1"):
-    """ZB-H1: the backward split in two, in the memory of 1F1B (see `zb_h1`)."""
+    """ZB-H1: the backward split in two, in the memory of 1F1B without `jax.checkpoint` (see `zb_h1`).
+
+    Attributes:
+        waiting: the most weight gradients that a mesh delays; None: as many as there are meshes before it.
+    """
+
+    waiting: int | None = None
 
 
 class ZeroBubbleH2(LibrarySchedule, published="zb-h2"):
@@ -301,7 +308,7 @@ class Hanayo(_Waves, published="hanayo"):
 
 
 class ZeroBubbleV(_VShaped, published="zb-v"):
-    """ZB-V: no bubble in the memory of 1F1B (see `zb_v`)."""
+    """ZB-V: no bubble in the memory of 1F1B without `jax.checkpoint` (see `zb_v`)."""
 
 
 class STP(_VShaped, published="stp"):

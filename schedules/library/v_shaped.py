@@ -12,7 +12,7 @@ from jaxpp.schedules.task import Placement
 
 
 def zb_v(meshes: int, microbatches: int) -> Schedule:
-    """No bubble in 1F1B's memory, where all tasks take equally long (ZB-V, arXiv 2401.10241).
+    """No bubble in 1F1B's memory without jax.checkpoint, where all tasks take equally long (ZB-V, arXiv 2401.10241).
 
     With at least 2p microbatches and T_F = T_B = T_W the longest stage is mT, and each mesh keeps p activations.
 

@@ -22,12 +22,22 @@ from jaxpp.schedules.task import Placement, Task
 _RANKS: Final = {"forward": 0, "input_grad": 1, "weight_grad": 2}
 
 
-def zb_h1(meshes: int, microbatches: int, placement: Placement | None = None, costs: Costs | None = None) -> Schedule:
-    """1F1B's memory, a third of its bubble (Zero Bubble, arXiv 2401.10241).
+def zb_h1(
+    meshes: int,
+    microbatches: int,
+    placement: Placement | None = None,
+    costs: Costs | None = None,
+    waiting: int | None = None,
+) -> Schedule:
+    """1F1B's memory without jax.checkpoint, a third of its bubble (Zero Bubble, arXiv 2401.10241).
 
     The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations.
     With more than p microbatches it takes mT + (p - 1)(F + B - W + 4c), where W is at most F and B, and 2c at most
     W.
+
+    What waits for a weight gradient is whole, also under `jax.checkpoint`, as the input gradient has computed it again. A
+    mesh that delays k weight gradients keeps k + 1 times as much. No mesh delays more than `waiting`: with `waiting=0`
+    each weight gradient follows its input gradient, and where F, B and W are equal the bubble is two thirds of 1F1B's.
 
     On another placement a mesh takes, whenever it is free, the oldest forward of a stage that has less than its share
     in flight, as in 1F1B, else the oldest input gradient, else the oldest weight gradient. It owes weight gradients
@@ -42,16 +52,18 @@ def zb_h1(meshes: int, microbatches: int, placement: Placement | None = None, co
         microbatches: at least 1.
         placement: any other placement, such as one of stages that are a graph.
         costs: times that the order on another placement is for.
+        waiting: the most weight gradients that a mesh delays.
 
     Raises:
         ScheduleError: a count is below 1, the placement does not fit, or the costs are for other stages.
     """
     placement = placed("zb-h1", meshes, 1, placement)
+    most = meshes if waiting is None else whole_number(waiting, "waiting", least=0)
     if placement == Placement.linear(meshes):
-        return _delayed("zb-h1", placement, microbatches, 1)
+        return _delayed("zb-h1", placement, microbatches, 1, most)
     guesses = [costs] if costs else [Costs(), _equal_meshes(placement)]
     one = one_f_one_b(meshes, microbatches, placement=placement)
-    orders = [split_backward(one), *(_owing(placement, microbatches, guess) for guess in guesses)]
+    orders = [split_backward(one), *(_owing(placement, microbatches, guess, waiting) for guess in guesses)]
     times = [simulate(one, guess).makespan for guess in guesses]
 
     def ratios(made: Schedule) -> list[float]:
@@ -82,13 +94,13 @@ def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) ->
     """
     placement = placed("zb-h2", meshes, 1, placement)
     if placement == Placement.linear(meshes):
-        return _delayed("zb-h2", placement, microbatches, 2)
+        return _delayed("zb-h2", placement, microbatches, 2, 2 * meshes)
     shares = [2 * height - 1 for height in placement.heights]
     return by_priority("zb-h2", placement, microbatches, _rank, tasks=_RANKS, limit=shares.__getitem__)
 
 
 def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
-    """What the automatic scheduler finds with the memory of 1F1B (Zero Bubble, arXiv 2401.10241).
+    """What the automatic scheduler finds with 1F1B's memory without jax.checkpoint (Zero Bubble, arXiv 2401.10241).
 
     An input gradient gives back half of an activation, the weight gradient the other half.
 
@@ -122,15 +134,19 @@ def _rank(task: Task) -> tuple[int, int]:
     return _RANKS[task.kind], task.microbatch
 
 
-def _owing(placement: Placement, microbatches: int, costs: Costs) -> Schedule:
-    """Weight gradients wait until a mesh keeps as many activations as the one that keeps most in 1F1B."""
+def _owing(placement: Placement, microbatches: int, costs: Costs, waiting: int | None) -> Schedule:
+    """Weight gradients wait until a mesh keeps as many activations as the one that keeps most in 1F1B.
+
+    No more of them wait for each stage than `waiting`.
+    """
     heights = placement.heights
     stages_of = [placement.stages_of(mesh) for mesh in range(placement.meshes)]
     shares = [sum(heights[stage] for stage in stages) for stages in stages_of]
 
     def limit(stage: int) -> int:
         mesh = placement[stage]
-        return heights[stage] + (max(shares) - shares[mesh]) // len(stages_of[mesh])
+        spare = (max(shares) - shares[mesh]) // len(stages_of[mesh])
+        return heights[stage] + (spare if waiting is None else min(spare, waiting))
 
     return by_priority(
         "zb-h1", placement, microbatches, _rank, tasks=_RANKS, limit=limit, in_flight=heights.__getitem__, costs=costs
@@ -143,11 +159,14 @@ def _equal_meshes(placement: Placement) -> Costs:
     return Costs(forward=times, input_grad=times, weight_grad=times)
 
 
-def _delayed(name: str, placement: Placement, microbatches: int, ahead: int) -> Schedule:
-    """For each mesh behind it a mesh runs `ahead` forwards ahead, for each before it owes as many weight gradients."""
+def _delayed(name: str, placement: Placement, microbatches: int, ahead: int, most: int) -> Schedule:
+    """For each mesh behind it a mesh runs `ahead` forwards ahead, for each before it owes as many weight gradients.
+
+    No mesh owes more than `most`.
+    """
     plan = Plan(name, placement, microbatches)
     for i, mesh in enumerate(plan):
-        mesh.warm_up(F(i) * ahead * (placement.meshes - 1 - i), (F(i) + I(i)) * ahead * i)
+        mesh.warm_up(F(i) * ahead * (placement.meshes - 1 - i), (F(i) + I(i)) * min(ahead * i, most))
         mesh.repeat(F(i) + I(i) + W(i))
     return plan.draft()
 

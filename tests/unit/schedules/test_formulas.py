@@ -98,6 +98,24 @@ def test_zb_h1_and_zb_h2(p: int, more: int, f: float, b: float, w: float, c: flo
 
 
 @formula
+@given(meshes, few, st.integers(0, 8))
+def test_zb_h1_with_few_weight_gradients_waiting(p: int, m: int, waiting: int) -> None:
+    """Each mesh delays as many as it may, and the bubble goes from two thirds of that of 1F1B to one third."""
+    schedule = S.make("zb-h1", meshes=p, microbatches=m, waiting=waiting)
+    for stage, order in enumerate(schedule.orders):
+        owed, most = 0, 0
+        for task in order:
+            owed += (task.kind == "input_grad") - (task.kind == "weight_grad")
+            most = max(most, owed)
+        assert most == min(m, 1 + min(stage, waiting))
+    delays = [run("zb-h1", p, m, waiting=number).makespan for number in (0, waiting, p)]
+    assert delays == sorted(delays, reverse=True)
+    assert delays[-1] == run("zb-h1", p, m).makespan
+    if m >= p:
+        assert delays[0] == near(3 * m + 2 * (p - 1))
+
+
+@formula
 @given(meshes, few)
 def test_zb_v(p: int, more: int) -> None:
     m = 2 * p + more - 1

@@ -96,6 +96,10 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
             lambda: S.make("gis", meshes=4, microbatches=8, group=1),
             "gis: group must be from 2 to 4 for 4 meshes, found 1",
         ),
+        (
+            lambda: S.make("zb-h1", meshes=4, microbatches=7, waiting=-1),
+            "waiting must be a whole number of at least 0, found -1",
+        ),
         (lambda: S.make("gis", meshes=4, microbatches=7), "gis: microbatches must be a multiple of 2, found 7"),
         (lambda: S.make("v-half", meshes=0, microbatches=7), "meshes must be a whole number of at least 1, found 0"),
         (lambda: S.make("seq1f1b", meshes=4, microbatches=7, slices=0), "slices must be a whole number of at least 1"),
@@ -178,6 +182,7 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
     (S.Eager1F1B(4), "eager-1f1b", {}),
     (S.PipeDream2BW(4, steps=3), "pipedream-2bw", {"steps": 3}),
     (S.ZeroBubble(num_stages=4), "zb-h1", {}),
+    (S.ZeroBubble(4, waiting=1), "zb-h1", {"waiting": 1}),
     (S.ZeroBubbleH2(4), "zb-h2", {}),
     (S.BPipe(4), "bpipe", {}),
     (S.Chimera(4), "chimera", {}),
