@@ -35,9 +35,10 @@ def zb_h1(
     With more than p microbatches it takes mT + (p - 1)(F + B - W + 4c), where W is at most F and B, and 2c at most
     W.
 
-    What waits for a weight gradient is whole, also under `jax.checkpoint`, as the input gradient has computed it again. A
-    mesh that delays k weight gradients keeps k + 1 times as much. No mesh delays more than `waiting`: with `waiting=0`
-    each weight gradient follows its input gradient, and where F, B and W are equal the bubble is two thirds of 1F1B's.
+    What waits for a weight gradient is whole, also under `jax.checkpoint`: the input gradient has computed it again.
+    A mesh that delays k weight gradients keeps k + 1 times as much. No mesh delays more than `waiting`: with
+    `waiting=0` each weight gradient follows its input gradient, and where F, B and W are equal the bubble is two
+    thirds of 1F1B's.
 
     On another placement a mesh takes, whenever it is free, the oldest forward of a stage that has less than its share
     in flight, as in 1F1B, else the oldest input gradient, else the oldest weight gradient. It owes weight gradients
