@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 
 import jax
 
+from jaxpp import hints
 from jaxpp._compat import is_key_type, key_implementation, weakly_typed
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import Host, MpmdMesh
@@ -104,6 +105,7 @@ class LocalBackend:
         loaded: the program as plain data; compiled: what `Executable.serialize` returned.
         """
         submeshes = lowered.mpmd_mesh.unstack[: loaded.meshes]
+        hints.install()
 
         def text() -> str:  # the schedule first: where that differs, its name says more than the program's first line
             return f"{program.schedule}\n{program.as_text()}"

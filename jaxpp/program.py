@@ -39,6 +39,7 @@ from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.schedules.given import as_text
 from jaxpp.sharded_microbatches import ShardedMicrobatches
 from jaxpp.task_times import Rates
+from jaxpp.unused_axes import warn_of_unused_axes
 
 ScheduleLike = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
 """What `jaxpp.schedules.resolve` takes."""
@@ -156,6 +157,7 @@ def rewrite(
             hint="give a larger mesh, or a schedule that places several stages on one mesh",
         )
     _warn_of_idle(meshes, mesh)
+    warn_of_unused_axes(lowered.module, mesh)
     _check_stacks(lowered.stacks, module)
     if carried:
         _check_host_memory(program, mesh)

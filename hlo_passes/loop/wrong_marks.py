@@ -31,7 +31,8 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation,
     ends = f"{stages} mark{'s' * (stages != 1)}"
     hint = f"mark the end of every stage (mark_stage_end): {ends}, or {stages - 1} without the last one"
     if count > stages or count >= meshes > 0:  # with fewer marks than meshes some are missing
-        hint = _or_another_schedule([hint], schedule, count, meshes)
+        layers = [f"if each mark ends a layer: {_cuts(stages, count)}"] if count > stages else []
+        hint = _or_another_schedule([*layers, hint], schedule, count, meshes)
     hint = set_by_jaxpp(marks, schedule) or hint
     return PassError(
         f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {of}",
@@ -49,8 +50,14 @@ def _fewer_stages(stages: int, layers: int) -> list[str]:
             f"reshape the stacked parameters to ({stages}, layers per stage, ...)"
         )
     if layers > stages:
-        ways.append(f"say how many of the {layers} layers each stage has: cuts=[...]")
+        ways.append(f"say how many of the {layers} layers each stage has: {_cuts(stages, layers)}")
     return ways
+
+
+def _cuts(stages: int, layers: int) -> str:
+    """The option of a step that makes stages of marked layers, with equally many in each, or one more in the first."""
+    each, more = divmod(layers, stages)
+    return f"cuts={[each + (stage < more) for stage in range(stages)]}"
 
 
 def _or_another_schedule(ways: Sequence[str], schedule: schedules.Schedule, count: int, meshes: int) -> str:

@@ -53,9 +53,10 @@ def test_wrong_number_of_marks(marks: int) -> None:
     text = message(partial(sgd_step, schedule=SCHEDULE, marks=marks), weights(4), batch(4))
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         f"found {marks} stage mark{'s' * (marks != 1)}, the schedule 1f1b has 3 stages\n"
-        "  mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
-        + "; or take a schedule of 4 stages"
-        * (marks == 4)
+        + "  if each mark ends a layer: cuts=[2, 1, 1]; or " * (marks == 4)
+        + "  " * (marks != 4)
+        + "mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
+        + "; or take a schedule of 4 stages" * (marks == 4)
     )
 
 
@@ -158,14 +159,15 @@ def test_a_loop_over_layers_alone() -> None:
 
 MARKS = "mark the end of every stage (mark_stage_end): {} marks, or {} without the last one"
 FOUR = "take a schedule of 4 stages, such as"
+CUTS = "if each mark ends a layer: cuts=[2, 2]"
 
 
 @pytest.mark.parametrize(
     ("meshes", "ways"),
     [
-        (2, [MARKS.format(2, 1), f"{FOUR} gpipe{{chunks=2}} on 2 meshes"]),
-        (3, [MARKS.format(2, 1), f"{FOUR} gpipe{{chunks=2}} on 2 meshes"]),
-        (4, [f"{FOUR} gpipe on 4 meshes", MARKS.format(2, 1)]),
+        (2, [CUTS, MARKS.format(2, 1), f"{FOUR} gpipe{{chunks=2}} on 2 meshes"]),
+        (3, [CUTS, MARKS.format(2, 1), f"{FOUR} gpipe{{chunks=2}} on 2 meshes"]),
+        (4, [f"{FOUR} gpipe on 4 meshes", CUTS, MARKS.format(2, 1)]),
     ],
 )
 def test_more_marks_than_stages(meshes: int, ways: list[str]) -> None:

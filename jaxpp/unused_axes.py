@@ -1,0 +1,46 @@
+"""A warning for an axis of the mesh that nothing in a step is sharded over."""
+
+import re
+import warnings
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import functions, nested
+from jaxpp.lowering.mesh import MpmdMesh
+
+_NAMING = {"sdy.sharding_constraint": ("sharding",), at.SHARD_MAP: ("in_shardings", "out_shardings", "manual_axes")}
+"""Operations that name axes, and their attributes that do."""
+
+
+def warn_of_unused_axes(module: ir.Module, mesh: MpmdMesh) -> None:
+    """Warn of an axis over which neither an argument, a result, a constraint nor a shard_map of a lowered step goes.
+
+    All devices along it compute the same.
+    """
+    sizes = {name: mesh.jax_mesh.shape[name] for name in mesh.spmd_axis_names}
+    unused = {name for name, size in sizes.items() if size > 1}
+    if not unused:
+        return
+    for function in functions(module).values():
+        for table in (at.argument_attributes(function), at.result_attributes(function)):
+            unused -= _named([entries[at.SHARDING] for entries in table if at.SHARDING in entries])
+        for op in nested(function) if unused else ():
+            if op.name in _NAMING or at.SHARDING in op.attributes:
+                unused -= _named(
+                    [op.attributes[name] for name in (at.SHARDING, *_NAMING.get(op.name, ())) if name in op.attributes]
+                )
+        if not unused:
+            return
+    name = min(unused)
+    warnings.warn(
+        f"the mesh has {sizes[name]} devices along its axis {name!r}, over which nothing in the step is sharded: "
+        f"all of them compute the same; shard the examples of the batch, as by in_shardings=(None, "
+        f"PartitionSpec(None, {name!r})), or leave the axis out",
+        stacklevel=100,  # the step that is compiled names no line of the user's
+    )
+
+
+def _named(attributes: list[ir.Attribute]) -> set[str]:
+    """The axes in the text of attributes."""
+    return {name for each in attributes for name in re.findall(r'"([^"]+)"', str(each))}

@@ -1,0 +1,53 @@
+"""What is said behind JAX's own messages about arrays of several meshes."""
+
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
+
+import jaxpp
+from jaxpp.hints import hint_of
+
+PROGRAM = """
+import sys
+from jaxpp import hints
+sys.excepthook = lambda kind, error, trace: print(*error.__notes__)
+hints.install()
+hints.install()
+raise RuntimeError("Fetching value for `jax.Array` that spans non-addressable (non process local) devices")
+"""
+
+
+def test_an_error_that_ends_a_program_has_the_hint_once() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert done.stdout == (
+        "jaxpp: a result of a step lives on the devices of its stage, and only the processes that have these can read "
+        "it: jaxpp.fetch(x), called in all processes, gives its numbers in each\n"
+    )
+
+
+def test_arithmetic_over_meshes() -> None:
+    """The words are JAX's, of whatever version."""
+    function = partial(sgd_step, schedule=jaxpp.Std1F1B(2))
+    first, second = jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=make_mesh(2))(weights(2), batch(2))[0]
+    with pytest.raises(ValueError, match="incompatible devices") as caught:
+        jnp.add(first, second)
+    assert "jaxpp.fetch(x)" in hint_of(caught.value)
+
+
+def test_what_other_processes_have() -> None:
+    array = jax.device_put(1.0, jax.devices()[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(array), "is_fully_addressable", property(lambda _: False))
+        patch.setattr(type(array), "is_fully_replicated", property(lambda _: False))
+        with pytest.raises(RuntimeError) as caught:
+            float(array)
+    assert "jaxpp.fetch(x)" in hint_of(caught.value)
+
+
+def test_other_errors_have_none() -> None:
+    assert hint_of(KeyError("addressable")) == hint_of(ValueError("a value")) == ""
