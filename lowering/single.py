@@ -46,7 +46,10 @@ def in_one_microbatch(fun: Callable[..., Any], meshes: int, stages: int | None =
 
 def _stages(marks: int, meshes: int, wanted: int | None) -> int:
     if not marks:
-        raise ValueError("mpmd_jit_by_yield: the function has no stage mark; end each stage with jaxpp.mark_stage_end")
+        raise ValueError(
+            "mpmd_jit_by_yield: the function has no stage mark whose result is used; "
+            "end each stage with x = jaxpp.mark_stage_end(x)"
+        )
     if wanted is None:
         return marks + 1 if marks % meshes and not (marks + 1) % meshes else marks
     if wanted not in (marks, marks + 1):

@@ -122,7 +122,7 @@ class FindMicrobatchLoop(Pass):
             numbers = stages_of(marks, loop, schedule.stages)
             # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
             is_twice = numbers is not None and schedule.placement.after and len({*numbers}) < len(numbers)
-            check_kept(module, marks, schedule.stages)
+            check_kept(module.operation, marks, schedule.stages)
             if numbers is None or is_twice or has_other_shards(marks, schedule):
                 raise wrong_number(marks, schedule, loop, self._meshes(module))
             number_marks(marks, numbers)
@@ -324,6 +324,8 @@ def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -
 
 def _no_loop(main: ir.Operation) -> PassError:
     """The error for a step without a loop over microbatches, or with one that nothing tells from other loops."""
+    if main.parent is not None:
+        check_kept(main.parent.operation)
     mark = next((op for op in nested(main) if boundary.is_mark(op)), None)
     loop = next((op for op in operations(body_of(main)) if op.name == "stablehlo.while"), None)
     treduce = "wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan"

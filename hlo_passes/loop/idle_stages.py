@@ -1,6 +1,6 @@
 """The error for a stage without work: the result of its mark is unused, or it marks nothing of a microbatch."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from jaxlib.mlir import ir
 
@@ -9,12 +9,13 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Marks
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import has_side_effect, operations, terminator
+from jaxpp.ir.functions import has_side_effect, loop_body, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
 
 _UNUSED = "nobody uses the result of this stage mark"
+_NO_WORK = ("stablehlo.constant", "stablehlo.broadcast", boundary.BARRIER)
 _USE = "go on with what the mark returns: x = jaxpp.mark_stage_end(x)"
 
 
@@ -24,14 +25,15 @@ def check_work(loop: MicrobatchLoop) -> None:
     The result of a mark needs no use if the mark has a backward: where only the gradient is used, JAX drops what
     follows the forward mark. Nor does that of the last stage of a slice, whose loss nobody may use.
     """
-    body = _Dataflow(loop)
+    body = _Dataflow(loop.body)
+    of_microbatch = body.of_microbatch(loop)
     marks = [boundary.read(op) for op in body.ops if boundary.is_mark(op)]
     backward = {mark.stage for mark in marks if mark.phase == "backward"}
     last = max((mark.stage for mark in marks), default=0)
     for number in body.forward_marks:
         mark = body.ops[number]
         stage = boundary.read(mark).stage
-        if body.reads_batch and number in body.live and number not in body.of_microbatch:
+        if number in body.live and number not in of_microbatch:
             raise PassError(
                 f"the mark of stage {stage} marks what is the same for all microbatches",
                 location=mark.location,
@@ -47,7 +49,7 @@ def check_work(loop: MicrobatchLoop) -> None:
                 location=mark.location,
                 hint=_USE,
             )
-    if loop.slices == 1 and last == loop.stages - 2 and body.is_all_before(last):
+    if loop.slices == 1 and last == loop.stages - 2 and body.is_all_before(last, loop.carried):
         raise PassError(
             f"stage {loop.stages - 1} has no work: nothing is computed behind the mark of stage {last}",
             location=loop.op.location,
@@ -56,9 +58,19 @@ def check_work(loop: MicrobatchLoop) -> None:
         )
 
 
-def check_kept(module: ir.Module, marks: Marks, count: int) -> None:
+def check_used(loop: ir.Operation, marks: Marks) -> None:
+    """Raise PassError for a mark, of those of the layers of `loop`, whose result nobody uses."""
+    body = _Dataflow(loop_body(loop))
+    backward = {mark.stage for _, mark in marks if mark.phase == "backward"}
+    for number in body.forward_marks:
+        op = body.ops[number]
+        if number not in body.live and at.SLICE not in op.attributes and boundary.read(op).stage not in backward:
+            raise PassError(_UNUSED, location=op.location, hint=_USE)
+
+
+def check_kept(module: ir.Operation, marks: Marks = (), count: int = 1) -> None:
     """Raise PassError where there are fewer than `count` marks, and JAX dropped one, as nobody uses its result."""
-    lost = module.operation.attributes.get(at.LOST_MARKS)
+    lost = module.attributes.get(at.LOST_MARKS)
     if lost is None or len(marked_stages(marks)) >= count:
         return
     name, line, column = ir.StringAttr(ir.ArrayAttr(lost)[0]).value.rsplit(":", 2)
@@ -73,43 +85,42 @@ class _Dataflow(Numbered):
         forward_marks: the marks of the forward, in program order.
         live: those on whose results a result of the loop depends, or a side effect.
         to_forward: those on whose results a later forward mark depends.
-        of_microbatch: those that depend on what the loop counts or carries.
-        reads_batch: whether one asks which of several microbatches it computes.
     """
 
-    def __init__(self, loop: MicrobatchLoop) -> None:
-        super().__init__(operations(loop.body)[:-1])
-        self._carried = loop.carried
+    def __init__(self, body: ir.Block) -> None:
+        super().__init__(operations(body)[:-1])
         self.forward_marks = [number for number, op in enumerate(self.ops) if _is_forward_mark(op)]
-        results = [self.producers.get(value) for value in terminator(loop.body).operands]
+        self.results_of_loop = [self.producers.get(value) for value in terminator(body).operands]
         effects = [number for number, op in enumerate(self.ops) if has_side_effect(op)]
-        self.live = self._before(number for number in [*results, *effects] if number is not None)
+        self.live = self._before(number for number in [*self.results_of_loop, *effects] if number is not None)
         ends = self.live.intersection(self.forward_marks)
         self.to_forward = self._before(maker for number in ends for maker in self.makers[number])
-        counting = {results[position] for position in loop.indices}
+
+    def of_microbatch(self, loop: MicrobatchLoop) -> set[int]:
+        """The operations that depend on what the loop counts or carries; all where none asks which microbatch it is."""
+        counting = {self.results_of_loop[position] for position in loop.indices}
         readers = [number for number, used in enumerate(self.operands) if not loop.counts.keys().isdisjoint(used)]
-        self.reads_batch = loop.length > 1 and not counting.issuperset(readers)
-        self.of_microbatch = self._behind({*loop.body.arguments})
+        if loop.length == 1 or counting.issuperset(readers):
+            return set(range(len(self.ops)))
+        return self._behind({*loop.body.arguments})
 
     def is_bypassed(self, mark: int) -> bool:
         """Whether another operation that matters uses what a mark marks."""
         marked = set(self.operands[mark])
         return any(number != mark and not marked.isdisjoint(self.operands[number]) for number in self.live)
 
-    def is_all_before(self, stage: int) -> bool:
-        """Whether nothing is computed behind the marks of a stage, nor a gradient of that, but sums of microbatches."""
+    def is_all_before(self, stage: int, carried: Collection[ir.Value]) -> bool:
+        """Whether nothing is computed behind the marks of a stage, nor a gradient of that, but sums of microbatches.
+
+        carried: the values that the last microbatch handed on.
+        """
         ends = [op for op in self.ops if boundary.is_mark(op) and boundary.read(op).stage == stage]
         results = set[ir.Value](result for op in ends if _is_forward_mark(op) for result in op.results)
         gradients = [self.producers.get(value) for op in ends if not _is_forward_mark(op) for value in op.operands]
         found = self._behind(results) & self.live
         found |= self._before(number for number in gradients if number is not None) - self.to_forward
-        return all(self._is_no_work(number) for number in found)
-
-    def _is_no_work(self, number: int) -> bool:
-        """Whether an operation only moves values, or adds to what the loop carries."""
-        op = self.ops[number]
-        is_sum = not self._carried.isdisjoint(self.operands[number])
-        return is_sum or traits(op).view or op.name in ("stablehlo.constant", "stablehlo.broadcast", boundary.BARRIER)
+        sums = {number for number in found if any(value in carried for value in self.operands[number])}
+        return all(traits(self.ops[number]).view or self.ops[number].name in _NO_WORK for number in found - sums)
 
     def _before(self, numbers: Iterable[int]) -> set[int]:
         """Return these operations, and all on which they depend."""

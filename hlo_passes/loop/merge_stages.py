@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints, split_barriers
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop
-from jaxpp.hlo_passes.loop.idle_stages import check_kept
+from jaxpp.hlo_passes.loop.idle_stages import check_kept, check_used
 from jaxpp.hlo_passes.loop.marks import check_marks, marked_stages, number_marks, stages_of
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.ir import attributes as at
@@ -68,7 +68,7 @@ class MergeStages(Pass):
             return
         layers = sum(sizes)
         loop, marks = _layers(module)
-        check_kept(module, marks, layers)
+        check_kept(module.operation, marks, layers)
         numbers = stages_of(marks, loop, layers)
         if numbers is None:
             found = len(marked_stages(marks))
@@ -103,6 +103,7 @@ def find_layers(module: ir.Module) -> LoopOfLayers:
     """
     drop_scalar_constraints(nested(main_of(module)))
     loop, marks = _layers(module)
+    check_kept(module.operation)
     has_backward = any(mark.phase == "backward" for _, mark in marks)
     return LoopOfLayers(len(marked_stages(marks)), trip_count(loop), has_backward)
 
@@ -113,4 +114,6 @@ def _layers(module: ir.Module) -> tuple[ir.Operation, Marks]:
     loop = find_loop(main)
     marks = check_marks(main, nested(main), loop)
     split_barriers(marks)
-    return loop, reuse_recomputed_marks(loop, marks)
+    marks = reuse_recomputed_marks(loop, marks)
+    check_used(loop, marks)
+    return loop, marks

@@ -242,6 +242,36 @@ def test_a_mark_in_a_scan_whose_value_nobody_uses() -> None:
     assert at(message(with_loss(of_one)), forgetful, "mark(x)") == "nobody uses the result of this stage mark" + GO_ON
 
 
+@pytest.mark.parametrize("wrap", [lambda layer: layer, jax.jit], ids=["plain", "jit"])
+def test_unused_marks_however_the_stages_are_said(wrap: Any) -> None:
+    """By cuts, by the least time, in a loop of the user's, or of one microbatch; the layers are traced each time."""
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x, bad = microbatch["x"], wrap(lambda x, w: forgetful(x, w))
+        for w in params:
+            x = bad(x, w)
+        return squared_error(x, microbatch)
+
+    def users_loop(params: Any, batch: Any) -> Any:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        add = lambda total, microbatch: jax.tree.map(jnp.add, total, jax.grad(of_one)(params, microbatch))  # noqa: E731
+        return jax.lax.scan(lambda total, microbatch: (add(total, microbatch), None), zeros, batch)[0]
+
+    step, (params, data) = partial(sgd_step, schedule=None, loss=of_one), (weights(4), batch(4))
+    jit, two = jaxpp.mpmd_jit_with_loop, make_mesh(2)
+    one = jax.tree.map(lambda leaf: leaf[0], data)
+    for run in (
+        lambda: jit(step, two, schedule="1f1b", cuts=[2, 2])(params, data),
+        lambda: jit(step, two, schedule="1f1b", cuts=[1, 3])(params, data),
+        lambda: jit(step, two, schedule="auto")(params, data),
+        lambda: jit(users_loop, make_mesh(4), schedule="1f1b")(params, data),
+        lambda: jaxpp.mpmd_jit_by_yield(of_one, mpmd_mesh=make_mesh(4))(params, one),
+    ):
+        with pytest.raises(jaxpp.PassError) as caught:
+            run()
+        assert at(str(caught.value), forgetful, "mark(x)") == "nobody uses the result of this stage mark" + GO_ON
+
+
 def test_marks_that_need_no_use() -> None:
     """The last one is left out; those of `jax.eval_shape`, one leaf of several; a stage that hands on what it gets."""
 

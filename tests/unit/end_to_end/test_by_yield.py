@@ -185,7 +185,8 @@ def message(function: Callable[..., Any], error: type[Exception] = ValueError, *
 
 def test_bad_input() -> None:
     assert message(partial(loss, marks=0)) == (
-        "mpmd_jit_by_yield: the function has no stage mark; end each stage with jaxpp.mark_stage_end"
+        "mpmd_jit_by_yield: the function has no stage mark whose result is used; "
+        "end each stage with x = jaxpp.mark_stage_end(x)"
     )
     assert message(loss, target_num_stages=4) == (
         "mpmd_jit_by_yield: target_num_stages=4, found 2 stage marks; expected 4, or 3 without the last one"
