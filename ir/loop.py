@@ -144,7 +144,8 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
     well_formed = (
         loop.name == "stablehlo.while"
         and len(counts) == 2
-        and all(0 <= count <= _MOST for count in counts)
+        and 0 <= counts[0] <= _MOST
+        and 1 <= counts[1] <= _MOST
         and slices >= 1
         and counts[1] % slices == 0
         and len({len(each) for each in lists}) == 1

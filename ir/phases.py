@@ -7,7 +7,11 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
+from jaxpp.ir.kinds import AROUND
+from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.steps import MainLine, Step, handed
+from jaxpp.ir.values import is_used
+from jaxpp.schedules.kinds import KIND_NAME
 
 _MOST_MESHES = 1 << 16
 _MADE_BY = {False: "unroll-microbatches", True: "infer-placement"}
@@ -27,7 +31,7 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
         if op.name != "func.call":
             continue
         function = function_of(callee(op), op)
-        for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
+        for name, is_right in ((at.KIND, _is_kind), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
                 raise PassError(
@@ -43,6 +47,10 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
         if task in called:
             raise PassError(f"the loop has a second {task[0]} of stage {task[1]}", location=op.location)
         called.add(task)
+
+
+def _is_kind(attribute: ir.Attribute | None) -> bool:
+    return isinstance(attribute, ir.StringAttr) and KIND_NAME.fullmatch(attribute.value) is not None
 
 
 def check_unrolled(module: ir.Module) -> MainLine:
@@ -63,7 +71,8 @@ def read_placed(module: ir.Module) -> MainLine:
     main = main_of(module)
     for kind, table in (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main))):
         for number, entry in enumerate(table):
-            if not _are_meshes(entry.get(at.MESHES), line.meshes, least=0 if kind == "argument" else 1):
+            least = 1 if kind == "result" or is_used(body_of(main).arguments[number]) else 0
+            if not _are_meshes(entry.get(at.MESHES), line.meshes, least):
                 raise _misplaced(main, entry, f"{kind} {number} of @main", _MADE_BY[True], line.meshes)
     return line
 
@@ -84,6 +93,8 @@ def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: boo
         if step.name != "func.call" or step.function is not None:
             continue
         step.function = function_of(step.callee, step.op)
+        if step.task is None:
+            _check_named(step.op, step.function)
         mesh = step.attributes.get(at.MESH)
         if isinstance(mesh, ir.IntegerAttr) and 0 <= (number := mesh.value) < meshes:
             step.meshes = (number,)
@@ -92,6 +103,19 @@ def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: boo
         else:
             raise _misplaced(step.op, step.attributes, f"the call of @{step.callee}", made_by, meshes)
     return MainLine(meshes, steps, placed)
+
+
+def _check_named(op: ir.Operation, function: ir.Operation) -> None:
+    """Raise PassError for a call of a task that does not say of which stage and microbatch it is."""
+    kind = kind_and_stage(function)[0]
+    count = kind.count("+") + 1
+    if kind and kind not in AROUND and len(tasks_of_call(op, kind)) != count:
+        found = " and ".join(at.found(op.attributes, name) for name in (at.STAGE, at.MICROBATCH))
+        raise PassError(
+            f"the call of @{callee(op)}, which is a {kind}, has {found}",
+            location=op.location,
+            hint="run unroll-microbatches, which writes them",
+        )
 
 
 def _meshes(module: ir.Module, made_by: str) -> int:

@@ -84,8 +84,8 @@ def _check_function(function: ir.Operation) -> None:
         _check(function, f"@{name_of(function)}", function.attributes, name, expected, holds)
     types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     inputs, outputs = types.inputs, types.results  # each look at them makes a list
+    check_parts(function)
     arguments = at.argument_attributes(function) if len(function.regions[0].blocks) else []
-    _check_parts(function, arguments, at.result_attributes(function))
     taken: dict[int, int] = {}
     count = len(outputs)
     for number, entry in enumerate(arguments):
@@ -109,8 +109,13 @@ def _check_function(function: ir.Operation) -> None:
             raise ProgramError(message, location=function.location)
 
 
-def _check_parts(function: ir.Operation, arguments: Sequence[Entry], results: Sequence[Entry]) -> None:
-    """In a function that is several tasks each argument and result says to which one it belongs; else none does."""
+def check_parts(function: ir.Operation) -> None:
+    """In a function that is several tasks each argument and result says to which one it belongs; else none does.
+
+    Raises ProgramError.
+    """
+    arguments = at.argument_attributes(function) if len(function.regions[0].blocks) else []
+    results = at.result_attributes(function)
     kind = function.attributes.get(at.KIND)
     count = ir.StringAttr(kind).value.count("+") + 1 if kind is not None else 1
     for border, entries in (("argument", arguments), ("result", results)):

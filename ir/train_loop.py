@@ -6,11 +6,15 @@ from typing import TypeVar
 
 from jaxlib.mlir import ir
 
+from jaxpp import schedules
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import functions
 from jaxpp.ir.rows import stack_type
+from jaxpp.schedules.given import of_text
 
 _Each = TypeVar("_Each")
+_MOST_STEPS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,20 @@ class TrainLoopAttr:
                 f"unknown form of {at.TRAIN_LOOP}: {attribute}",
                 hint='it is a dictionary: {steps = 2 : i64, state = 4 : i64, delay = 0 : i64, schedule = ""}',
             )
+        if counts[0] > _MOST_STEPS:
+            raise PassError(f"{at.TRAIN_LOOP} has {counts[0]} steps, at most {_MOST_STEPS} are unrolled")
+        main = functions(module).get("main")
+        if main is not None:
+            _check_state(main, counts[1])
         return TrainLoopAttr(counts[0], counts[1], counts[2], schedule.value)
+
+    @property
+    def plan(self) -> schedules.Schedule | None:
+        """The schedule of all steps; None where there is none. Raises PassError when its text is none."""
+        try:
+            return of_text(self.schedule) if self.schedule else None
+        except schedules.ScheduleError as error:
+            raise PassError(f"{at.TRAIN_LOOP}: {error}") from error
 
     def of_all(self, number: int, type_: ir.Type) -> ir.Type:
         """The type that an argument, or result, of one step has in the loop: all but the state are stacked."""
@@ -56,6 +73,17 @@ class TrainLoopAttr:
         fields: dict[str, ir.Attribute] = {name: at.i64(getattr(self, name)) for name in ("steps", "state", "delay")}
         fields["schedule"] = ir.StringAttr.get(self.schedule)
         module.operation.attributes[at.TRAIN_LOOP] = ir.DictAttr.get(fields)
+
+
+def _check_state(main: ir.Operation, state: int) -> None:
+    """Raise PassError where the state that `@main` returns is not what it takes."""
+    type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    ends = [[str(each) for each in types[:state]] for types in (type_.inputs, type_.results)]
+    if any(len(end) < state for end in ends) or ends[0] != ends[1]:
+        raise PassError(
+            f"{at.TRAIN_LOOP} says that the first {state} results of @main are its first arguments, which differ",
+            location=main.location,
+        )
 
 
 def stored(module: ir.Module, each: Sequence[_Each]) -> Sequence[_Each]:

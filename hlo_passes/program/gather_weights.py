@@ -10,13 +10,14 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.once_per import check_choice
 from jaxpp.hlo_passes.program.runs import find_runs, kind_of, tasks_of
 from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, functions, name_of, operations, set_results, terminator
 from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.outlining import Outlined, clone_body, outline
 from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, is_used
 
 _GATHER = "sdy.sharding_constraint"
 
@@ -73,6 +74,8 @@ class GatherWeights(Pass):
         made.rename(line.steps)
         steps = [each for step in line.steps if step.op not in gathers for each in (*made.before.get(step, ()), step)]
         for op in reversed(gathers):
+            if any(map(is_used, op.results)):
+                raise PassError(f"something else than a task uses what has {at.GATHER}", location=op.location)
             op.erase()
         leave(module, main_line(module, steps, placed=False))
 

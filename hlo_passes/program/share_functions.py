@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
+from jaxpp.ir.mesh_functions import on_meshes
 from jaxpp.ir.ops import attributes_of, is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_placed, main_line
@@ -145,13 +146,13 @@ class _Function:
         function = self.body.function
         returned = terminator(body_of(function)).operands
         outputs = [returned[number] for number in numbers]
-        attributes = {at.KIND: function.attributes[at.KIND]}
+        attributes = {at.KIND: function.attributes[at.KIND]} if at.KIND in function.attributes else {}
         made = outline_members(module, f"{name_of(function)}_{suffix}", members, outputs, attributes, shardings)
         old = self.call.op
         new = call(
             made.function,
             [old.operands[ir.BlockArgument(value).arg_number] for value in made.inputs],
-            {at.MESH: old.attributes[at.MESH]},
+            on_meshes(self.call.meshes),
             ir.InsertionPoint(old),
             old.location,
         )

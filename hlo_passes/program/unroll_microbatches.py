@@ -22,7 +22,6 @@ from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import block_of
-from jaxpp.schedules.given import of_text
 
 TemplateKey: TypeAlias = tuple[str, int, int]
 """The kind, the stage and the slice of a task."""
@@ -132,8 +131,8 @@ class _Unrolled:
         by_name = functions(module)
         self._accumulators = find_accumulators(loop, by_name)
         steps = TrainLoopAttr.of(module)
-        every = steps.schedule if steps is not None else ""
-        self._has_orders = bool(every) and not schedules.is_in_one_order(of_text(every))
+        every = steps.plan if steps is not None else None
+        self._has_orders = every is not None and not schedules.is_in_one_order(every)
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
         for op in operations(loop.body):
             if op.name == "func.call":

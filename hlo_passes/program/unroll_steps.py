@@ -20,7 +20,6 @@ from jaxpp.ir.phases import check_placed
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.schedules.given import of_text
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,9 @@ class UnrollSteps(Pass):
                 leave(module, line)
             return
         copies = StepCopies(module, loop, check_placed(module).steps)
-        if loop.schedule:
-            for call in _ScheduledCalls(copies, of_text(loop.schedule)).run():
+        plan = loop.plan
+        if plan is not None:
+            for call in _ScheduledCalls(copies, plan).run():
                 copies.emit(call)
         else:
             _one_after_the_other(copies, loop.steps)

@@ -51,10 +51,7 @@ def _microbatches(op: ir.Operation) -> tuple[int, ...]:
     stage, microbatch, part = (at.integer(op, name) for name in (at.STAGE, at.MICROBATCH, at.SLICE))
     if stage is not None and microbatch is not None:
         return (microbatch,) if part is None else (microbatch, part)
-    stages, microbatches = at.integers(op, at.STAGES), at.integers(op, at.MICROBATCHES)
-    if not stages or len(stages) != len(microbatches):
-        raise broken(4, f"the call of @{callee(op)} does not say its stage and microbatch", op)
-    return tuple(microbatches)
+    return tuple(at.integers(op, at.MICROBATCHES))
 
 
 def _text(numbers: tuple[int, ...]) -> str:

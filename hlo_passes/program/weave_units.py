@@ -19,6 +19,7 @@ from jaxpp.ir.build import replace, rewire, shardings
 from jaxpp.ir.functions import body_of, functions, is_product, nested, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
+from jaxpp.ir.program_form import check_parts
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.values import closure
@@ -68,6 +69,7 @@ class WeaveUnits(Pass):
             ops = operations(body_of(function))[:-1]
             marks = [op for op in ops if boundary.is_unit_mark(op)]
             if marks and mesh is not None and at.STAGE not in function.attributes:
+                check_parts(function)
                 marks += _move_behind_collectives(mesh, marks)
                 _weave(function, _Units(module, mesh, function, operations(body_of(function))[:-1]))
             for mark in marks:

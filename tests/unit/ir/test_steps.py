@@ -18,9 +18,11 @@ module attributes {jaxpp.meshes = 2 : i64} {
   }
   func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>})
       -> (tensor<f32> {jaxpp.meshes = array<i64: 1>}) {
-    %a = call @forward_0(%x) {jaxpp.mesh = 0 : i64} : (tensor<f32>) -> tensor<f32>
+    %a = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
+        : (tensor<f32>) -> tensor<f32>
     %b = stablehlo.negate %a : tensor<f32>
-    %c = call @forward_0(%b) {jaxpp.mesh = 1 : i64} : (tensor<f32>) -> tensor<f32>
+    %c = call @forward_0(%b) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64}
+        : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
 }
