@@ -1,6 +1,6 @@
 """Loops of a forward, such as that of a `lax.scan` over layers, whose operations are kept or done again one by one."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, tested
 from jaxpp.ir.counted import affine, counters, trips
-from jaxpp.ir.functions import loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import has_side_effect, loop_body, operands_with_captures, operations, terminator
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.values import defining_op
 
@@ -34,6 +34,11 @@ class OpenLoop:
     def ops(self) -> list[ir.Operation]:
         """The operations of its body."""
         return operations(loop_body(self.op))[:-1]
+
+    @property
+    def acting(self) -> list[ir.Operation]:
+        """The operations that do something besides making their results, such as a callback."""
+        return [op for op in self.ops if has_side_effect(op)]
 
     @cached_property
     def operands(self) -> list[list[ir.Value]]:
@@ -81,6 +86,7 @@ class OpenLoop:
         second: Iterable[int],
         kept: Collection[ir.Value],
         twins: Mapping[ir.Value, ir.Value],
+        acting: Sequence[ir.Operation] = (),
     ) -> TwoLoops:
         """The loop of the forward and that of the recompute.
 
@@ -89,11 +95,12 @@ class OpenLoop:
             second: those whose results the recompute makes.
             kept: the values of the body that the forward stacks for the recompute.
             twins: for some values of the body those that stand for them in the recompute.
+            acting: the operations that the forward runs for what they do; the recompute doesn't run them again.
         """
         rows = {value: self.rows[value] for value in kept if value in self.rows}
         return TwoLoops(
             self.op,
-            self.half({*first, *(row.position for row in rows.values())}, kept),
+            self.half({*first, *(row.position for row in rows.values())}, kept, acting=acting),
             self.half(second, (), kept, twins),
             [value for value in kept if value not in rows],
             rows,
@@ -105,12 +112,17 @@ class OpenLoop:
         values: Collection[ir.Value],
         given: Collection[ir.Value] = (),
         twins: Mapping[ir.Value, ir.Value] | None = None,
+        acting: Sequence[ir.Operation] = (),
     ) -> Half:
-        """What carries these positions and makes these values, where others are given, or have twins."""
+        """What carries these positions and makes these values, where others are given, or have twins.
+
+        `acting` are operations that this half runs for what they do, not for their results.
+        """
         twins = {value: twin for value, twin in (twins or {}).items() if value not in given}
         carried = {*map(self.arguments.__getitem__, tested(self.op)), *positions}
         made: set[ir.Value] = set()
         work, seen = [*values, *(self.following[position] for position in carried)], set(given)
+        work += [value for op in acting for value in operands_with_captures(op)]
         while work:
             value = work.pop()
             value = twins.get(value, value)
@@ -124,7 +136,8 @@ class OpenLoop:
             elif op is not None and op.block == loop_body(self.op):
                 made.add(value)
                 work += operands_with_captures(op)
-        return Half(sorted(carried), [op for op in self.ops if not made.isdisjoint(op.results)], twins)
+        ops = [op for op in self.ops if op in acting or not made.isdisjoint(op.results)]
+        return Half(sorted(carried), ops, twins)
 
     def read(self, half: Half) -> set[ir.Value]:
         """The values that the operations of a half use, and that its next trip gets."""

@@ -28,10 +28,12 @@ class Remaking:
     Attributes:
         ops: its operations, in program order.
         twins: for values that the forward makes too, by a loop of its own, those that stand for them here.
+        replaced: the loops that two others stand for.
     """
 
     ops: list[ir.Operation]
     twins: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
+    replaced: Sequence[ir.Operation] = ()
 
 
 class Forward:
@@ -63,6 +65,7 @@ class Forward:
         self._operands = [operands_with_captures(op) for op in self._ops]
         self._find_free(self._ops, self._operands)
         self._residuals = residuals
+        self._replaced: list[ir.Operation] = []
 
     def recomputed(self, keep: Keep, handed_on: Collection[ir.Value] = ()) -> Remaking:
         """What the recompute does; loops that it does in part are divided.
@@ -75,7 +78,10 @@ class Forward:
             PassError: it can't keep as few bytes.
         """
         if keep.inputs:
-            return Remaking(self._ops)
+            loops = [op for op in self._ops if self._loop(op) is not None]
+            if not any(map(has_side_effect, loops)):
+                return Remaking(self._ops)
+            return self._divided([op for op in self._ops if op not in loops], {}, handed_on)
         choice, builder = self._choice(keep)
         again = choice.fewest_bytes(self.budget(keep)) if keep.size is None else _fewest_flops(choice, keep.size)
         if again is None:
@@ -117,7 +123,7 @@ class Forward:
     def _find_free(self, ops: Iterable[ir.Operation], uses: Iterable[Sequence[ir.Value]]) -> None:
         """Find what is made of free values without a FLOP: constants, masks of positions, slices, and any scalar."""
         for op, operands in zip(ops, uses, strict=True):
-            if has_side_effect(op):
+            if has_side_effect(op) and not is_counted(op):
                 continue
             scalar = all(not shape_of(result) for result in op.results) and not len(op.regions)
             if (scalar or not self._counter.of(op)) and self._free.issuperset(operands):
@@ -191,7 +197,8 @@ class Forward:
             if second:
                 done.update(made.results)
                 wanted.update(operands_with_captures(made))
-        return Remaking([op for op in operations(self._all_ops[0].block) if not done.isdisjoint(op.results)], twins)
+        ops = [op for op in operations(self._all_ops[0].block) if not done.isdisjoint(op.results)]
+        return Remaking(ops, twins, self._replaced)
 
     def _divide(
         self, op: ir.Operation, first: Collection[int], second: Collection[int], kept: Collection[ir.Value]
@@ -216,7 +223,10 @@ class Forward:
                 stand = (divided.results.get(value, value) for value in kept)
                 kept = dict.fromkeys([*stand, *divided.stacks])
         loop = OpenLoop(op)
-        return loop.divided(first, second, [value for value in kept if value in loop.inside], twins).write(self._mesh)
+        inside = [value for value in kept if value in loop.inside]
+        acting = [each for each in loop.acting if each not in self._replaced]
+        self._replaced.append(op)
+        return loop.divided(first, second, inside, twins, acting).write(self._mesh)
 
     def _within(self, loop: OpenLoop) -> set[ir.Value]:
         """The values inside of a loop, and of those inside of it."""

@@ -172,7 +172,8 @@ class _SplitForward:
         kept = [value for value in dict.fromkeys([*residuals, *read]) if value not in remade and value not in given]
         self._function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
         outputs = list(dict.fromkeys([*handed_on, *kept]))
-        given |= self._add("forward", name, behind(self._ops, outputs, effects=True), outputs, given)
+        ops = [op for op in self._ops if op not in again.replaced]
+        given |= self._add("forward", name, behind(ops, outputs, effects=True), outputs, given)
         for value, twin in again.twins.items():  # from here on only the recompute is read
             value.replace_all_uses_with(twin)
         outputs = [remade[value] for value in residuals if value in remade]

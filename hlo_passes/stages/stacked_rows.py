@@ -155,7 +155,9 @@ class _Stacks:
         kept = {value: None for value in read if value in self.loop.inside and value not in again.counts}
         positions = [p for p in range(len(self.loop.following)) if p in self.used or self.loop.stacks.get(p) in kept]
         new = [value for value in kept if value not in self.loop.rows]
-        half = self.loop.half(positions, new)
+        # A loop that another one stands for acts there.
+        acting = [op for op in self.loop.acting if gone.isdisjoint(op.results)]
+        half = self.loop.half(positions, new, acting=acting)
         made, added = stack_more(self.loop.op, half, new, mesh)
         stacks = {value: (stack, Row(-1, 0, 1)) for value, stack in zip(new, added, strict=True)}
         for value in kept:
