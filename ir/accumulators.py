@@ -195,7 +195,9 @@ def _rows(loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, op: ir.Opera
         return None
     counts = loop.counts
     given = zip(body.arguments, call.operands, strict=True)
-    line = affine(starts[moving[0]], {argument: counts[value] for argument, value in given if value in counts})
+    line = affine(
+        starts[moving[0]], {argument: counts[value] for argument, value in given if value in counts}, loop.length
+    )
     if line is None:
         return None
     rows = MicrobatchRows(moving[0], *line)

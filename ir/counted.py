@@ -20,8 +20,8 @@ def constant_integer(value: ir.Value) -> int | None:
     if op.name not in ("stablehlo.constant", "sdy.constant"):
         return None
     type_ = ir.RankedTensorType(value.type)
-    if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width == 1:
-        return None
+    if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width < 8:
+        return None  # jaxlib can't read those of less than a byte
     return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
 
 
@@ -88,11 +88,14 @@ def advance(argument: ir.Value, value: ir.Value) -> int | None:
     return wrapped(total, width)
 
 
-def affine(value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]]) -> tuple[int, int] | None:
+def affine(value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]], trips: int) -> tuple[int, int] | None:
     """(start, step) of an integer that is a count plus or minus constants, or such a one minus the count; else None.
+
+    None also where it leaves the range of its type within so many trips, as it wraps around there.
 
     counts: (start, step) of each count.
     """
+    whole = value
     sign, offset = 1, 0
     while value not in counts:
         op = defining_op(value)
@@ -106,8 +109,15 @@ def affine(value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]]) -> tuple
             offset, sign, value = offset + sign * left, sign * minus, op.operands[1]
         else:
             return None
-    start, step = counts[value]
-    return offset + sign * start, sign * step
+    start, step = offset + sign * counts[value][0], sign * counts[value][1]
+    ends = start, start + (trips - 1) * step
+    return (start, step) if all(map(_range(whole).__contains__, ends)) else None
+
+
+def _range(value: ir.Value) -> range:
+    """The numbers that an integer scalar can be."""
+    type_ = ir.IntegerType(ir.RankedTensorType(value.type).element_type)
+    return range(1 << type_.width) if type_.is_unsigned else range(-1 << (type_.width - 1), 1 << (type_.width - 1))
 
 
 def wrapped(number: int, width: int = 64) -> int:
@@ -155,11 +165,16 @@ def _test(loop: ir.Operation) -> _Test | None:
 
 
 def trips(loop: ir.Operation) -> int | None:
-    """How often `loop` runs, if it counts up to a constant; None when that is not known from the IR."""
+    """How often `loop` runs, if it counts up to a constant; None when that is not known from the IR.
+
+    None also where the counter wraps around before it gets there, or goes farther than 64 bits count.
+    """
     test = _test(loop)
     if test is None or test.direction != "LT" or test.step <= 0:
         return None
-    return max(0, -(-(test.limit - test.start) // test.step))
+    found = max(0, -(-(test.limit - test.start) // test.step))
+    is_counted = found * test.step < 1 << 63 and test.start + found * test.step in _range(loop.operands[test.position])
+    return found if is_counted else None
 
 
 def counter_of_test(loop: ir.Operation) -> tuple[int, int, int]:

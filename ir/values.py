@@ -1,5 +1,6 @@
 """Values: what defines one, how big it is, whether anyone uses it."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -34,9 +35,16 @@ def is_used(value: ir.Value) -> bool:
 
 
 def is_zero(value: ir.Value) -> bool:
-    """Whether `value` is a real constant zero, perhaps broadcast or cast."""
-    splat = splat_of(defining_op(viewed(value)))
-    return isinstance(splat, ir.IntegerAttr | ir.FloatAttr) and splat.value == 0
+    """Whether all bits of `value` are zero: a constant 0, not -0.0, perhaps broadcast, cast or bitcast."""
+    found = value
+    while str(ir.RankedTensorType(found.type).element_type) != "f8E8M0FNU":  # it has no zero: to cast one makes a NaN
+        op = defining_op(found)
+        if op is None or not traits(op).view:
+            splat = splat_of(op)
+            is_number = isinstance(splat, ir.IntegerAttr | ir.FloatAttr)
+            return is_number and splat.value == 0 and math.copysign(1, splat.value) > 0
+        found = op.operands[0]
+    return False
 
 
 def splat_of(op: ir.Operation | None) -> ir.Attribute | None:

@@ -150,7 +150,7 @@ class OpenLoop:
         argument, op = loop_body(self.op).arguments[position], defining_op(self.following[position])
         if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
             return None
-        update, numbers = defining_op(op.operands[1]), affine(op.operands[2], self.counts)
+        update, numbers = defining_op(op.operands[1]), affine(op.operands[2], self.counts, self.trips)
         if update is None or update.name not in _ROW_OF_ONE or numbers is None or len(list(argument.uses)) != 1:
             return None
         value, (first, step) = update.operands[0], numbers

@@ -205,7 +205,7 @@ class _Stacks:
             return False
         known = next((reader for reader in self.readers if reader.loop.op == loop), None)
         reader = known or RowReader(OpenLoop(loop), (0, 0))
-        row, numbers = self.loop.rows[value], affine(op.operands[1], reader.loop.counts)
+        row, numbers = self.loop.rows[value], affine(op.operands[1], reader.loop.counts, reader.loop.trips)
         if numbers is None or op.results[0].type != stack_type(value.type, 1) or reader.loop.trips != self.loop.trips:
             return False
         trips = (numbers[0] - row.first) * row.step, numbers[1] * row.step

@@ -12,6 +12,7 @@ from jaxpp.ir.build import constant, remake, sharded, shardings
 from jaxpp.ir.counted import counter_of_test, trips
 from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.ops import element_of
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes
@@ -117,10 +118,13 @@ def counted(trip: ir.Value, first: int, step: int) -> ir.Value:
 def trip_of(loop: ir.Operation) -> ir.Value:
     """The number of the trip, from 0 on, in the body of a loop."""
     position, start, step = counter_of_test(loop)
-    return _trip(loop_body(loop).arguments[position], start, step)
+    return _trip(loop_body(loop).arguments[position], start, step, trips(loop) or 0)
 
 
-def _trip(count: ir.Value, start: int, step: int) -> ir.Value:
+def _trip(count: ir.Value, start: int, step: int, runs: int) -> ir.Value:
+    """The number of the trip, in a type that holds the difference of the counter to its start."""
+    if step * runs >= 1 << (ir.IntegerType(element_of(count)).width - 1):
+        count = stablehlo.convert(ir.RankedTensorType.get([], ir.IntegerType.get_signless(64)), count)
     if start:
         count = stablehlo.subtract(count, constant(count.type, start))
     return stablehlo.divide(count, constant(count.type, step)) if step != 1 else count
@@ -232,7 +236,7 @@ class _Writer:
     def _trip(self) -> ir.Value:
         """The number of the trip, by the one counter that both loops carry, and that never wraps around."""
         position, start, step = counter_of_test(self._old)
-        return _trip(self._values[loop_body(self._old).arguments[position]], start, step)
+        return _trip(self._values[loop_body(self._old).arguments[position]], start, step, trips(self._old) or 0)
 
     def _zeros(self, value: ir.Value) -> ir.Value:
         type_ = stack_type(value.type, trips(self._old) or 0)

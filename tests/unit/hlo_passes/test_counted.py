@@ -1,11 +1,12 @@
 """How loops count."""
 
+import pytest
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.counted import counter_of_test, counters, trips
-from jaxpp.ir.functions import body_of, main_of, operations, terminator
+from jaxpp.ir.counted import affine, counter_of_test, counters, trips
+from jaxpp.ir.functions import body_of, loop_body, main_of, operations, terminator
 
 # The first counter comes to the same value twice, the second one never moves.
 LOOP = """
@@ -37,6 +38,58 @@ def test_the_counter_of_the_test_is_told_from_others() -> None:
         loop = next(op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while")
         assert counters(loop) == [(0, 0, -128), (1, 3, 0), (2, 3, 2)]
         assert (counter_of_test(loop), trips(loop)) == ((2, 3, 2), 4)
+
+
+def narrow_loop(type_: str, start: int, step: int, limit: int) -> str:
+    """A loop whose counter has this type, and which adds 3 to the counter."""
+    return f"""
+    func.func public @main() -> tensor<{type_}> {{
+      %start = stablehlo.constant dense<{start}> : tensor<{type_}>
+      %0 = stablehlo.while(%i = %start) : tensor<{type_}>
+      cond {{
+        %limit = stablehlo.constant dense<{limit}> : tensor<{type_}>
+        %1 = stablehlo.compare LT, %i, %limit : (tensor<{type_}>, tensor<{type_}>) -> tensor<i1>
+        stablehlo.return %1 : tensor<i1>
+      }} do {{
+        %three = stablehlo.constant dense<3> : tensor<{type_}>
+        %more = stablehlo.add %i, %three : tensor<{type_}>
+        %step = stablehlo.constant dense<{step}> : tensor<{type_}>
+        %next = stablehlo.add %i, %step : tensor<{type_}>
+        stablehlo.return %next : tensor<{type_}>
+      }}
+      return %0 : tensor<{type_}>
+    }}
+    """
+
+
+@pytest.mark.parametrize(
+    ("type_", "start", "step", "limit", "runs", "row"),
+    [
+        ("i8", -120, 1, 120, 240, (-117, 1)),
+        ("i8", -120, 1, 126, 246, None),  # three more is beyond the type at last
+        ("i8", -100, 60, 127, None, None),  # 140 is -116: it goes on
+        ("i8", -100, 50, 127, None, None),
+        ("i8", -100, 50, 100, 4, (-97, 50)),
+        ("ui8", 10, 3, 250, 80, (13, 3)),
+        ("ui8", 10, 3, 255, None, None),
+        ("ui8", 250, 10, 255, None, None),
+        ("ui32", 4294967000, 1, 4294967200, 200, (4294967003, 1)),
+        ("i32", -2000000000, 1000000000, 2000000000, 4, (-1999999997, 1000000000)),
+        ("ui64", (1 << 63) + 5, 1, (1 << 63) + 12, 7, ((1 << 63) + 8, 1)),
+        ("i64", -(1 << 63), 1 << 61, -(1 << 62), 2, (3 - (1 << 63), 1 << 61)),
+        ("i64", -(1 << 63), 1 << 62, 1 << 62, None, None),  # 64 bits do not count so far from the start
+    ],
+)
+def test_counters_that_wrap_around_count_nothing(
+    type_: str, start: int, step: int, limit: int, runs: int | None, row: tuple[int, int] | None
+) -> None:
+    with make_context():
+        module = ir.Module.parse(narrow_loop(type_, start, step, limit))
+        loop = next(op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while")
+        body = loop_body(loop)
+        more = next(op for op in operations(body) if op.name == "stablehlo.add").results[0]
+        assert trips(loop) == runs
+        assert runs is None or affine(more, {body.arguments[0]: (start, step)}, runs) == row
 
 
 def test_known_integers_wrap_around_as_their_types_do() -> None:
