@@ -1,5 +1,7 @@
 """The warning for devices that all compute the same."""
 
+# pyright: reportUnknownLambdaType=false
+
 import warnings
 from functools import partial
 from typing import Any
