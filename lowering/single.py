@@ -35,8 +35,10 @@ def in_one_microbatch(fun: Callable[..., Any], meshes: int, stages: int | None =
     def looped(*args: Any, **kwargs: Any) -> Any:
         traced, shapes = jax.make_jaxpr(lambda: fun(*args, **kwargs), return_shape=True)()
         phases = list(_phases(traced.jaxpr))
-        count = _stages(phases.count(FORWARD), meshes, stages)
-        if count > phases.count(FORWARD) and BACKWARD not in phases:
+        # A backward that computes a forward again (jax.checkpoint) marks the same stages; the forward may be gone.
+        forwards = max(phases.count((FORWARD, is_again)) for is_again in (False, True))
+        count = _stages(forwards, meshes, stages)
+        if count > forwards and BACKWARD not in dict(phases):
             traced = _marked_results(traced)
         results = _run(traced, str(_schedule(count, meshes)))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
@@ -80,8 +82,11 @@ def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
                 yield each
 
 
-def _phases(jaxpr: Jaxpr) -> Iterator[str]:
-    """The phase of every mark, also of those inside jitted functions, and of those in a scan for each iteration."""
+def _phases(jaxpr: Jaxpr, is_again: bool = False) -> Iterator[tuple[str, bool]]:
+    """The phase of every mark, also of those inside jitted functions, and of those in a scan for each iteration.
+
+    With each whether it stands in the backward of a `jax.checkpoint`.
+    """
     for eqn in jaxpr.eqns:
         if eqn.primitive is loop_p:
             raise ValueError(
@@ -89,10 +94,11 @@ def _phases(jaxpr: Jaxpr) -> Iterator[str]:
                 "use mpmd_jit_with_loop, or leave out treduce"
             )
         if eqn.primitive is mark_p:
-            yield eqn.params["phase"]
+            yield eqn.params["phase"], is_again
         times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        is_backward = is_again or bool(eqn.params.get("differentiated"))
         for inner in _inner(eqn):
-            yield from list(_phases(inner)) * times
+            yield from list(_phases(inner, is_backward)) * times
 
 
 def _marks(eqn: JaxprEqn) -> bool:

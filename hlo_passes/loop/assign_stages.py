@@ -195,19 +195,28 @@ class _Assignment(Numbered):
         for number, ending in self._ends.items():
             self._check_order(number, ending)
 
-    def handed_on(self) -> list[tuple[ir.Operation, StageTask]]:
-        """The cheap operations whose results the loop carries to its next iteration, each with its task.
+    def handed_on(self) -> list[tuple[int, ir.Operation, StageTask]]:
+        """The positions at which the loop carries the result of a cheap operation, perhaps marked, with its task.
 
-        That is the first task that uses the result then.
+        That is the first task that uses the result in the next iteration; of a marked one, that which its last mark
+        enters.
         """
-        found: dict[int, StageTask] = {}
+        found: list[tuple[int, ir.Operation, StageTask]] = []
+        tasks: dict[tuple[int, StageTask | None], StageTask] = {}
         for argument, position in self._carried.items():
-            number = self.producers.get(self._yielded[position])
-            if number in self._cheap and number not in found:
+            value, entered = self._yielded[position], None
+            while (number := self.producers.get(value)) in self._ends:
+                entered = entered or self.tasks[number]
+                value = self.operands[number][ir.OpResult(value).result_number]
+            if number is None or number not in self._cheap:
+                continue
+            if (number, entered) not in tasks:
                 users = [task for task, used in zip(self.tasks, self.operands, strict=True) if argument in used]
-                tasks = users if any(users) else self.tasks
-                found[number] = min((task for task in tasks if task is not None), default=StageTask.forward(0))
-        return [(self.ops[number], task) for number, task in found.items()]
+                users = [entered] if entered else users if any(users) else self.tasks
+                first = min((task for task in users if task is not None), default=StageTask.forward(0))
+                tasks[number, entered] = first
+            found.append((position, self.ops[number], tasks[number, entered]))
+        return found
 
     def _find_cheap(self) -> set[int]:
         """The operations that depend only on loop invariants and the microbatch index, through few cheap ones."""
@@ -419,11 +428,12 @@ class _Assignment(Numbered):
         return f"the {task.kind} of stage {stage} in slice {part}"
 
 
-def _hand_on(loop: MicrobatchLoop, handed_on: Iterable[tuple[ir.Operation, StageTask]]) -> None:
+def _hand_on(loop: MicrobatchLoop, handed_on: Iterable[tuple[int, ir.Operation, StageTask]]) -> None:
     """Assign each of these cheap operations to the task that computes it for the loop's next iteration."""
     end = terminator(loop.body)
-    for op, task in handed_on:
-        copy = copy_into(task, op)
-        for position, value in enumerate(end.operands):
-            if value == op.results[0] and position not in loop.indices:
-                end.operands[position] = copy.results[0]
+    copies: dict[tuple[ir.Value, StageTask], ir.Value] = {}
+    for position, op, task in handed_on:
+        key = op.results[0], task
+        if key not in copies:
+            copies[key] = copy_into(task, op).results[0]
+        end.operands[position] = copies[key]

@@ -17,8 +17,8 @@ from jaxpp.ir.functions import operations, program_order, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import concatenation, reshaped, rows_of, slice_bounds, with_size
-from jaxpp.ir.tasks import StageTask, op_of, set_task, task_of, task_of_value
-from jaxpp.ir.values import block_of, is_used, is_zero
+from jaxpp.ir.tasks import StageTask, copy_into, op_of, set_task, task_of, task_of_value
+from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,20 @@ def _carry_rows(loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None
         if cache is None or not cache.writes or any(map(is_used, [*arguments, loop.op.results[position]])):
             continue
         start, write = max(cache.writes.items(), key=lambda item: item[1].number)
-        end.operands[position] = write.rows
+        end.operands[position] = _of_a_task(loop, write.rows, value)
         initial[position] = cache.family.zeros[start]
         for argument in arguments:
             argument.set_type(write.rows.type)
     if initial != list(loop.op.operands):
         replace(loop.op, remake(loop.op, initial, [value.type for value in initial]).results)
+
+
+def _of_a_task(loop: MicrobatchLoop, rows: ir.Value, array: ir.Value) -> ir.Value:
+    """The rows, made in the task that writes them, where every task makes them for itself: as a part of the batch."""
+    op, task = defining_op(rows), task_of_value(array)
+    if op is None or op.block != loop.body or task is None or task_of(op) is not None:
+        return rows
+    return copy_into(task, op).results[ir.OpResult(rows).result_number]
 
 
 class _Reading:

@@ -162,6 +162,32 @@ def test_functions(function: Callable[..., Any]) -> None:
     check(function, (weights(4), jnp.ones((4, 8))), make_mesh(4, data=2))
 
 
+def through_marks(start: Callable[[], Any], change: Callable[[Any, jax.Array], Any], params: Any, x: Any) -> jax.Array:
+    """What goes through all marks beside the activation is a part of the loss."""
+    carried = start()
+    for w in params:
+        x = jnp.tanh(x @ w)
+        x, carried = jaxpp.mark_stage_end((x, change(carried, x)))
+    return jnp.sum(x) + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(carried))
+
+
+@pytest.mark.parametrize(
+    ("start", "change"),
+    [
+        (lambda: jnp.float32(0), lambda total, x: total + jnp.sum(x**2)),
+        (lambda: jnp.float32(-jnp.inf), lambda largest, x: jnp.maximum(largest, jnp.max(x))),
+        (lambda: (jnp.ones(3), jnp.int32(0)), lambda carried, x: (carried[0] * 2, carried[1] + 1)),
+        (lambda: jnp.arange(8) < 2, lambda mask, x: mask),
+    ],
+)
+@pytest.mark.parametrize(
+    "of", [lambda loss: loss, jax.grad, jax.value_and_grad, lambda loss: jax.value_and_grad(jax.checkpoint(loss))]
+)
+def test_values_that_go_through_all_marks(of: Callable[..., Any], start: Any, change: Any) -> None:
+    """Also sums, whose gradients at the marks are constants."""
+    check(of(partial(through_marks, start, change)), (weights(2), jnp.ones((4, 8))), make_mesh(2))
+
+
 def test_printing(capsys: pytest.CaptureFixture[str]) -> None:
     """An effect of a stage, and one after all of them, happen once each."""
 
@@ -202,6 +228,13 @@ def test_bad_input() -> None:
 def scanned(params: Any, microbatch: Any) -> Any:
     step: Callable[..., Any] = lambda x, w: (jaxpp.mark_stage_end(jnp.tanh(x @ w)), None)  # noqa: E731
     return lax.scan(step, microbatch["x"], jnp.stack(params))[0]
+
+
+def test_the_loop_of_one_microbatch_stands_at_the_users_line() -> None:
+    step = jaxpp.mpmd_jit_by_yield(partial(forward, marks=2), mpmd_mesh=make_mesh(2)).lower(weights(2), sample())
+    text = step.as_text(debug_info=True)
+    assert __file__ in text
+    assert "/jaxpp/jit.py" not in text
 
 
 def test_marks_inside_a_scan() -> None:

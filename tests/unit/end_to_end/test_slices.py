@@ -346,6 +346,26 @@ def test_slices_that_start_with_something_of_their_microbatch() -> None:
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2, data=2), in_shardings=SHARDED)
 
 
+@pytest.mark.parametrize("name", decoder.SLICES)
+def test_slices_that_hand_on_what_has_no_gradient(name: str) -> None:
+    """The embeddings so far, a part of the batch itself, and the positions."""
+
+    def of_slice(params: Any, carry: Any, x: jax.Array, start: jax.Array) -> tuple[Any, jax.Array]:
+        seen = lax.dynamic_update_slice(carry[0], x, (0, start, 0))
+        places = lax.dynamic_update_slice(carry[1], start + jnp.arange(x.shape[1], dtype=x.dtype), (start,))
+        for w in params:
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ w + seen.mean(1, keepdims=True)) * (1 + 0.1 * places.sum()))
+        return (seen, places), jnp.sum(x**2)
+
+    def loss(params: Any, xs: jax.Array) -> jax.Array:
+        init = jnp.zeros_like(xs), jnp.zeros(xs.shape[1])
+        return jaxpp.scan_slices(partial(of_slice, params), init, xs, 3)[1].mean()
+
+    schedule = made(name, 2)
+    xs = np.random.default_rng(0).normal(size=(2, 2, 6, 8)).astype(np.float32)
+    check(partial(sgd_step, loss=loss, schedule=schedule), (weights(schedule.stages), xs), make_mesh(2))
+
+
 def test_a_schedule_without_slices_runs_them_all_in_one_task() -> None:
     step = partial(decoder.train_step, schedule=jaxpp.ZeroBubble(2), slices=3)
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
