@@ -16,6 +16,7 @@ from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.auto_step import Auto
 from jaxpp.call_kinds import check_hashable, described_leaf, kind_of
 from jaxpp.compatibility.array import plain
+from jaxpp.hints import add_hint
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
@@ -371,8 +372,9 @@ class MpmdFunction:
         """Names the argument where the user's function fails for one that is None, or unlike that of earlier calls."""
         try:
             yield
-        except (TypeError, KeyError, AttributeError, IndexError) as error:
-            if is_ours(error):
+        except Exception as error:
+            add_hint(error)
+            if is_ours(error) or not isinstance(error, (TypeError, KeyError, AttributeError, IndexError)):
                 raise
             named = [*zip(named_arguments(self._fun, args), args, strict=True), *kwargs.items()]
             none = only_none(named) if "NoneType" in str(error) else ""

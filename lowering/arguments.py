@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -96,12 +97,26 @@ def check_arrays(name: str, argument: Any) -> None:
     for leaf_name, leaf in zip(leaf_names(name, argument), jax.tree.leaves(argument), strict=True):
         if isinstance(leaf, np.ndarray | np.generic) and not is_array(leaf):
             raise TypeError(f"argument {leaf_name} is {described_value(leaf)}")
+        if not is_array(leaf) and _has_equinox_module(argument):
+            raise TypeError(
+                f"argument {leaf_name} is of type {type(leaf).__name__}, not an array: take the arrays out of the "
+                "module by eqx.partition(module, eqx.is_array), and put it together by eqx.combine inside of the step"
+            )
         if not is_array(leaf):
             what = repr(leaf) if len(repr(leaf)) < 40 else "..."
             raise TypeError(
                 f"argument {leaf_name} is of type {type(leaf).__name__} ({what}), not an array; "
                 f"if {name} is a Python value, name it in static_argnums or static_argnames"
             )
+
+
+def _has_equinox_module(argument: Any) -> bool:
+    """Whether a node of the argument is a module of equinox, which may have any field."""
+    kind = getattr(sys.modules.get("equinox"), "Module", None)
+    if kind is None:
+        return False
+    nodes = jax.tree.leaves(argument, is_leaf=lambda node: isinstance(node, kind))
+    return any(isinstance(node, kind) for node in nodes)
 
 
 def check_leaves(caller: str, name: str, tree: Any, hint: str = "") -> None:

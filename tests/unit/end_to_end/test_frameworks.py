@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import re
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import batch, check, feed_state, make_mesh
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, make_mesh, sgd_step, weights
 from unit.end_to_end.everywhere import check_step, schedule_and_mesh
 
 import jaxpp.api as jaxpp
@@ -172,3 +173,38 @@ def test_equinox_filtered_functions() -> None:
         return eqx.apply_updates(arrays, jax.tree.map(lambda g: -0.1 * g, grads)), losses
 
     check_step(step, (arrays, batch(4)), "1f1b", stages=2, steps=2, feed=feed_state)
+
+
+def test_a_whole_equinox_module_is_refused_with_the_way() -> None:
+    eqx: Any = pytest.importorskip("equinox")
+    module = eqx.nn.MLP(8, 8, 16, 1, key=jax.random.key(0))  # its activation is a function
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.GPipe(1)), mpmd_mesh=make_mesh(1))
+    with pytest.raises(TypeError) as caught:
+        step([weights(1)[0], module], batch(2))
+    assert re.fullmatch(
+        r"argument params\[1\]\S* is of type \w+, not an array: take the arrays out of the module by "
+        r"eqx\.partition\(module, eqx\.is_array\), and put it together by eqx\.combine inside of the step",
+        str(caught.value),
+    )
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_an_nnx_dropout_that_is_not_copied(copied: bool) -> None:
+    """nnx raises what it raises under jax.jit; the note says the way."""
+    nnx: Any = pytest.importorskip("flax.nnx")
+    graph, state = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
+
+    def train_step(params: Any, state: Any, batch: Any) -> Any:
+        def of_one(params: Any, microbatch: Any) -> Any:
+            dropout = nnx.merge(graph, state, copy=copied)
+            return jnp.mean((dropout(layers(params, microbatch["x"])) - microbatch["y"]) ** 2)
+
+        return sgd_step(params, batch, schedule=jaxpp.GPipe(1), loss=of_one)
+
+    ours = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh=make_mesh(1))
+    if copied:
+        assert_same(ours(weights(1), state, batch(2)), jax.jit(train_step)(weights(1), state, batch(2)))
+        return
+    with pytest.raises(Exception, match="different trace level") as caught:
+        ours(weights(1), state, batch(2))
+    assert [note for note in caught.value.__notes__ if "nnx.merge(graph, params, rest, copy=True)" in note]
