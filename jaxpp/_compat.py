@@ -9,6 +9,7 @@ import functools
 import inspect
 import io
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -67,12 +68,14 @@ def own_copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
-def lifted_constants(lowered: Any) -> list[Any]:
-    """The arrays that a `jax.stages.Lowered` takes as its first arguments, though the user gives none of them.
+def with_constants() -> Any:
+    """A context in which a module holds the arrays that its function closes over.
 
-    With `jax_use_simplified_jaxpr_constants` these are the arrays that the function closes over.
+    With `jax_use_simplified_jaxpr_constants` JAX makes those of more than 32 bytes arguments before the user's.
     """
-    return list(lowered._lowering.const_args)
+    from jax._src import config
+
+    return config.embedded_constants_max_bytes(sys.maxsize)
 
 
 def source_of_ordered_effect(jaxpr: Any) -> str | None:

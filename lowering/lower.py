@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.interpreters.mlir import ir_constant
 from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
 from jaxpp._compat import (
     host_callbacks,
-    lifted_constants,
     other_devices,
     own_copy,
     source_of_ordered_effect,
+    with_constants,
     with_shardy,
 )
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, main_of, nested
+from jaxpp.ir.functions import main_of, nested
 from jaxpp.ir.kinds import write_operations
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
@@ -139,7 +138,6 @@ def lower(
     with traced_marks() as marks:
         traced, lowered, placer = request.lowered()
     module = own_copy(lowered.compiler_ir())
-    _inline_constants(module, lifted_constants(lowered))
     in_avals = tuple(traced.jaxpr.in_avals)
     donated = tuple(bool(leaf.donated) for leaf in jax.tree.leaves(lowered.args_info))
     feeds = {number: number for number in range(state or 0)}
@@ -258,7 +256,7 @@ class _Request:
             options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
         args, kwargs = self._described(placer)
         ambient = nullcontext() if _has_mesh() else jax.set_mesh(placer.mesh)
-        with ambient, with_shardy(), warnings.catch_warnings():
+        with ambient, with_shardy(), with_constants(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             try:
                 traced = self._jitted(options).trace(*args, **kwargs)
@@ -323,23 +321,6 @@ def _check_memory(module: ir.Module, names: Sequence[str], placer: Placer) -> No
 
 def _has_mesh() -> bool:
     return not jax.sharding.get_abstract_mesh().empty
-
-
-def _inline_constants(module: ir.Module, values: Sequence[Any]) -> None:
-    """Replace the first arguments of `@main`, which are these arrays, by constants."""
-    if not values:
-        return
-    main, count = main_of(module), len(values)
-    body, tables = body_of(main), at.argument_attributes(main)
-    with module.context, ir.Location.unknown(), ir.InsertionPoint.at_block_begin(body):
-        for argument, value in zip(list(body.arguments)[:count], values, strict=True):
-            argument.replace_all_uses_with(ir_constant(value))
-        for _ in values:
-            body.erase_argument(0)
-        results = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).results
-        types = [argument.type for argument in body.arguments]
-        main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, results))
-        at.set_tables(main, tables[count:])
 
 
 def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:

@@ -270,9 +270,11 @@ def test_trace_context() -> None:
     assert hash(_compat.trace_context()) == hash(before)
 
 
-def test_lifted_constants() -> None:
-    """Where there are some: `unit.end_to_end.closing_over`."""
-    assert _compat.lifted_constants(jax.jit(jnp.sin).lower(1.0)) == []
+def test_with_constants() -> None:
+    """Where JAX would add an argument: `unit.end_to_end.closing_over`."""
+    table = jnp.arange(64.0)
+    with _compat.with_constants():
+        assert jax.jit(lambda x: x + table).lower(1.0).as_text().count("%arg1") == 0
 
 
 def test_is_traced() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from unit.end_to_end.compare import WIDTH, assert_same, batch, check, make_mesh, weights
 
 import jaxpp.api as jaxpp
-from jaxpp import _compat
 
 mark = jaxpp.mark_stage_end
 TABLE = np.linspace(0, 1, WIDTH * WIDTH, dtype=np.float32).reshape(WIDTH, WIDTH)
@@ -21,7 +20,7 @@ TABLE = np.linspace(0, 1, WIDTH * WIDTH, dtype=np.float32).reshape(WIDTH, WIDTH)
 def make_loss() -> Any:
     """A loss of arrays of many types: in jitted, checkpointed and scanned functions too."""
     whole, keys = jnp.asarray(TABLE), jax.random.split(jax.random.key(3), 4)
-    narrow, spectrum = TABLE.astype(ml_dtypes.bfloat16), TABLE.astype(np.complex64)
+    narrow = TABLE.astype(ml_dtypes.bfloat16)
     mask, count = TABLE > 0.5, np.arange(WIDTH, dtype=np.int32)
 
     @jax.jit
@@ -33,20 +32,20 @@ def make_loss() -> Any:
         x = jnp.where(mask[:1], x * jax.random.uniform(keys[1], x.shape), x) + jnp.asarray(narrow[:1])
         x = jax.checkpoint(layer)(params[1], x)
         x, _ = jax.lax.scan(lambda x, row: (x + row, None), x, TABLE)
-        return mark(jnp.mean((x - microbatch["y"]) ** 2) + jnp.real(spectrum).sum())
+        return mark(jnp.mean((x - microbatch["y"]) ** 2))
 
     return loss
 
 
 def make_step(schedule: str) -> Any:
-    loss, keys, table = make_loss(), jax.random.split(jax.random.key(4), 2), jnp.asarray(TABLE)
+    """A step of arrays on other devices, too."""
+    loss, keys, spectrum = make_loss(), jax.random.split(jax.random.key(4), 2), TABLE.astype(np.complex64)
+    table = jax.device_put(TABLE, jax.devices()[-1])
 
     def step(params: Any, batch: Any) -> Any:
         value, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch, schedule=schedule)
-        return [w - 0.1 * g + TABLE + table for w, g in zip(params, gradients, strict=True)], (
-            value,
-            jax.random.bits(keys[1]),
-        )
+        added = TABLE + table.T + jnp.real(spectrum * 1j * spectrum)
+        return [w - 0.1 * g + added for w, g in zip(params, gradients, strict=True)], (value, jax.random.bits(keys[1]))
 
     return step
 
@@ -71,6 +70,6 @@ def check_arguments() -> None:
 
 
 if __name__ == "__main__":
-    assert _compat.lifted_constants(jax.jit(lambda x: x + TABLE).lower(1.0)), "JAX adds an argument"
+    assert "%arg1" in jax.jit(lambda x: x + TABLE).lower(1.0).as_text(), "JAX adds an argument"
     check_steps()
     check_arguments()
