@@ -10,7 +10,7 @@ import inspect
 import io
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -66,16 +66,6 @@ def own_copy(module: ir.Module) -> ir.Module:
     module.operation.write_bytecode(buffer)
     with make_context():
         return ir.Module.parse(buffer.getvalue())
-
-
-def with_constants() -> Any:
-    """A context in which a module holds the arrays that its function closes over.
-
-    With `jax_use_simplified_jaxpr_constants` JAX makes those of more than 32 bytes arguments before the user's.
-    """
-    from jax._src import config
-
-    return config.embedded_constants_max_bytes(sys.maxsize)
 
 
 def source_of_ordered_effect(jaxpr: Any) -> str | None:
@@ -418,11 +408,19 @@ def key_implementation(dtype: Any) -> str:
     return str(dtype._impl.name)
 
 
-def with_shardy() -> contextlib.AbstractContextManager[Any]:
-    """Lets JAX write shardings in Shardy's dialect, the only one that passes read, whatever its configuration says."""
+@contextlib.contextmanager
+def as_passes_read() -> Generator[None]:
+    """Lets JAX lower what passes read, whatever its configuration says.
+
+    Shardings are in Shardy's dialect, and what a function closes over are constants, no arguments in front of its own.
+    """
     from jax._src import config
 
-    return getattr(config, "use_shardy_partitioner", contextlib.nullcontext)(True)
+    with (
+        getattr(config, "use_shardy_partitioner", contextlib.nullcontext)(True),
+        config.embedded_constants_max_bytes(sys.maxsize),
+    ):
+        yield
 
 
 def trace_context() -> Any:

@@ -12,12 +12,11 @@ from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
 from jaxpp._compat import (
+    as_passes_read,
     host_callbacks,
     other_devices,
     own_copy,
     source_of_ordered_effect,
-    with_constants,
-    with_shardy,
 )
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import main_of, nested
@@ -256,7 +255,7 @@ class _Request:
             options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
         args, kwargs = self._described(placer)
         ambient = nullcontext() if _has_mesh() else jax.set_mesh(placer.mesh)
-        with ambient, with_shardy(), with_constants(), warnings.catch_warnings():
+        with ambient, as_passes_read(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             try:
                 traced = self._jitted(options).trace(*args, **kwargs)

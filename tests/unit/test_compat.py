@@ -63,7 +63,7 @@ def test_shardings_are_in_the_dialect_of_shardy() -> None:
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
         assert "mhlo.sharding" in text()
-        with _compat.with_shardy():
+        with _compat.as_passes_read():
             assert "sdy.sharding" in text()
     finally:
         jax.config.update("jax_use_shardy_partitioner", True)
@@ -270,10 +270,10 @@ def test_trace_context() -> None:
     assert hash(_compat.trace_context()) == hash(before)
 
 
-def test_with_constants() -> None:
+def test_what_a_function_closes_over() -> None:
     """Where JAX would add an argument: `unit.end_to_end.closing_over`."""
     table = jnp.arange(64.0)
-    with _compat.with_constants():
+    with _compat.as_passes_read():
         assert jax.jit(lambda x: x + table).lower(1.0).as_text().count("%arg1") == 0
 
 
