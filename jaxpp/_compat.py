@@ -5,7 +5,6 @@ Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 
 import atexit
 import contextlib
-import functools
 import inspect
 import io
 import operator
@@ -428,43 +427,6 @@ def trace_context() -> Any:
     from jax._src import config
 
     return config.trace_context()
-
-
-def register_checks(primitive: Any, rule: Callable[..., Any]) -> None:
-    """Let `checkify` discharge the checks in a primitive by `rule(checked, error, values, **params)`.
-
-    It returns the error and the results; so does `checked(body, *operands)` of a closed jaxpr, without an error before.
-    """
-    from jax._src import checkify
-
-    has_context = "ctx" in inspect.signature(checkify.checkify_jaxpr).parameters  # in 0.12
-
-    def discharged(*arguments: Any, **params: Any) -> Any:
-        context, (error, enabled, *values) = arguments[:has_context], arguments[has_context:]
-
-        def checked(body: Any, *operands: Any) -> Any:
-            return checkify.checkify_jaxpr(*context, body, enabled, checkify.init_error, *operands)
-
-        return rule(checked, error, values, **params)
-
-    checkify.error_checks[primitive] = discharged
-
-
-def register_key_use(primitive: Any, function: Callable[..., Any] | None = None) -> None:
-    """Tell `jax_debug_key_reuse` that a primitive uses keys as a function does; without one, it returns what it takes.
-
-    The function takes the operands, and the parameters by name.
-    """
-    import jax
-    from jax.experimental.key_reuse import _core
-
-    def signature(eqn: Any) -> Any:
-        if function is None:
-            return _core.KeyReuseSignature(*(_core.Forward(number, number) for number in range(len(eqn.invars))))
-        types = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in eqn.invars]
-        return _core.function_type_signature(functools.partial(function, **eqn.params), *types)
-
-    _core.key_reuse_signatures[primitive] = _core.DynamicKeyReuseSignature(signature)
 
 
 def is_traced() -> bool:

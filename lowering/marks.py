@@ -11,7 +11,8 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp._compat import is_key_type, register_key_use
+from jaxpp._compat import is_key_type
+from jaxpp._rules import register_key_use
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import nested

@@ -13,7 +13,8 @@ from jax.extend.core import ClosedJaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
-from jaxpp._compat import closed_over_as_arguments, register_checks, register_key_use
+from jaxpp._compat import closed_over_as_arguments
+from jaxpp._rules import register_checks, register_key_use
 from jaxpp.ir import attributes as at
 from jaxpp.lowering.arguments import check_leaves
 from jaxpp.lowering.expectation import no_expectations

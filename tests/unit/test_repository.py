@@ -20,7 +20,10 @@ ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 # Arrows point down. `_compat`, the files that it stands on, and `_system` are files of the room `jaxpp` with arrows of
 # their own; every room may import `_system`. A room within a room is open to whoever may import the outer one.
-BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_jobs"], "_compat") | {"_system": "_system"}
+BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_jobs", "_rules"], "_compat")
+BASEMENT["_system"] = "_system"
+    "_system": "_system"
+}
 MAY_IMPORT = {
     "_system": set[str](),
     "schedules": set[str](),
@@ -36,7 +39,7 @@ MAY_IMPORT = {
     "jaxpp": {"jaxpp", "lowering", "hlo_passes", "ir", "runtime", "schedules", "validation", "_compat"},
     "tools": {"jaxpp", "lowering", "hlo_passes", "ir", "runtime", "schedules", "validation", "_compat"},
 }
-PRIVATE = {ROOT / "jaxpp" / "_compat.py", ROOT / "jaxpp" / "_jobs.py"}
+PRIVATE = {ROOT / "jaxpp" / name for name in ("_compat.py", "_jobs.py", "_rules.py")}
 PRIVATE_NAME = re.compile(r"\bjax(?:lib)?(?:\.\w+)*\._(?!_)\w+|\bfrom jax(?:lib)?(?:\.\w+)* import _(?!_)\w+")
 MAX_LINES = 500
 PUBLIC_TWICE = {"Plan"}  # `jaxpp.Plan`, what a step takes on a target; `jaxpp.schedules.Plan`, a schedule in the making
