@@ -22,8 +22,6 @@ ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # their own; every room may import `_system`. A room within a room is open to whoever may import the outer one.
 BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_jobs", "_rules"], "_compat")
 BASEMENT["_system"] = "_system"
-    "_system": "_system"
-}
 MAY_IMPORT = {
     "_system": set[str](),
     "schedules": set[str](),
