@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
+from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, carried_updates
 from jaxpp.ir.build import sharded
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested, operations
@@ -87,13 +88,21 @@ def no_scatter(mesh: MeshAxes, loop: MicrobatchLoop) -> PassError:
     """That no sum over the microbatches is one over the axis that shards it, and why, as `no_gather`."""
     message = "scatter_gradients is 'chunk', but no gradient of a stage is scattered"
     found: list[tuple[ir.Operation, list[str]]] = []
+    read: ir.Operation | None = None
     for number, result in enumerate(loop.op.results):
         axes = [axis for names in mesh.read(result) for axis in names]
-        uses = [use for use in loop.body.arguments[number].uses if use.owner.operation.name == "stablehlo.add"]
+        uses = [use for use in loop.body.arguments[number].uses if use.owner.operation.name == ADD]
         for use in uses if axes else ():
             added, _ = _root(use.owner.operation.operands[1 - use.operand_number], loop.body, False)
             found.append((defining_op(added) or loop.op, axes))
+        if uses and axes and not carried_updates(loop.op, number, (ADD, SUBTRACT, CONSTRAINT)):
+            read = read or uses[0].owner.operation
     outside = [(op, axes) for op, axes in found if op.name != "stablehlo.while"]
+    if read is not None:
+        hint = (
+            "something besides this addition reads the sum, which is then complete in each microbatch: leave this out"
+        )
+        return PassError(message, location=read.location, hint=hint)
     op, axes = (outside or found or [(loop.op, [])])[0]
     return _refusal(message, loop, op, axes)
 

@@ -9,9 +9,12 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, terminator
+from jaxpp.ir.locations import source_of
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.values import defining_op
+
+_HINT = f"leave {at.BLOCKS} to split-stacks, which writes it with a slice for each block: run the whole pipeline"
 
 Borders: TypeAlias = tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attribute]]]
 
@@ -62,7 +65,9 @@ class Stacks:
                 homes, op = _homes(entry, main), defining_op(returned[number])
                 if op is None or op.name != "stablehlo.concatenate" or len(op.operands) != len(homes):
                     raise PassError(
-                        f"result {number} is not put together from {len(homes)} blocks", location=main.location
+                        f"result {number} of @main is no concatenation of {len(homes)} blocks, as {at.BLOCKS} says",
+                        location=main.location if op is None else op.location,
+                        hint=_HINT,
                     )
                 results[number] = StackedResult(op, homes)
         return Stacks(blocks, arguments, results)
@@ -82,16 +87,23 @@ def _homes(entry: Mapping[str, ir.Attribute], main: ir.Operation) -> list[int]:
     attribute = entry[at.BLOCKS]
     homes = list(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
     if not homes or len(set(homes)) < len(homes):
-        raise PassError(f"{at.BLOCKS} = {attribute}, expected the mesh of each block", location=main.location)
+        raise PassError(
+            f"{at.BLOCKS} = {attribute}, expected another mesh for each block", location=main.location, hint=_HINT
+        )
     return homes
 
 
 def _number(op: ir.Operation, argument: ir.Value, count: int) -> int:
     """Which of `count` blocks of `argument` an operation takes. Raises PassError if it takes anything else."""
-    rows, *others = shape_of(argument)
+    rows, *others = shape_of(argument) or [0]
     bounds = slice_bounds(op)
     if bounds is not None:
         (first, size), *rest = bounds
         if size and size * count == rows and first % size == 0 and [each for _, each in rest] == others:
             return first // size
-    raise PassError(f"a stack of {count} blocks is used as a whole", location=op.location, hint="run split-stacks")
+    number = ir.BlockArgument(argument).arg_number
+    raise PassError(
+        f"{op.name} reads argument {number} of @main, which is stored in {count} blocks of rows, but not one of these",
+        location=op.location if source_of(op.location) else argument.location,
+        hint=_HINT,
+    )

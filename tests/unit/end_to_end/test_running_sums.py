@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, make_mesh, weights
 from unit.end_to_end.everywhere import in_turn
 
@@ -224,3 +225,24 @@ def test_sums_of_microbatches_in_two_directions(form: str, name: str) -> None:
 def test_in_two_directions_what_needs_an_order_is_refused(form: str, name: str) -> None:
     with pytest.raises(jaxpp.PassError, match="a stage must run the microbatches in ascending order"):
         run(form, name, "dualpipe")
+
+
+def run_sharded(name: str, choice: str) -> None:
+    """Two stages of two devices each, which shard weights and examples."""
+    loss, params = FORMS["list"](2)
+    shardings = [P(None, "data")] * 2, P(None, "data")
+    options: dict[str, Any] = {"in_shardings": shardings, "gather_weights": choice, "scatter_gradients": choice}
+    step = step_of(loss, *BODIES[name])
+    check(step, (params, batch(MICROBATCHES)), make_mesh(2, data=2), schedule="1f1b", **options)
+
+
+@pytest.mark.parametrize("choice", ["microbatch", "step"])
+@pytest.mark.parametrize("name", ["read in each microbatch", "handed on twice", "subtracted", "added twice"])
+def test_sums_for_sharded_weights(name: str, choice: str) -> None:
+    run_sharded(name, choice)
+
+
+def test_only_sums_that_nothing_reads_are_scattered_for_each_run() -> None:
+    run_sharded("subtracted", "chunk")
+    with pytest.raises(jaxpp.PassError, match="no gradient of a stage is scattered\n  something besides this addition"):
+        run_sharded("read in each microbatch", "chunk")
