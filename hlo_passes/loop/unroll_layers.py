@@ -81,6 +81,10 @@ class UnrollLayers(Pass):
                 replace(mark, mark.operands)
 
 
+_MOST = 1 << 19
+"""More operations are a mistake, and would take minutes."""
+
+
 def _has_marks(loop: ir.Operation) -> bool:
     return any(boundary.is_mark(op) or boundary.is_unit_mark(op) for op in nested(loop))
 
@@ -110,5 +114,11 @@ def _trips(loop: ir.Operation) -> int:
             location=loop.location,
             hint=f"{between}loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the "
             f"{kind}s",
+        )
+    if found * len(operations(loop_body(loop))) > _MOST:
+        raise PassError(
+            f"a mark inside a loop that runs {found:,} times: it is not unrolled into more than {_MOST:,} operations",
+            location=loop.location,
+            hint="put marks into a shorter loop",
         )
     return found
