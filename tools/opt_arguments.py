@@ -110,7 +110,7 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
         type=_from(1),
         default=MOST_TRIPS,
         metavar="N",
-        help=f"likewise: how often a loop of unknown length may run (default {MOST_TRIPS})",
+        help=f"likewise: how often a loop may run (default {MOST_TRIPS})",
     )
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
 

@@ -1,4 +1,4 @@
-"""A bound for loops whose number of trips depends on data: XLA can't be interrupted once it runs."""
+"""A bound for loops that run long, or whose number of trips depends on data: XLA can't be interrupted once it runs."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,13 @@ _CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 
 
 def bound_loops(module: ir.Module, most: int) -> list[ir.Location]:
-    """End each loop whose number of trips is not known after `most` trips; returns the loops' locations.
+    """End each loop whose number of trips is not known, or more than `most`, after so many; returns their locations.
 
     If there are such loops, `@main` gets one more result: 0, or the number of a loop that reached the bound (from 1, in
     the returned list). The loops around it end with it. Loops inside of anything but loops and conditionals (in a
     shard_map, or in the test of a loop) stay as they are.
     """
-    if not any(op.name == "stablehlo.while" and trips(op) is None for op in nested(module.operation)):
+    if not any(op.name == "stablehlo.while" and _is_long(op, most) for op in nested(module.operation)):
         return []
     with module.operation.location:
         InlineCalls().run(module)
@@ -71,8 +71,8 @@ class _Bounds:
 
     def _bound(self, loop: ir.Operation) -> ir.Value | None:
         inner = self.add(loop_body(loop))
-        unknown = trips(loop) is None
-        if inner is None and not unknown:
+        is_long = _is_long(loop, self._most)
+        if inner is None and not is_long:
             return None
         zero = self._constant(0, ir.InsertionPoint(loop))
         types = [result.type for result in loop.results]
@@ -92,7 +92,7 @@ class _Bounds:
         ip = ir.InsertionPoint(end)
         if inner is not None:
             stopped = stablehlo.maximum(stopped, inner, ip=ip)
-        if unknown:
+        if is_long:
             self.loops.append(new.location)
             count = stablehlo.add(count, self._constant(1, ip), ip=ip)
             late = stablehlo.compare(count, self._constant(self._most, ip), _direction("GT"), ip=ip)
@@ -116,6 +116,11 @@ class _Bounds:
 
     def _constant(self, number: int, ip: ir.InsertionPoint) -> ir.Value:
         return constant(self._number, number, ip=ip)
+
+
+def _is_long(loop: ir.Operation, most: int) -> bool:
+    found = trips(loop)
+    return found is None or found > most
 
 
 def _direction(name: str) -> ir.Attribute:

@@ -34,7 +34,7 @@ class Runner:
 
     Args:
         partitions: the number of devices.
-        most_trips: the bound for loops whose number of trips depends on data.
+        most_trips: how often a loop may run.
     """
 
     def __init__(self, partitions: int, most_trips: int = MOST_TRIPS) -> None:

@@ -71,7 +71,7 @@ class Validator:
 
     Args:
         seed: of the inputs.
-        most_trips: the bound for loops whose number of trips depends on data.
+        most_trips: how often a loop may run.
         tolerance: relative to an array's largest value, instead of all that.
     """
 

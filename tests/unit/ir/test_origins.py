@@ -1,5 +1,7 @@
 """What tasks read: values of other microbatches are found though their types fit, and said for the right call."""
 
+# pyright: reportUnknownLambdaType=false
+
 import re
 from collections.abc import Callable
 

@@ -31,6 +31,12 @@ def test_a_loop_without_an_end_is_not_run(step: str, following: str) -> None:
         validate(text, nothing)
 
 
+def test_a_loop_that_runs_too_long_is_ended() -> None:
+    text = ENDLESS.replace("STEP", "1").replace("NEXT", "%j").replace("dense<4>", "dense<2000000000>")
+    with pytest.raises(ValidationError, match=r"the loop at -:6:10 did not end within 100000 trips: look at what it"):
+        validate(text, nothing)
+
+
 def test_a_function_that_calls_itself_is_not_run() -> None:
     text = """
     func.func public @main(%x: tensor<f32>) -> tensor<f32> {
