@@ -6,8 +6,8 @@ there are to be in all, of which it starts those that --here says; then on each 
     host0$ jaxpp-run --processes 8 --here 4 --listen host0:9876 train.py
     host1$ JAXPP_JOB_SECRET=... jaxpp-run --join host0:9876 --here 4 train.py
 
-Exit codes: 0 when all processes have ended well; 1 when the job failed; 2 for bad usage; 130 and 143 when
-Ctrl-C or SIGTERM ended it, its processes with it.
+Exit codes: 0 when all processes have ended well; 1 when the job failed; 2 for bad usage; 129, 130 and 143 when
+SIGHUP, Ctrl-C or SIGTERM ended it. Its processes then get SIGTERM, and SIGKILL 10 s later, or at a second signal.
 """
 
 import argparse
@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (error := _wrong(options)) or (error := "" if secret or not options.join else "--join needs JAXPP_JOB_SECRET"):
         parser.error(error)
     command = [sys.executable, *options.command]
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, _terminated)
     try:
         with tempfile.TemporaryDirectory(prefix="jaxpp-programs-") as programs:
             os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", programs)
@@ -61,17 +64,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminated(number: int, _: object) -> None:
-    """SIGTERM ends this process as an error does: first its processes, and the folder of their programs."""
+    """The signal ends this process as an error does: first its processes, and the folder of their programs."""
     raise SystemExit(128 + number)
 
 
 def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> int:
     from jaxpp.healing.launcher import Agent, Office  # after the environment: it imports JAX, which reads that
+    from jaxpp.runtime.processes.membership import ProcessError, watchdog_seconds
 
+    try:
+        watchdog_seconds()
+    except ProcessError as error:
+        raise OSError(str(error)) from None
     if options.join:
         host, _, port = options.join.rpartition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -7,7 +7,7 @@ or when one comes back, the others leave the generation and say that they are re
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from jaxpp._system import tell
@@ -20,6 +20,9 @@ DOUBT = 2.0
 
 ATTEMPTS = 3
 """How often a step may end a generation before it is taken for its own fault."""
+
+START_AGAIN = 1.0
+"""Seconds after which a coordination service is tried again that could not start."""
 
 COMPILES_AHEAD = 2
 """How often the step is compiled ahead for a number of processes, if it fails, before that is left out."""
@@ -37,14 +40,14 @@ class Worker:
     """A process that takes part, or waits for that.
 
     slot: its place among the processes, which the one that replaces it takes over.
-    stores: the addresses of the Stores that its state is to go to.
+    store: the address of the Store of its host.
     send: sends it a message; kill: ends it.
     number: in the running generation; None for one that is not in it, or has left it.
     took_part: in some generation; is_ready: for the next one; is_done: it has made all steps.
     """
 
     slot: int
-    stores: list[str]
+    store: str
     send: SendMessage
     kill: Callable[[], None]
     number: int | None = None
@@ -60,6 +63,7 @@ class Generation:
     number: of the generation, from 1; count: of its processes; service: what is to be shut down after it.
     held: by step and owner the Stores that have that part of the state.
     safe: the last step whose state is held as a whole.
+    is_attempt: whether it is the step's fault if it comes to nothing; is_counted: what has become of it is noted.
     prepares: whether it only compiles the step.
     """
 
@@ -69,6 +73,8 @@ class Generation:
     held: dict[int, dict[int, list[str]]] = dataclasses.field(default_factory=dict[int, dict[int, list[str]]])
     safe: int | None = None
     is_broken: bool = False
+    is_attempt: bool = True
+    is_counted: bool = False
     regroups: bool = False
     prepares: bool = False
 
@@ -99,7 +105,8 @@ class Head:
         self.workers: list[Worker] = []
         self.generation: Generation | None = None
         self.former: list[Generation] = []
-        self.stores: set[str] = set()
+        self.stores: list[str] = []
+        """The addresses of the Stores, one for each host; each holds also the states of the host before it."""
         self.end: str | None = None
         """Why the job has ended; empty when it is done."""
         self._waits_since: float | None = None
@@ -107,6 +114,8 @@ class Head:
         self._first_ready: float | None = None
         self._attempts: list[int] = []
         self._error = ""
+        self._start_again, self._start_error = 0.0, ""
+        """When a coordination service is tried again that could not start, and why it could not."""
         self._was_safe = self._waits_told = False
         self._to_prepare = dict.fromkeys(range(least, processes) if prepares else (), COMPILES_AHEAD)
 
@@ -128,11 +137,19 @@ class Head:
             self._break(f"process {worker.number} of {self.generation.count if self.generation else 0} {how}")
         self._form()
 
-    def ready(self, worker: Worker, error: str, lost: list[int]) -> None:
-        """A process has left the generation, after an error (empty: as it was asked to), to go on in the next."""
+    def ready(self, worker: Worker, error: str, lost: list[int], unreachable: Sequence[str] = ()) -> None:
+        """A process has left the generation, after an error (empty: as it was asked to), to go on in the next.
+
+        unreachable: the Stores that did not give it a part of the state to go on from.
+        """
         worker.number, worker.is_ready = None, True
         if error:
-            self._break(error)
+            self._break(error, is_attempt=not unreachable)
+        for own in filter(None, [self.generation, *self.former] if unreachable else []):
+            for parts in own.held.values():
+                parts.update(
+                    {owner: [each for each in stores if each not in unreachable] for owner, stores in parts.items()}
+                )
         self._doubted += [each for each in self.workers if each.number in lost]
         self._form()
 
@@ -169,7 +186,8 @@ class Head:
 
     def lost_store(self, address: str) -> None:
         """A host is gone, with all that its Store had."""
-        self.stores.discard(address)
+        if address in self.stores:
+            self.stores.remove(address)
 
     def tick(self) -> None:
         """Called several times a second."""
@@ -188,11 +206,11 @@ class Head:
         for each in self.workers:
             each.send(end=reason)
 
-    def _break(self, error: str) -> None:
+    def _break(self, error: str, *, is_attempt: bool = True) -> None:
         own = self.generation
         if own is None or own.is_broken:  # what comes later follows from the first error
             return
-        own.is_broken, self._error = True, error
+        own.is_broken, own.is_attempt, self._error = True, is_attempt, error
         self._waits_since = time.monotonic()
         for each in self.workers:
             if each.number is not None:
@@ -203,20 +221,24 @@ class Head:
         ready = [each for each in self.workers if each.is_ready]
         if self.end is not None or not ready or any(each.number is not None for each in self.workers):
             return
+        if time.monotonic() < self._start_again:
+            return
         self._waits_since, self._doubted = None, []
         if len(ready) < self.processes and not self._may_begin(ready):
             self._say_who_is_missing(ready)
             return
         former = self.generation
         try:
-            resume = self._latest()
-            if former is not None and former.is_broken and not former.prepares:
-                self._count_attempt(resume["step"] if resume else 0)
+            resume = self._latest({each.store for each in ready})
+            if former is not None and not former.is_counted:
+                former.is_counted = True
+                if former.prepares:
+                    self._end_preparation(former)
+                elif former.is_broken and former.is_attempt:
+                    self._count_attempt(resume["step"] if resume else 0)
         except LostError as error:
             self.stop(str(error))
             return
-        if former is not None and former.prepares:
-            self._end_preparation(former)
         taking_part = sorted(ready, key=lambda each: each.slot)
         smaller = [count for count in self._to_prepare if count < len(ready)]
         if resume is None and smaller:
@@ -249,11 +271,15 @@ class Head:
         slots = f"slot{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
         tell(f"{len(ready)} of {self.processes} processes are ready, and wait for {slots}: --least is {self.least}")
 
-    def _latest(self) -> dict[str, Any] | None:
-        """The latest state that is there as a whole, and who holds it; None before the first one was."""
+    def _latest(self, living: Set[str]) -> dict[str, Any] | None:
+        """The latest state that is there as a whole, and who holds it; None before the first one was.
+
+        living: the Stores of hosts whose processes have just been heard; these are to be asked first.
+        """
         for own in filter(None, [self.generation, *reversed(self.former)]):
             for step, parts in sorted(own.held.items(), reverse=True):
-                holders = [[each for each in parts.get(owner, []) if each in self.stores] for owner in range(own.count)]
+                held = [[each for each in parts.get(owner, []) if each in self.stores] for owner in range(own.count)]
+                holders = [sorted(each, key=lambda store: store not in living) for each in held]
                 if all(holders):
                     return {"generation": own.number, "step": step, "holders": holders}
         if self._was_safe:
@@ -265,18 +291,33 @@ class Head:
         if self._attempts.count(step) >= ATTEMPTS:
             raise LostError(f"what follows step {step} failed {ATTEMPTS} times, at last: {self._error}")
 
+    def _stores_for(self, worker: Worker) -> list[str]:
+        """Where the state of a process is to go: to its own host, and to the next one."""
+        if worker.store not in self.stores:  # which is about to be noticed
+            return [worker.store]
+        place = self.stores.index(worker.store)
+        return [*self.stores[place:], *self.stores[:place]][:2]
+
     def _begin(self, workers: list[Worker], resume: dict[str, Any] | None, *, prepares: bool = False) -> None:
+        number = self.generation.number + 1 if self.generation else 1
+        try:
+            service, coordinator = self._start_service(len(workers))
+        except Exception as error:  # of any kind: another port may do, or this one later
+            self._start_again = time.monotonic() + START_AGAIN
+            if str(error) != self._start_error:
+                tell(f"the coordination service can't start, and is tried again every {START_AGAIN:g} s: {error}")
+            self._start_error = str(error)
+            return
         if self.generation is not None:
             self.generation.service.shutdown()
             self.former.append(self.generation)
-        number = self.generation.number + 1 if self.generation else 1
-        service, coordinator = self._start_service(len(workers))
+        self._start_error = ""
         self.generation = Generation(number, len(workers), service, prepares=prepares)
         self._first_ready, self._waits_told = None, False
         message = {"go": number, "count": len(workers), "coordinator": coordinator, "resume": resume}
         for place, each in enumerate(workers):
             each.number, each.is_ready, each.took_part = place, False, True
-            each.send(**message, number=place, stores=each.stores, prepares=prepares)
+            each.send(**message, number=place, stores=self._stores_for(each), prepares=prepares)
         if prepares:
             tell(f"{len(workers)} of {self.processes} processes compile the step ahead")
         elif number > 1:

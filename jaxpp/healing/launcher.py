@@ -17,6 +17,7 @@ from jaxpp.healing.head import Head, Worker
 from jaxpp.healing.member import HEAD, SLOT
 from jaxpp.healing.messages import Listener, MessageConnection, dial
 from jaxpp.healing.store import Store
+from jaxpp.runtime.processes.waiting import in_a_line
 
 TICK = 0.05
 GRACE = 10.0
@@ -49,6 +50,7 @@ class Agent:
         self._starts = dict.fromkeys(self._slots, 0)
         self._end: str | None = None
         self._ended = threading.Event()
+        self._connection.beat()
         threading.Thread(target=self._listen, name="jaxpp-agent", daemon=True).start()
 
     def run(self) -> int:
@@ -74,13 +76,25 @@ class Agent:
                         failed = failed or child.returncode != 0
                         del self._children[slot]
         finally:
-            for child in self._children.values():
-                child.kill()
-            for child in self._children.values():
-                child.wait()
+            self._end_children()
         if self._end:
             tell(self._end)
         return int(failed or bool(self._end))
+
+    def _end_children(self) -> None:
+        """End the processes that are left: by SIGTERM, and by SIGKILL who doesn't heed that, or if this is repeated."""
+        children = list(self._children.values())
+        try:
+            for child in children:
+                child.terminate()
+            patience = time.monotonic() + GRACE
+            while any(child.poll() is None for child in children) and time.monotonic() < patience:
+                time.sleep(TICK)
+        finally:
+            for child in children:
+                child.kill()
+            for child in children:
+                child.wait()
 
     def _start(self, slot: int) -> None:
         environment = {**self._environment, SLOT: str(slot)}
@@ -117,6 +131,7 @@ class Agent:
                 elif (child := self._children.get(message["kill"])) is not None and child.pid == message["pid"]:
                     child.kill()
         except (OSError, EOFError):
+            self._connection.close()
             if self._end is None:
                 self._end = f"jaxpp-run at {self._head} is gone, and the job with it: start it again from a checkpoint"
 
@@ -139,65 +154,80 @@ class Office:
         threading.Thread(target=self._run, name="jaxpp-office", daemon=True).start()
 
     def _run(self) -> None:
+        told = ""
         while True:
-            with contextlib.suppress(queue.Empty):
-                self._todo.get(timeout=TICK)()
-            self._head.tick()
-            if self._head.end is not None:
-                self._tell_agents(end=self._head.end)
+            try:
+                with contextlib.suppress(queue.Empty):
+                    self._todo.get(timeout=TICK)()
+                self._head.tick()
+                if self._head.end is not None:
+                    self._tell_agents(end=self._head.end)
+            except Exception as error:  # whatever it is: without this thread nothing would heal any more
+                if in_a_line(error) != told:
+                    told = in_a_line(error)
+                    tell(f"the head of the job could not do something, and goes on: {told}")
+                time.sleep(TICK)
 
     def _serve(self, connection: MessageConnection) -> None:
+        connection.beat()
         first = connection.receive()
         if "agent" in first:
-            self._serve_agent(connection, first)
+            self._serve_agent(connection, first["agent"], first["count"])
         else:
             self._serve_worker(connection, first["worker"], first["pid"])
 
-    def _serve_agent(self, connection: MessageConnection, first: dict[str, Any]) -> None:
-        address: str = first["agent"]
-        self._todo.put(lambda: self._add_agent(connection, address, first["count"]))
+    def _serve_agent(self, connection: MessageConnection, address: str, count: int) -> None:
+        self._todo.put(lambda: self._add_agent(connection, address, count))
+        why = "it hung up"
         try:
             while True:
                 message = connection.receive()
                 self._todo.put(partial(self._head.stop, message["end"]))
+        except (OSError, EOFError) as error:
+            why = str(error)
         finally:
-            self._todo.put(lambda: self._lose_agent(address))
+            connection.close()
+            self._todo.put(lambda: self._lose_agent(address, why))
 
     def _add_agent(self, connection: MessageConnection, address: str, count: int) -> None:
         taken = {slot for _, _, slots in self._agents for slot in slots}
         free = [slot for slot in range(self._head.processes) if slot not in taken]
         if count > len(free):
-            connection.send(
-                refused=f"{count} processes more: {len(free)} of {self._head.processes} are not started yet"
-            )
+            left = f"{count} processes more: {len(free)} of {self._head.processes} are not started yet"
+            _send(connection, refused=left)
             return
         self._agents.append((address, connection, free[:count]))
-        self._head.stores.add(address)
-        connection.send(slots=free[:count])
+        self._head.stores.append(address)
+        _send(connection, slots=free[:count])
 
-    def _lose_agent(self, address: str) -> None:
+    def _lose_agent(self, address: str, why: str) -> None:
+        if address not in self._head.stores:  # it was refused
+            return
         self._agents = [each for each in self._agents if each[0] != address]
-        for each in [each for each in self._head.workers if each.stores[0] == address]:
-            each.kill()
         self._head.lost_store(address)
+        if self._head.end is None:
+            left = f"{len(self._agents)} {'is' if len(self._agents) == 1 else 'are'} left"
+            tell(f"the launcher at {address} is gone, with what it held ({why}); {left}")
+        for each in [each for each in self._head.workers if each.store == address]:
+            each.kill()
+            self._head.gone(each, "is lost with its launcher")
 
     def _serve_worker(self, connection: MessageConnection, slot: int, pid: int) -> None:
-        worker = Worker(slot, [], partial(_send, connection), connection.close)
+        worker = Worker(slot, "", partial(_send, connection), connection.close)
 
         def join() -> None:
-            place = next((k for k, (_, _, slots) in enumerate(self._agents) if slot in slots), None)
-            if place is None:  # its launcher is gone
+            launcher = next((each for each in self._agents if slot in each[2]), None)
+            if launcher is None:  # it is gone
                 connection.close()
                 return
-            around = [*self._agents[place:], *self._agents[:place]]
-            worker.stores = [address for address, _, _ in around[:2]]
+            worker.store, agent, _ = launcher
 
             def kill() -> None:
-                _send(around[0][1], kill=slot, pid=pid)
+                _send(agent, kill=slot, pid=pid)
                 connection.close()
 
             worker.kill = kill
-            _send(around[0][1], joined=slot)
+            _send(agent, joined=slot)
             self._head.joined(worker)
 
         self._todo.put(join)
@@ -206,6 +236,7 @@ class Office:
                 message = connection.receive()
                 self._todo.put(partial(self._hear, worker, message))
         finally:
+            connection.close()
             self._todo.put(lambda: self._head.gone(worker))
 
     def _hear(self, worker: Worker, message: dict[str, Any]) -> None:
@@ -213,16 +244,19 @@ class Office:
             generation, step = message["held"]
             self._head.held(worker, generation, step, message["stores"])
         elif "ready" in message:
-            self._head.ready(worker, message["ready"], message["lost"])
+            self._head.ready(worker, message["ready"], message["lost"], message["unreachable"])
         elif "leaves" in message:
             self._head.leaves(worker, message["leaves"])
         elif "done" in message:
             self._head.done(worker)
 
     def _start_service(self, count: int) -> tuple[Any, str]:
-        with socket.create_server((self._host, 0)) as free:
-            address = f"{self._host}:{free.getsockname()[1]}"
-        return _jobs.start_coordination(address, count), address
+        with socket.socket(socket.AF_INET) as reserved:
+            # The service shares the port with this socket, which never listens; nobody else can take it meanwhile.
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind((self._host, 0))
+            address = f"{self._host}:{reserved.getsockname()[1]}"
+            return _jobs.start_coordination(address, count), address
 
     def _drop(self, generation: int, step: int) -> None:
         self._tell_agents(drop=[generation, step])

@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,12 @@ from jaxpp.runtime.processes import choice, membership
 
 HEAD, SLOT = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT"
 """The variables by which `jaxpp-run` tells a process where the head is, and which one of its processes it is."""
+
+ANSWER_SECONDS = 3.0
+"""How long a launcher may take to give a part of a state, before the next one that holds it is asked."""
+
+AGAIN_SECONDS = 5.0
+"""After so long a launcher that did not take a copy is tried again."""
 
 RESTART = 75
 """The exit code of a process that is to be started again."""
@@ -61,13 +68,18 @@ class Membership:
         self._end: str | None = None
         self._safe, self._regroups = -1, False
         self._stores: dict[str, MessageConnection] = {}  # of the thread that keeps
+        self._not_kept: dict[str, float] = {}
+        """Where no copies are kept though they should be, and when that is tried again; likewise of that thread."""
         self._asked: dict[str, MessageConnection] = {}
+        self._unreachable: list[str] = []
+        """Which launchers did not give what they hold of the state to go on from."""
         self._to_keep: queue.SimpleQueue[tuple[StatePart, Sequence[tuple[Shard, memoryview]], Sequence[str]]]
         self._to_keep = queue.SimpleQueue()
         self.generation: Go | None = None
         threading.Thread(target=self._listen, name="jaxpp-head", daemon=True).start()
         threading.Thread(target=self._keep, name="jaxpp-keep", daemon=True).start()
         self._head.send(worker=int(os.environ[SLOT]), pid=os.getpid())
+        self._head.beat()
 
     def join(self) -> Go:
         """Wait for the next generation, and become a process of its job of `jax.distributed`.
@@ -99,9 +111,8 @@ class Membership:
             os._exit(RESTART)
         membership.leave_job()
         _jobs.leave_coordination()
-        with self._changed:
-            self._stop, self._safe, self._regroups = None, -1, False
-        self._head.send(ready=error, lost=list(lost))
+        self._head.send(ready=error, lost=list(lost), unreachable=self._unreachable)
+        self._unreachable = []
 
     def fail(self, error: str) -> None:
         """Tell of an error with which this process is about to end."""
@@ -135,7 +146,7 @@ class Membership:
         found: list[HeldShard] = []
         for owner, holders in enumerate(own.resume["holders"]):
             part = StatePart(own.resume["generation"], own.resume["step"], owner)
-            ask = partial(self._ask, holders[0])
+            ask = partial(self._ask, holders)
             for number, shard in enumerate(ask(shards_of, part)):
                 found.append((shard, partial(ask, get, part, number, shard)))
         return found
@@ -147,44 +158,76 @@ class Membership:
     def _can_go_on(self) -> bool:
         return _jobs.started_platforms() <= {"cpu"} and not membership.is_stuck()
 
-    def _ask(self, address: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Have a function ask a Store. Raises BrokenError when that is gone."""
-        try:
-            if address not in self._asked:
-                self._asked[address] = dial(address, self._secret)
-            return function(self._asked[address], *arguments)
-        except (OSError, EOFError) as error:
-            self._asked.pop(address, None)
-            raise BrokenError(f"the launcher at {address} is gone: {error}") from None
+    def _ask(self, holders: Sequence[str], function: Callable[..., Any], *arguments: Any) -> Any:
+        """Have a function ask the Stores that hold a part, until one answers. Raises BrokenError when none does."""
+        problems: dict[str, Exception] = {}
+        for patience in (ANSWER_SECONDS, self._head.patience):  # one that is there before one that may be
+            for address in holders:
+                try:
+                    if address not in self._asked:
+                        self._asked[address] = dial(address, self._secret, patience)
+                    self._asked[address].patience = patience
+                    return function(self._asked[address], *arguments)
+                except (OSError, EOFError) as error:
+                    problems[address] = error
+                    self._hang_up(self._asked, address)
+        self._unreachable = list(holders)
+        told = "; ".join(f"{address}: {error}" for address, error in problems.items())
+        raise BrokenError(f"no launcher gives a part of the state that it holds ({told})")
 
     def _keep(self) -> None:
         while True:
             part, shards, stores = self._to_keep.get()
-            kept: list[str] = []
-            for address in stores:
-                with contextlib.suppress(OSError, EOFError):
-                    if address not in self._stores:
-                        self._stores[address] = dial(address, self._secret)
-                    put(self._stores[address], part, shards)
-                    kept.append(address)
+            kept = [address for address in stores if self._put(address, part, shards)]
             if stores[0] not in kept:
                 tell(f"the launcher of this host, at {stores[0]}, is gone, and so this process ends")
                 os._exit(1)
             with contextlib.suppress(OSError):
                 self._head.send(held=[part.generation, part.step], stores=kept)
 
+    def _put(self, address: str, part: StatePart, shards: Sequence[tuple[Shard, memoryview]]) -> bool:
+        """Give a part to the Store at an address; whether that has it. A connection that was cut is made anew."""
+        if time.monotonic() < self._not_kept.get(address, 0.0):
+            return False
+        reason: Exception | None = None
+        for _ in range(2):
+            is_new = address not in self._stores
+            try:
+                if is_new:
+                    self._stores[address] = dial(address, self._secret)
+                put(self._stores[address], part, shards)
+            except (OSError, EOFError) as error:
+                reason = error
+                self._hang_up(self._stores, address)
+                if is_new or isinstance(error, TimeoutError):
+                    break
+            else:
+                if self._not_kept.pop(address, None) is not None:
+                    tell(f"the state of this process is kept at {address} again")
+                return True
+        if address not in self._not_kept:
+            tell(f"the state of this process has a copy less: it can't be kept at {address} ({reason})")
+        self._not_kept[address] = time.monotonic() + AGAIN_SECONDS
+        return False
+
+    @staticmethod
+    def _hang_up(connections: dict[str, MessageConnection], address: str) -> None:
+        if (connection := connections.pop(address, None)) is not None:
+            connection.close()
+
     def _listen(self) -> None:
         try:
             while True:
                 self._hear(self._head.receive())
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
             if self._end is None:
-                tell("jaxpp-run is gone, or has given this process up, which ends")
+                tell(f"jaxpp-run is gone, or has given this process up, which ends ({error})")
                 os._exit(1)
 
     def _hear(self, message: dict[str, Any]) -> None:
         with self._changed:
-            if "go" in message:
+            if "go" in message:  # what came before is of the generation before
+                self._stop, self._safe, self._regroups = None, -1, False
                 self._go = Go(**message)
             elif "safe" in message:
                 self._safe, self._regroups = message["safe"], message["regroup"]

@@ -1,71 +1,164 @@
 """Connections between the processes of a job that heals: messages in JSON, and arrays as plain bytes.
 
-Nothing is unpickled. Both ends of a connection prove first that they know the secret of the job.
+Nothing is unpickled. Both ends of a connection prove first that they know the secret of the job (`handshake`). No wait
+for the other end has no limit: who has nothing to say for long beats.
 """
 
 import contextlib
 import json
+import select
 import socket
+import struct
 import threading
+import time
+import weakref
 from collections.abc import Callable
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any
+
+from jaxpp._system import tell
+from jaxpp.runtime.processes.handshake import (
+    PROOF_SECONDS,
+    STRANGERS,
+    Connection,
+    RefusedError,
+    WrongSecretError,
+    converse,
+    introduce,
+)
+from jaxpp.runtime.processes.membership import watchdog_seconds
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """After so many seconds the system takes a silent host to be gone."""
 
+DIAL_SECONDS = 10.0
+"""How long who is dialled may take to answer, and to prove who it is."""
+
+USE = "healing"
+"""What the connections are for."""
+
+CHUNK = 1 << 20
+"""Bytes that are sent at once: so many have to go within the patience of a connection."""
+
+LONGEST = 1 << 26
+"""Bytes of a message at most: those of a large state tell of each of its shards."""
+
 
 class MessageConnection:
-    """A connection that carries messages. One thread receives; several may send."""
+    """A connection that carries messages. One thread receives; several may send.
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    connected: whoever is at the other end has proven who it is. beginning: what has already come from there.
+    """
+
+    def __init__(self, connected: socket.socket, beginning: bytes = b"") -> None:
+        self._socket, self._beginning = connected, beginning
         self._sending = threading.Lock()
-        with socket.socket(fileno=socket.dup(connection.fileno())) as same:
-            same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in KEEPALIVE.items():
-                if hasattr(socket, name):
-                    same.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        weakref.finalize(self, connected.close).atexit = False  # not in `close`: another thread may just read
+        self.patience = watchdog_seconds()
+        """Seconds that the other end may neither read nor, where something is awaited, say a word."""
+        whole, part = divmod(self.patience, 1)
+        connected.settimeout(None)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole), int(part * 1e6)))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def send(self, **message: Any) -> None:
-        """Send a message. Raises OSError when the other end is gone."""
+        """Send a message. Raises OSError when the other end is gone, or reads nothing."""
+        text = json.dumps(message).encode()
         with self._sending:
-            self._connection.send_bytes(json.dumps(message).encode())
+            self.send_array(memoryview(struct.pack(">I", len(text)) + text))
 
-    def receive(self) -> dict[str, Any]:
-        """The next message. Raises EOFError or OSError when the other end is gone."""
-        return json.loads(self._connection.recv_bytes())
+    def receive(self, *, may_rest: bool = False) -> dict[str, Any]:
+        """The next message that says something. Raises EOFError or OSError when the other end is gone, or silent.
+
+        may_rest: whether it may be silent for as long as it likes.
+        """
+        while True:
+            if may_rest and not self._beginning:
+                _has_come(self._socket, None)
+            (length,) = struct.unpack(">I", self.receive_array(4))
+            if length > LONGEST:
+                raise ValueError(f"a message of {length} bytes")
+            if message := json.loads(self.receive_array(length)):
+                return message
 
     def send_array(self, data: memoryview) -> None:
         """Send bytes, for which `receive_array` waits at the other end."""
-        self._connection.send_bytes(data)
+        try:
+            for start in range(0, len(data), CHUNK):
+                self._socket.sendall(data[start : start + CHUNK])
+        except BlockingIOError:
+            raise TimeoutError(f"it has read nothing for {self.patience:g} s") from None
 
     def receive_array(self, size: int) -> bytearray:
         """So many bytes. Raises EOFError or OSError as `receive`."""
-        data = bytearray(size)
-        if size:
-            self._connection.recv_bytes_into(data)
-        else:
-            self._connection.recv_bytes(0)
+        data = bytearray(self._beginning[:size])
+        self._beginning = self._beginning[size:]
+        had = len(data)
+        data.extend(bytes(size - had))
+        rest = memoryview(data)[had:]
+        while rest:
+            if not _has_come(self._socket, self.patience):
+                raise TimeoutError(f"no word from it for {self.patience:g} s")
+            if not (count := self._socket.recv_into(rest)):
+                raise EOFError("it hung up")
+            rest = rest[count:]
         return data
+
+    def beat(self) -> None:
+        """Say every few seconds, from now on, that this end is there."""
+        threading.Thread(target=self._beat, name="jaxpp-beat", daemon=True).start()
+
+    def _beat(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.send()
+                time.sleep(min(self.patience / 4, 5.0))
 
     def close(self) -> None:
         """Hang up; a thread that receives gets EOFError."""
-        with contextlib.suppress(OSError), socket.socket(fileno=socket.dup(self._connection.fileno())) as same:
-            same.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
-def dial(address: str, secret: bytes) -> MessageConnection:
-    """Connect to a `Listener` at host:port. Raises ConnectionError when nobody is there, or has another secret."""
+def dial(address: str, secret: bytes, seconds: float = DIAL_SECONDS) -> MessageConnection:
+    """Connect to a `Listener` at host:port, within so many seconds.
+
+    Raises ConnectionError when nobody is there, or has another secret.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return _dialled(address, secret, end)
+        except WrongSecretError:
+            raise ConnectionError(
+                f"{address} has another job secret (JAXPP_JOB_SECRET), or what listens there passes the connection on"
+            ) from None
+        except Exception as error:  # whatever listens there, and says
+            is_hung_up = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+            if is_hung_up and time.monotonic() < end:  # there were too many strangers, perhaps
+                time.sleep(0.1)
+                continue
+            raise ConnectionError(f"{address} can't be reached: {error}") from None
+
+
+def _dialled(address: str, secret: bytes, end: float) -> MessageConnection:
     host, _, port = address.rpartition(":")
+    connected = socket.create_connection((host, int(port)), max(end - time.monotonic(), 0.1))
     try:
-        return MessageConnection(Client((host, int(port)), authkey=secret))
-    except AuthenticationError:
-        raise ConnectionError(f"{address} has another job secret (JAXPP_JOB_SECRET)") from None
-    except (OSError, EOFError) as error:
-        raise ConnectionError(f"{address} can't be reached: {error}") from None
+        connection = Connection(connected, True, USE)
+        converse(connection, introduce(connection, 0, secret, _admit), lambda: end)
+        return MessageConnection(connected, connection.rest)
+    except BaseException:
+        connected.close()
+        raise
+
+
+def _admit(number: int, name: str, use: str) -> None:
+    if use != USE:
+        raise RefusedError(f"{name} wants something else")
 
 
 class Listener:
@@ -77,18 +170,52 @@ class Listener:
 
     def __init__(self, host: str, secret: bytes, serve: Callable[[MessageConnection], None], port: int = 0) -> None:
         self._secret, self._serve = secret, serve
+        self._strangers: list[socket.socket] = []
         self._socket = socket.create_server((host, port))
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         threading.Thread(target=self._accept, name="jaxpp-listen", daemon=True).start()
 
     def _accept(self) -> None:
+        told = ""
         while True:
-            accepted, _ = self._socket.accept()
-            threading.Thread(target=self._talk, args=[accepted], name="jaxpp-serve", daemon=True).start()
+            try:
+                accepted, _ = self._socket.accept()
+                while len(self._strangers) >= STRANGERS:
+                    with contextlib.suppress(OSError):  # its thread closes it
+                        self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
+                self._strangers.append(accepted)
+                try:
+                    threading.Thread(target=self._talk, args=[accepted], name="jaxpp-serve", daemon=True).start()
+                except BaseException:
+                    self._forget(accepted)
+                    accepted.close()
+                    raise
+            except Exception as error:  # no descriptor is left, no thread: later there may be one again
+                if str(error) != told:
+                    told = str(error)
+                    tell(f"a connection to {self.address} can't be taken now: {error}")
+                time.sleep(0.1)
 
     def _talk(self, accepted: socket.socket) -> None:
-        with contextlib.suppress(OSError, EOFError, AuthenticationError, ValueError):
-            with Connection(accepted.detach()) as connection:
-                deliver_challenge(connection, self._secret)
-                answer_challenge(connection, self._secret)
-                self._serve(MessageConnection(connection))
+        connection = Connection(accepted)
+        end = time.monotonic() + PROOF_SECONDS
+        with accepted:
+            try:
+                converse(connection, introduce(connection, 0, self._secret, _admit), lambda: end)
+            except Exception:  # whatever a stranger sends
+                return
+            finally:
+                self._forget(accepted)
+            with contextlib.suppress(OSError, EOFError, ValueError, LookupError, TypeError):  # the last: of nonsense
+                self._serve(MessageConnection(accepted, connection.rest))
+
+    def _forget(self, accepted: socket.socket) -> None:
+        with contextlib.suppress(ValueError):  # it is known, or was hung up on
+            self._strangers.remove(accepted)
+
+
+def _has_come(connected: socket.socket, seconds: float | None) -> bool:
+    """Wait until something has come, or the other end has hung up; whether that is so within so many seconds."""
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))

@@ -57,7 +57,7 @@ class Store:
 
     def _serve(self, connection: MessageConnection) -> None:
         while True:
-            message = connection.receive()
+            message = connection.receive(may_rest=True)
             part = StatePart(*message["part"])
             if "put" in message:
                 shards = [Shard(*each) for each in message["put"]]
@@ -66,7 +66,10 @@ class Store:
                     self._parts[part] = held
                 connection.send(kept=True)
             elif "shard" in message:
-                connection.send_array(memoryview(self._held(part)[message["shard"]][1]))
+                held = self._held(part)
+                if message["shard"] >= len(held):
+                    raise EOFError("it was dropped")
+                connection.send_array(memoryview(held[message["shard"]][1]))
             else:
                 connection.send(shards=[shard for shard, _ in self._held(part)])
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def train(
     every: int = 1,
     watch: int = 0,
     on_step: Callable[[int, Any], None] | None = None,
+    on_state: Callable[[int, Any], None] | None = None,
     plans: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Make `steps` steps in the processes of `jaxpp-run`, whichever of them die on the way.
@@ -51,7 +53,10 @@ def train(
         watch: steps from look to look at how fast each process is, by a step that is traced task by task, and so takes
             some times as long; 0: never. A slow one is named; with `schedule="auto"` the layers are then dealt out
             anew.
-        on_step: called as (i, output) after each step, in all processes; for one that is made again, once more.
+        on_step: called as (i, output) after each step, in all processes; for one that is made again, once more. For
+            each step at least once in some process: what comes after it is kept only when all have made the call.
+        on_state: called likewise as (i, state) before that, with the state after step i, which the next step may
+            take the memory of: to save a checkpoint, with `jaxpp.checkpoint.save`.
         plans: a folder, which all hosts see, for the compiled steps: one for each number of processes, saved when it is
             first compiled, or before the first step with `jaxpp-run --prepare`. Where there is one, processes that come
             or go need neither tracing nor compiling. It does not know when the code of the training changes: give
@@ -72,11 +77,26 @@ def train(
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
     folder = None if plans is None else Path(plans)
-    shown: Callable[[int, Any], None] = on_step or (lambda number, output: None)
-    training = _ProcessTraining(make_step, state, batch, steps, every, watch, shown, folder)
+    told = _Told(on_state, on_step)
+    training = _ProcessTraining(make_step, state, batch, steps, every, watch, told, folder)
     while True:
         if (last := training.generation()) is not None:
             return last[0]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Who is told of each step: as of `train`."""
+
+    on_state: Callable[[int, Any], None] | None
+    on_step: Callable[[int, Any], None] | None
+
+    def tell(self, number: int, state: Any, output: Any) -> None:
+        """Tell of step `number`."""
+        if self.on_state is not None:
+            self.on_state(number, state)
+        if self.on_step is not None:
+            self.on_step(number, output)
 
 
 class _ProcessTraining:
@@ -90,11 +110,11 @@ class _ProcessTraining:
         steps: int,
         every: int,
         watch: int,
-        on_step: Callable[[int, Any], None],
+        told: _Told,
         plans: Path | None,
     ) -> None:
         self.make_step, self.make_state, self.batch = make_step, state, batch
-        self.steps, self.every, self.watch, self.on_step, self.plans = steps, every, watch, on_step, plans
+        self.steps, self.every, self.watch, self.told, self.plans = steps, every, watch, told, plans
         self.membership = Membership()
         self.like: Any = None
         self.slow: dict[int, float] = {}
@@ -134,10 +154,10 @@ class _ProcessTraining:
             kept = self._keep(state, first)
         for number in range(first, self.steps):
             state, output = self._made(step, state, number, first)
+            self.told.tell(number, state, output)  # before the state is kept: else nobody might be told of the step
             if (number + 1) % self.every == 0 or number + 1 == self.steps:
                 regroups = kept is not None and self.membership.wait_until_safe(kept)
                 kept = self._keep(state, number + 1)
-            self.on_step(number, output)
             if regroups:
                 break
         if kept is not None:

@@ -15,9 +15,8 @@ import socket
 import time
 from collections.abc import Generator, Mapping
 from importlib.metadata import version
-from typing import Any
 
-from jaxpp.runtime.processes.handshake import Connection, RefusedError, WrongSecretError, introduce
+from jaxpp.runtime.processes.handshake import STRANGERS, Connection, RefusedError, WrongSecretError, converse, introduce
 from jaxpp.runtime.processes.membership import ProcessError, job_secret, named
 
 USE = "roll call"
@@ -25,9 +24,6 @@ USE = "roll call"
 
 POLITE = 5.0
 """Seconds that a process may take, after it has dialled, to say which one it is."""
-
-STRANGERS = 64
-"""How many connections may be open whose other end has not said which process it is."""
 
 
 def roll_call(coordinator: str, processes: int, process: int, seconds: float) -> bool:
@@ -131,7 +127,7 @@ class _RollCall:
 
     def _talk(self, connection: Connection) -> Generator[None, bytes, None]:
         """Follow a connection message by message. Raises ProcessError for a process that should not have come."""
-        number, _ = yield from introduce(connection, 0, job_secret(), _admit)
+        number, _ = yield from introduce(connection, 0, job_secret(), _admit, is_direct=False)
         found = json.loads((yield))
         connection.peer = number
         if found["processes"] != self.count:
@@ -209,21 +205,12 @@ def _converse(connection: Connection, process: int, own: Mapping[str, object], k
     known_by, told_by: until when process 0 has to show that it is one, and to tell the outcome.
     """
 
-    def talk() -> Generator[None, bytes, dict[str, Any]]:
-        peer, _ = yield from introduce(connection, process, job_secret(), _admit)
+    def talk() -> Generator[None, bytes, str]:
+        peer, _ = yield from introduce(connection, process, job_secret(), _admit, is_direct=False)
         if peer != 0:
             raise RefusedError(f"process {peer} is not process 0")
         connection.peer = peer
         connection.send(own)
-        return json.loads((yield))
+        return str(json.loads((yield))["problem"])
 
-    follow = talk()
-    next(follow)
-    try:
-        while (left := (known_by if connection.peer is None else told_by) - time.monotonic()) > 0:
-            connection.socket.settimeout(left)
-            for message in connection.receive():
-                follow.send(message)
-    except StopIteration as found:
-        return str(found.value["problem"])
-    raise TimeoutError
+    return converse(connection, talk(), lambda: known_by if connection.peer is None else told_by)

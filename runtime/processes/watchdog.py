@@ -24,16 +24,24 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from jaxpp.runtime.processes import unix
-from jaxpp.runtime.processes.handshake import LONGEST, Connection, RefusedError, WrongSecretError, introduce
+from jaxpp.runtime.processes.handshake import (
+    LONGEST,
+    PROOF_SECONDS,
+    STRANGERS,
+    Connection,
+    RefusedError,
+    WrongSecretError,
+    introduce,
+)
 
-LIFE, VALUES, NOTHING = "life", "values", "nothing"
-"""The uses of a connection; NOTHING: to find out whether somebody listens at the other end."""
+LIFE, VALUES, NOTHING, PROOF = "life", "values", "nothing", "proof"
+"""The uses of a connection; NOTHING: to find out whether somebody listens at the other end; PROOF: who does."""
 
 ANSWER_SECONDS = 60.0
 """How long a peer has to connect."""
 
-PROOF_SECONDS = 10.0
-"""How long the other end of a new connection has to prove that it belongs to the job."""
+REDIAL_SECONDS = 0.2
+"""After so long a peer is dialled again that has hung up at once."""
 
 RETURN_SECONDS = 10.0
 """How long a peer whose connection broke has to come back, where its address still answers."""
@@ -85,6 +93,8 @@ class Watchdog:
         self._host, self._listeners = host, [socket.create_server((host.strip("[]"), 0), family=family)]
         if local := unix.listen(self.address):
             self._listeners.append(local)
+        for each in self._listeners:
+            each.setblocking(False)
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._changed = threading.Condition()
@@ -97,6 +107,10 @@ class Watchdog:
         """Why a process that gave the number of this peer was refused."""
         self._hopeless: set[int] = set()
         """The peers that were refused when this process dialled them: whoever listens there is no stranger."""
+        self._dropped: list[tuple[int, str]] = []
+        """Peer and use of connections that were dialled, and that ended before the other end had proven who it is."""
+        self._asked: set[int] = set()
+        """The peers that are dialled because somebody gave their number and a wrong proof: a stranger, perhaps."""
         self._addresses: dict[int, str] = {}
         self._cut: dict[int, float] = {}
         """The peers whose connection broke, and until when they may come back."""
@@ -123,6 +137,7 @@ class Watchdog:
         Raises ConnectionError when a peer can't be reached within ANSWER_SECONDS, or belongs to another job.
         """
         self._addresses.update(addresses)
+        self._asked.clear()
         for peer, address in addresses.items():
             if peer < self.me and peer not in self._names:  # the higher number dials
                 self._new += [self._dial(peer, address, use) for use in (LIFE, VALUES)]
@@ -132,21 +147,30 @@ class Watchdog:
             connected = self._names.keys() & self.wires.keys()
             return connected >= addresses.keys() or not self._hopeless.isdisjoint(addresses)
 
+        end = time.monotonic() + ANSWER_SECONDS
+        while not decided() and (left := end - time.monotonic()) > 0:
+            with self._changed:
+                self._changed.wait_for(lambda: decided() or bool(self._dropped), left)
+            if self._dropped and not decided():
+                time.sleep(REDIAL_SECONDS)
+                again, self._dropped = self._dropped, []
+                self._new += [self._dial(peer, addresses[peer], use) for peer, use in again if peer in addresses]
+                self._wake.send(b"!")
         with self._changed:
-            self._changed.wait_for(lambda: decided() or bool(self._refused), ANSWER_SECONDS)
-            self._changed.wait_for(decided, PROOF_SECONDS)  # a stranger was refused, perhaps: the peer may still come
             for peer in addresses.keys() - (self._names.keys() & self.wires.keys()):
                 reason = self._refused.get(peer, f"did not connect within {ANSWER_SECONDS:g} s")
                 raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
 
     def _dial(self, peer: int, address: str, use: str) -> Connection:
-        if use == VALUES and (connected := unix.connect(address, ANSWER_SECONDS)):
-            return Connection(connected, True, use)
+        connected = unix.connect(address, ANSWER_SECONDS) if use == VALUES else None
         host, port = address.rsplit(":", 1)
         try:
-            return Connection(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), True, use)
+            connected = connected or socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS)
         except OSError as error:
             raise ConnectionError(f"process {peer} can't be reached at {address}: {error}") from None
+        connection = Connection(connected, True, use)
+        connection.meant = peer
+        return connection
 
     def wait_for_loss(self, seconds: float) -> bool:
         """Wait until a peer has died or froze; whether one has."""
@@ -195,6 +219,8 @@ class Watchdog:
                 self._handle(key)
             while self._new:
                 self._add(self._new.pop())
+            if self._refused:
+                self._ask_for_proof()
             if time.monotonic() - said > self._pause:
                 self._say({})
                 said = time.monotonic()
@@ -205,12 +231,21 @@ class Watchdog:
             self._woken.recv(LONGEST)
         elif (listener := key.fileobj) in self._listeners:
             assert isinstance(listener, socket.socket)
-            with contextlib.suppress(OSError):  # the other end has hung up already
-                self._add(Connection(listener.accept()[0]))
+            self._accept(listener)
         elif key.events == selectors.EVENT_WRITE:
             self._connected(key.data)
         elif key.data.socket.fileno() >= 0:  # not closed since the selector saw it
             self._read(key.data)
+
+    def _accept(self, listener: socket.socket) -> None:
+        strangers = [key.data for key in self._selector.get_map().values() if _is_stranger(key.data)]
+        if len(strangers) >= STRANGERS + len(self._addresses):
+            self._hang_up(min(strangers, key=lambda each: each.heard), "")
+        try:
+            self._add(Connection(listener.accept()[0]))
+        except OSError as error:  # the other end has hung up already
+            if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                time.sleep(self._pause / 50)  # until there is room; else the selector would not wait at all
 
     def _is_one_dead(self) -> bool:
         return not all(loss.ended for loss in self.lost)
@@ -248,6 +283,8 @@ class Watchdog:
                     self._hopeless.add(error.peer)
                 self._changed.notify_all()
             raise
+        if connection.use == PROOF:
+            raise RefusedError("that was all")
         connection.peer, connection.heard = peer, time.monotonic()
         if connection.use == VALUES:
             return
@@ -260,7 +297,7 @@ class Watchdog:
                 self._lose(peer, how, ended=True, has_failed=bool(error), skips_farewell=skips_farewell)
 
     def _admit(self, peer: int, name: str, use: str) -> None:
-        if use not in {LIFE, VALUES} or peer == self.me or (use == VALUES and peer in self.wires):
+        if use not in {LIFE, VALUES, PROOF} or peer == self.me or (use == VALUES and peer in self.wires):
             raise RefusedError(f"a second process {peer}")
         if self._names.get(peer, name) != name or peer in self._lost:
             raise RefusedError(f"{name} is not the process {peer} that was here, or that one was given up")
@@ -316,6 +353,9 @@ class Watchdog:
         if connection.asks is not None:
             self._lose(connection.asks, "died")
         if connection.peer is None:
+            with self._changed:
+                self._dropped += [(connection.meant, connection.use)] if connection.meant is not None else []
+                self._changed.notify_all()
             return
         is_cut = how == "died" and connection.peer not in self._lost
         with self._changed:
@@ -330,15 +370,25 @@ class Watchdog:
 
     def _call_back(self, peer: int) -> None:
         """The connection to a peer broke: find out whether it lives. Its address is refused when it doesn't."""
-        host, _, port = self._addresses.get(peer, "").rpartition(":")
-        host = host.strip("[]")
-        if not host:  # this process was never told the address
+        if ":" in self._addresses.get(peer, ""):
+            self._dial_back(peer, LIFE if peer < self.me else NOTHING, asks=peer)
+        else:  # this process was never told the address
             self._lose(peer, "died")
-            return
+
+    def _ask_for_proof(self) -> None:
+        """Somebody gave the number of a peer and a wrong proof: dial that peer, once, to find out whether it was it."""
+        for peer in self._refused.keys() & self._addresses.keys() - self._asked - self._names.keys():
+            self._asked.add(peer)
+            if ":" in self._addresses[peer]:
+                self._dial_back(peer, PROOF)
+
+    def _dial_back(self, peer: int, use: str, asks: int | None = None) -> None:
+        host, _, port = self._addresses[peer].rpartition(":")
+        host = host.strip("[]")
         dialled = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         dialled.setblocking(False)
-        connection = Connection(dialled, True, LIFE if peer < self.me else NOTHING)
-        connection.asks = peer
+        connection = Connection(dialled, True, use)
+        connection.asks = asks
         self._selector.register(dialled, selectors.EVENT_WRITE, connection)
         if dialled.connect_ex((host, int(port))) not in {0, errno.EINPROGRESS}:
             self._hang_up(connection, "died")
@@ -349,7 +399,7 @@ class Watchdog:
             self._hang_up(connection, "died")
             return
         self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
-        if connection.use == LIFE:
+        if connection.use != NOTHING:
             self._begin(connection)
         else:
             connection.talk = _ignore()
@@ -366,6 +416,11 @@ class Watchdog:
             self._changed.notify_all()
         with contextlib.suppress(Exception):  # the thread must go on, whatever `on_loss` does
             self._on_loss(loss)
+
+
+def _is_stranger(connection: Connection | None) -> bool:
+    """Whether somebody dialled who has not proven yet who he is."""
+    return connection is not None and connection.peer is None and not connection.dialled
 
 
 def _ignore() -> Generator[None, bytes, None]:

@@ -48,20 +48,28 @@ def main(folder: Path) -> None:
     if died.exists():
         training.Membership = partial(Joining, came_back)
 
+    def on_state(number: int, state: Any) -> None:
+        made = int(jaxpp.fetch(state["step"]))
+        with (folder / "states").open("a") as file:
+            print(f"{number}:{made}", file=file)
+
     def on_step(number: int, output: Any) -> None:
+        if number == DIES and jax.process_index() == 0 and not died.exists():
+            died.touch()
+            time.sleep(1.0)  # whatever is kept of this step would be by now
+            os.kill(os.getpid(), signal.SIGKILL)
         loss = float(jaxpp.fetch(output))
         if jax.process_index() == 0:
             print(json.dumps({"step": number, "loss": loss, "processes": jax.process_count()}), flush=True)
-        if number == DIES and jax.process_index() == 0 and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
         while number == WAITS and not came_back.exists():
             time.sleep(0.02)
         time.sleep(0.5 if number > WAITS and jax.process_count() == 1 else 0)
 
     first_state, batch = (EXAMPLE[name] for name in ("first_state", "batch"))
     make_step = partial(CountedStep, folder / "lowered")
-    state = healing.train(make_step, first_state, batch, STEPS, on_step=on_step, plans=folder / "plans")
+    state = healing.train(
+        make_step, first_state, batch, STEPS, on_step=on_step, on_state=on_state, plans=folder / "plans"
+    )
     found = jaxpp.fetch({**state, "key": jax.random.key_data(state["key"])})
     if jax.process_index() == 0:
         last = [found["step"].item(), found["key"].tolist(), found["weights"][1].tolist()]

@@ -28,7 +28,7 @@ class Job:
         self.dropped: list[tuple[int, int]] = []
         self.killed: list[int] = []
         self.head = Head(processes, least, wait, self._start, self._drop, patience=1e9, prepares=prepares)
-        self.head.stores = {f"store {k}" for k in range(stores)}
+        self.head.stores = [f"store {k}" for k in range(stores)]
         self.told: dict[int, list[dict[str, Any]]] = {slot: [] for slot in range(processes)}
         self.workers = [self.worker(slot, f"store {slot % stores}") for slot in range(processes)]
         for each in self.workers:
@@ -38,7 +38,7 @@ class Job:
         def send(**message: Any) -> None:
             self.told[slot].append(message)
 
-        return Worker(slot, [store], send, lambda: self.killed.append(slot))
+        return Worker(slot, store, send, lambda: self.killed.append(slot))
 
     def _start(self, count: int) -> tuple[Service, str]:
         self.services.append(Service())
@@ -51,7 +51,7 @@ class Job:
         own = self.head.generation
         assert own is not None
         for slot in slots:
-            self.head.held(self.workers[slot], own.number, step, self.workers[slot].stores)
+            self.head.held(self.workers[slot], own.number, step, [self.workers[slot].store])
 
     def ready(self, *slots: int, lost: list[int] | None = None) -> None:
         for slot in slots:
@@ -182,6 +182,68 @@ def test_a_host_that_is_lost_with_the_only_copy() -> None:
     job.head.gone(job.workers[1])
     job.ready(0, 2)
     assert job.head.end == "the state is lost with the hosts that held it; start the job again from a checkpoint"
+
+
+def test_states_go_to_the_hosts_that_are_there() -> None:
+    """The host after one that is lost takes its place, and who is heard is asked first."""
+    job = Job(processes=3, stores=3)
+    assert [job.told[slot][-1]["stores"] for slot in range(3)] == [
+        ["store 0", "store 1"],
+        ["store 1", "store 2"],
+        ["store 2", "store 0"],
+    ]
+    own = job.head.generation
+    assert own is not None
+    for slot in range(3):
+        job.head.held(job.workers[slot], own.number, 1, job.told[slot][-1]["stores"])
+    job.head.gone(job.workers[1])
+    job.ready(0, 2)
+    assert job.told[0][-1]["resume"]["holders"] == [
+        ["store 0", "store 1"],
+        ["store 2", "store 1"],
+        ["store 2", "store 0"],
+    ]
+    job.head.lost_store("store 1")
+    job.ready(0, 2)
+    assert [job.told[slot][-1]["stores"] for slot in (0, 2)] == [["store 0", "store 2"], ["store 2", "store 0"]]
+
+
+def test_launchers_that_give_nothing_are_no_fault_of_the_step() -> None:
+    """They are not asked again; without them the state is lost."""
+    job = Job(stores=2)
+    for _ in range(5):
+        own = job.head.generation
+        assert own is not None
+        for slot in range(3):
+            job.head.held(job.workers[slot], own.number, 7, ["store 0", "store 1"])
+        for slot in range(3):
+            job.head.ready(job.workers[slot], "BrokenError: no launcher", [], ["store 1"])
+        assert job.told[0][-1]["resume"]["holders"] == [["store 0"]] * 3
+    for slot in range(3):
+        job.head.ready(job.workers[slot], "BrokenError: no launcher", [], ["store 0"])
+    assert job.head.end == "the state is lost with the hosts that held it; start the job again from a checkpoint"
+
+
+def test_a_service_that_can_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes until it does, and it is no attempt of the step."""
+    job = Job(least=3)
+    job.held(7, 0, 1, 2)
+
+    def fail(count: int) -> tuple[Service, str]:
+        raise OSError("no port")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(head, "START_AGAIN", 0.0)
+        patch.setattr(job.head, "_start_service", fail)
+        job.ready(0, 1, 2)
+        for _ in range(5):
+            job.head.tick()
+    assert job.services[0].is_up
+    job.head._start_again = 0.0
+    job.head.tick()
+    assert not job.services[0].is_up
+    assert job.told[0][-1]["go"] == 2
+    assert job.told[0][-1]["resume"]["step"] == 7
 
 
 def test_before_anything_is_safe_it_begins_again() -> None:

@@ -49,7 +49,9 @@ def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) 
     found = re.sub(r"\(.*?\)", "()", done.stderr)
     assert "jaxpp: the process of slot 0 () ended by signal 9, and is started anew\n" in found
     assert "jaxpp: 1 of 2 processes compile the step ahead\n" in found
-    assert re.search(r"jaxpp: 1 of 2 processes go on after step [34]\n", found)
+    assert "jaxpp: 1 of 2 processes go on after step 3\n" in found
+    states = {*(tmp_path / "states").read_text().split()}
+    assert states == {f"{number}:{number + 1}" for number in range(job.STEPS)}
     lowered = (tmp_path / "lowered").read_text().split()
     assert sorted(lowered) == ["1", "2", "2"]  # each process once for each number of processes, and never again
     assert re.search(r"jaxpp: 2 of 2 processes go on after step \d\n", found)
@@ -77,7 +79,7 @@ def test_a_script_that_never_trains(
 def test_signals_end_the_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     script = tmp_path / "slow.py"
-    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)):
         pids = tmp_path / f"pid{code}"
         script.write_text(
             f"import os, time\nopen({str(pids)!r}, 'w').write(str(os.getpid()))\n"
@@ -91,6 +93,30 @@ def test_signals_end_the_processes_too(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(ProcessLookupError):
             os.kill(int(pids.read_text()), 0)
         assert not list(tmp_path.glob("jaxpp-programs-*"))
+
+
+def test_processes_have_time_to_end(tmp_path: Path) -> None:
+    """They get SIGTERM first."""
+    script, saved = tmp_path / "saves.py", tmp_path / "saved"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), open({str(saved)!r}, 'w').close(), sys.exit()))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    )
+    with pytest.raises(SystemExit, match="143"):
+        run.main(["--processes", "1", str(script)])
+    assert saved.exists()
+
+
+def test_nohup_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "LAST_WORD", 0.0)
+    script = tmp_path / "hangs_up.py"
+    script.write_text("import os, signal\nos.kill(os.getppid(), signal.SIGHUP)\n")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run.main(["--processes", "1", str(script)]) == 1  # it never trains
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The watchdog alone: connections between watchdogs of this process, and strangers at its door."""
 
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from jaxpp.runtime.processes import unix
+from jaxpp.runtime.processes.handshake import STRANGERS
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
 
 SECRET = b"the secret of the job"
@@ -237,6 +240,52 @@ def test_strangers_are_hung_up_on(make: Make, monkeypatch: pytest.MonkeyPatch) -
     connected(first, second)  # also the number that a stranger claimed
     assert first.lost == []
     assert list(first.wires) == [1]
+
+
+def test_a_strangers_wrong_proof_does_not_end_the_wait_for_the_peer(make: Make) -> None:
+    """Whoever listens at the peer's address is asked, and is no stranger."""
+    first, second = make(0), make(1)
+    text = json.dumps({"process": 1, "host": "here", "pid": 1, "nonce": "", "use": "life"}).encode()
+    wrong = json.dumps({"proof": "0" * 64}).encode()
+    with dial(first) as stranger:
+        stranger.sendall(b"".join(struct.pack(">I", len(each)) + each for each in (text, wrong)))
+        while _rest(stranger):
+            pass
+    assert until(lambda: 1 in first._refused)
+    thread = threading.Thread(target=first.connect, args=({1: second.address},))
+    thread.start()
+    assert until(lambda: 1 in first._asked)
+    assert until(lambda: all(each.data is None for each in first._selector.get_map().values()))
+    assert thread.is_alive()
+    assert first._hopeless == set()
+    second.connect({0: first.address})
+    thread.join(20)
+    assert not thread.is_alive()
+    assert first.lost == second.lost == []
+
+
+def test_idle_strangers_are_limited(make: Make) -> None:
+    first, second = make(0), make(1)
+    with contextlib.ExitStack() as strangers:
+        for _ in range(2 * STRANGERS):
+            strangers.enter_context(dial(first))
+        connected(first, second)
+        open_now = [key for key in first._selector.get_map().values() if key.data is not None]
+        assert len(open_now) <= STRANGERS + 2
+
+
+def test_it_goes_on_when_there_is_no_room_for_a_connection(make: Make) -> None:
+    first, second = make(0), make(1)
+    failures: list[OSError] = []
+
+    class Full:
+        def accept(self) -> Any:
+            failures.append(OSError(errno.EMFILE, "Too many open files"))
+            raise failures[-1]
+
+    first._accept(Full())  # pyright: ignore[reportArgumentType]  # a listener at a time when no descriptor is left
+    assert failures
+    connected(first, second)
 
 
 def _rest(stranger: socket.socket) -> bytes:
