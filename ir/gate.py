@@ -1,8 +1,9 @@
 """Checks a module that somebody else may have made: what jaxpp would leave out of account in silence is refused."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
+from typing import TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -11,33 +12,34 @@ from jaxpp.ir.custom_calls import custom_calls
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import name_of, nested
 
-_NUMBERS = (
-    *(
-        at.STAGE,
-        at.MICROBATCH,
-        at.SLICE,
-        at.APART,
-        at.FUSED,
-        at.PART,
-        at.MESH,
-        at.ARGUMENT,
-        at.RESULT,
-        at.FEEDS,
-        at.LAYER,
-    ),
-    *(at.ROWS_SENT, at.ROWS_PADDED, at.PEAK_BYTES, at.PEAK_HOST_BYTES, at.PEAK_ACTIVATIONS, at.DEVICES),
+_Form: TypeAlias = tuple[str, type[ir.Attribute] | UnionType]
+_NUMBER, _LIST = ("a number", ir.IntegerAttr), ("array<i64: ...>", ir.DenseI64ArrayAttr)
+_TEXT, _UNIT, _DICT = ("a string", ir.StringAttr), ("no value", ir.UnitAttr), ("a dictionary", ir.DictAttr)
+_EITHER = ("a number or array<i64: ...>", ir.IntegerAttr | ir.DenseI64ArrayAttr)
+_ANY = ("", ir.Attribute)
+_ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
+    ("module", _ANY, (at.TRAIN_LOOP, at.MESH_SIZES, at.LOST_MARKS)),
+    ("module", _DICT, (at.OPERATIONS, at.ONCE_PER_STEP)),
+    ("module", _NUMBER, (at.ROWS_SENT, at.ROWS_PADDED)),
+    ("module operation argument result", _EITHER, (at.MESHES,)),
+    ("function", _TEXT, (at.KIND,)),
+    ("function", _NUMBER, (at.PEAK_BYTES, at.PEAK_HOST_BYTES, at.PEAK_ACTIVATIONS)),
+    ("function", _LIST, (at.SUMS,)),
+    ("function operation", _NUMBER, (at.STAGE, at.MESH)),
+    ("argument", _NUMBER, (at.ARGUMENT,)),
+    ("argument result", _LIST, (at.BLOCKS, at.BLOCK)),
+    ("argument result", _NUMBER, (at.PART,)),
+    ("argument result", _TEXT, (at.MEMORY,)),
+    ("result", _NUMBER, (at.RESULT, at.FEEDS)),
+    ("operation result", _UNIT, (at.GATHER,)),
+    ("operation", _ANY, (at.LOOP, at.BOUNDARY)),
+    ("operation", _NUMBER, (at.MICROBATCH, at.SLICE, at.APART, at.FUSED, at.LAYER, at.DEVICES)),
+    ("operation", _LIST, (at.SLICES, at.STAGES, at.MICROBATCHES, at.LAST_USE)),
+    ("operation", _TEXT, (at.TASK,)),
+    ("operation", _UNIT, (at.UNIT, at.SCATTER)),
 )
-_LISTS = (at.SLICES, at.STAGES, at.MICROBATCHES, at.LAST_USE, at.SUMS, at.BLOCKS, at.BLOCK)
-_FORMS: Mapping[str, tuple[str, type[ir.Attribute] | UnionType]] = {
-    **dict.fromkeys(_NUMBERS, ("a number", ir.IntegerAttr)),
-    **dict.fromkeys(_LISTS, ("array<i64: ...>", ir.DenseI64ArrayAttr)),
-    **dict.fromkeys((at.KIND, at.TASK), ("a string", ir.StringAttr)),
-    **dict.fromkeys((at.UNIT, at.GATHER, at.SCATTER), ("no value", ir.UnitAttr)),
-    **dict.fromkeys((at.OPERATIONS, at.ONCE_PER_STEP), ("a dictionary", ir.DictAttr)),
-    at.MESHES: ("a number or array<i64: ...>", ir.IntegerAttr | ir.DenseI64ArrayAttr),
-    at.MEMORY: ("a string", ir.StringAttr),
-}
-"""What each attribute is. Who reads one says which values it may have, and checks those that are not here."""
+RULES = {name: (places, form) for places, form, names in _ROWS for name in names}
+"""Where each attribute may stand, and what it is. Who reads one checks its value, and the form of those of any form."""
 
 _KEYS = {
     at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices"},
@@ -53,12 +55,11 @@ _FRONTEND = "mhlo.frontend_attributes"
 def check_module(module: ir.Module) -> None:
     """Raises PassError for an unknown attribute of jaxpp, and for a sharding that is not in Shardy's dialect."""
     for op in (module.operation, *nested(module.operation)):
-        for what, entry in _entries(op):
+        for place, what, entry in _entries(op):
             for name in entry:
                 _check_name(op, what, name)
-                if name in _FORMS and not isinstance(entry[name], _FORMS[name][1]):
-                    message = f"{what} has {at.found(entry, name)}, expected {_FORMS[name][0]}"
-                    raise PassError(message, location=op.location)
+                if name in RULES:
+                    _check_rule(op, place, what, entry, name)
         for name, known in _KEYS.items():
             _check_keys(op, name, known)
         frontend = op.attributes.get(_FRONTEND)
@@ -69,13 +70,26 @@ def check_module(module: ir.Module) -> None:
             raise _foreign(call, f"a sharding of GSPMD (custom call @{target})")
 
 
-def _entries(op: ir.Operation) -> Iterator[tuple[str, ir.OpAttributeMap | Mapping[str, ir.Attribute]]]:
-    """Yields whose attributes they are, as messages say it, and these."""
-    yield f"a {op.name}", op.attributes
-    if op.name == "func.func":
+_Entry: TypeAlias = ir.OpAttributeMap | Mapping[str, ir.Attribute]
+
+
+def _entries(op: ir.Operation) -> Iterator[tuple[str, str, _Entry]]:
+    """Yields the kind of place where attributes stand, the place as messages say it, and the attributes."""
+    is_function = op.name == "func.func"
+    place = "function" if is_function else "module" if op.name == "builtin.module" else "operation"
+    yield place, f"a {op.name}", op.attributes
+    if is_function:
         for kind, table in (("argument", "arg_attrs"), ("result", "res_attrs")):
             for number, entry in enumerate(ir.ArrayAttr(op.attributes[table]) if table in op.attributes else ()):
-                yield f"{kind} {number} of @{name_of(op)}", at.dictionary(entry)
+                yield kind, f"{kind} {number} of @{name_of(op)}", at.dictionary(entry)
+
+
+def _check_rule(op: ir.Operation, place: str, what: str, entry: _Entry, name: str) -> None:
+    places, (expected, kind) = RULES[name]
+    if place not in places.split():
+        raise PassError(f"{what} has {name}, expected on: {places.replace(' ', ', ')}", location=op.location)
+    if not isinstance(entry[name], kind):
+        raise PassError(f"{what} has {at.found(entry, name)}, expected {expected}", location=op.location)
 
 
 def _check_name(op: ir.Operation, what: str, name: str) -> None:

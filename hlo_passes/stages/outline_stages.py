@@ -10,6 +10,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import replace
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import call, has_side_effect, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
@@ -46,6 +47,7 @@ class OutlineStages(Pass):
         outlined: list[Outlined] = []
         for task in sorted(body.groups):
             attributes = {at.KIND: ir.StringAttr.get(task.kind), at.STAGE: at.i64(task.stage)}
+            body.check_order(task)
             members, outputs = body.members(task), body.outputs(task)
             outlined.append(outline_members(module, str(task), members, outputs, attributes, shardings))
         shared = [op for op, task in zip(body.ops, body.tasks, strict=True) if task is None]
@@ -76,6 +78,18 @@ class _TaskGroups(Numbered):
         """The values of `task` that another task or the next microbatch uses."""
         own = (self.results[number] for number in self.groups[task] if self.tasks[number] == task)
         return [result for results in own for result in results if self._used_by.get(result, set()) - {task}]
+
+    def check_order(self, task: StageTask) -> None:
+        """Raise PassError where an operation of `task` reads what a later task makes."""
+        for number in self.groups[task]:
+            for maker in self.makers[number]:
+                other = self.tasks[maker]
+                if other is not None and task < other:
+                    raise PassError(
+                        f"{task} reads a value of {other}, which is a later task",
+                        location=self.ops[number].location,
+                        hint="run assign-stages first",
+                    )
 
     def members(self, task: StageTask) -> list[Member]:
         """The operations of `task`, its own and those that it makes for itself."""

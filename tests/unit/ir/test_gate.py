@@ -5,6 +5,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.ir import attributes as at
+from jaxpp.ir import gate
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.gate import check_module
 
@@ -57,6 +58,34 @@ def test_what_is_known_passes() -> None:
 )
 def test_unknown_attributes_anywhere(old: str, new: str, where: str) -> None:
     assert refusal(old, new) == (f"{where} has an unknown attribute {new}", f"did you mean {old}?")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("jaxpp.meshes = 2", "jaxpp.mesh = 2", "a builtin.module has jaxpp.mesh, expected on: function, operation"),
+        ("jaxpp.feeds = 0", "jaxpp.argument = 0", "result 0 of @main has jaxpp.argument, expected on: argument"),
+        ("jaxpp.task", "jaxpp.kind", "a stablehlo.tanh has jaxpp.kind, expected on: function"),
+        ("jaxpp.kind", "jaxpp.task", "a func.func has jaxpp.task, expected on: operation"),
+        ('jaxpp.kind = "forward"', "jaxpp.stage = [0]", "a func.func has jaxpp.stage = [0], expected a number"),
+        (
+            "jaxpp.blocks = array<i64: 0, 1>",
+            "jaxpp.blocks = 1",
+            "argument 0 of @main has jaxpp.blocks = 1 : i64, expected ",
+        ),
+        (
+            "jaxpp.layer = 0 : i64",
+            "jaxpp.unit = 0 : i64",
+            "a stablehlo.sine has jaxpp.unit = 0 : i64, expected no value",
+        ),
+    ],
+)
+def test_known_attributes_of_another_place_or_form(old: str, new: str, message: str) -> None:
+    assert refusal(old, new)[0].startswith(message)
+
+
+def test_each_attribute_has_a_rule() -> None:
+    assert at.OURS <= gate.RULES.keys()
 
 
 def test_an_unknown_attribute_like_no_other() -> None:
