@@ -4,7 +4,7 @@ A program does one microbatch many times over, so calls of one function for one 
 
 - the same result of the same task of their own microbatch, be it straight from there, from another mesh, or back from
   the host or a peer;
-- or sums, of any microbatches, and what the microbatch before hands on;
+- or sums, of any microbatches, and what an earlier one hands on: always so many microbatches before;
 - or what comes from outside of the loop. Integers that are constants are equal, or go up or down by a constant from one
   microbatch to the next; they may begin again, as they do in another step.
 
@@ -101,9 +101,10 @@ class _Group:
     def strangers(self, makers: Sequence[Maker]) -> Iterator[tuple[int, _Reader, int | None]]:
         """Yields each operand that a call reads otherwise than the others do, the call, and what was expected.
 
-        All is well where all read of their own microbatch, of one task; or all what the microbatch before handed on,
-        and the first one a value from outside. Where several functions do that task, each may have the value at another
-        place among its results. What was expected is a maker; None where all read of other microbatches.
+        All is well where all read of their own microbatch, of one task; or all what a microbatch so many before theirs
+        handed on, and the first ones a value from outside. Where several functions do that task, each may have the
+        value at another place among its results. What was expected is a maker; None where all read of other
+        microbatches.
         """
         for operand in range(len(self.parts)) if len(self.calls) > 1 else ():
             counts = Counter[tuple[int, int] | None]()
@@ -114,7 +115,11 @@ class _Group:
             if one_each and len({makers[maker][:3] for maker in own}) == 1:
                 continue
             usual = max(own, key=lambda maker: counts[0, maker], default=None)
-            expected = [(0, usual)] if own else [origin for origin in counts if origin is None or origin[0] == -1]
+            before = Counter[int]()
+            for origin, count in counts.items():
+                before[0 if origin is None else min(origin[0], 0)] += count
+            distance = max(before.keys() - {0}, key=before.__getitem__, default=None)
+            expected = [(0, usual)] if own else [each for each in counts if each is None or each[0] == distance]
             odd = min(counts.keys() - expected, key=counts.__getitem__, default=None)
             if counts.keys() - expected:
                 yield operand, next(each[0] for reads, each in self.calls.items() if reads[operand] == odd), usual
@@ -134,7 +139,7 @@ def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]
                 task = call.tasks[group.parts[operand]]
                 found = _described(values[mesh][call.operands[operand]], makers)
                 if usual is None:
-                    expected = f"one of microbatch {task.microbatch}, or what the microbatch before hands on"
+                    expected = f"one of microbatch {task.microbatch}, or what an earlier one hands on"
                 else:
                     expected = f"{_described((task.microbatch, usual), makers)}, as for other microbatches"
                 raise OriginError(f"the {task} reads {found}, expected {expected}", mesh, call)

@@ -39,7 +39,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // The receives have changed their channels, of equal types.
 
-// CHECK: origins_invalid.mlir:[[# @LINE + 16]]:10: error: the forward of stage 1, microbatch 0 reads value 0 of the forward of stage 0, microbatch 1, expected one of microbatch 0, or what the microbatch before hands on
+// CHECK: origins_invalid.mlir:[[# @LINE + 16]]:10: error: the forward of stage 1, microbatch 0 reads value 0 of the forward of stage 0, microbatch 1, expected one of microbatch 0, or what an earlier one hands on
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %n0 = stablehlo.constant dense<0> : tensor<i32>

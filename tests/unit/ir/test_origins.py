@@ -64,6 +64,7 @@ def previous(k: int) -> str:
         lambda k: (f"%f{k}#0", f"%f{k}#1"),
         lambda k: ("%x", "%x"),
         lambda k: (f"%f{k}#0", previous(k)),  # what is carried
+        lambda k: (f"%f{k}#0", f"%f{k - 2}#1" if k > 1 else "%x"),  # through two carried values
         lambda k: (f"%f{k}#1", f"%f{k}#0"),  # exchanged for all microbatches: nothing tells that
     ],
 )
@@ -102,7 +103,7 @@ def test_sums_take_microbatches_in_any_order() -> None:
         (
             lambda k: (f"%f{k ^ 1}#0", "%x"),  # exchanged in pairs
             "the backward of stage 0, microbatch 0 reads value 0 of the forward of stage 0, microbatch 1, expected one "
-            "of microbatch 0, or what the microbatch before hands on",
+            "of microbatch 0, or what an earlier one hands on",
         ),
     ],
 )
