@@ -8,6 +8,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
+from jaxpp.ir.counted import wrapped
 from jaxpp.ir.functions import has_side_effect, nested, operations
 from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
@@ -89,14 +90,14 @@ def shardings(found: Sequence[ir.Attribute | None]) -> dict[str, ir.Attribute]:
 def constant(
     type_: ir.Type, number: int, *, ip: ir.InsertionPoint | None = None, loc: ir.Location | None = None
 ) -> ir.Value:
-    """A constant whose elements are all `number`."""
+    """Returns a constant whose elements are all `number`; an integer wraps around, as it does when it is computed."""
     element = ir.RankedTensorType(type_).element_type
     if isinstance(element, ir.ComplexType):  # jaxlib can't read its attribute
         op = ir.Operation.parse(f"%0 = stablehlo.constant dense<({number}.0, 0.0)> : {type_}").operation
         (ip or cast(ir.InsertionPoint, ir.InsertionPoint.current)).insert(op)
         return op.results[0]
     is_integer = isinstance(element, ir.IntegerType)
-    each = ir.IntegerAttr.get(element, number) if is_integer else ir.Attribute.parse(f"{number}.0 : {element}")
+    each = ir.IntegerAttr.get(element, wrapped(number)) if is_integer else ir.Attribute.parse(f"{number}.0 : {element}")
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, each), ip=ip, loc=loc)
 
 
@@ -125,8 +126,7 @@ def rewire(
     """
     if uses is not None and values.keys().isdisjoint(uses):
         return
-    has_captures = len(op.regions) > 0 and (uses is None or not {*uses}.issubset(op.operands))
-    for part in (op, *nested(op)) if has_captures else (op,):
+    for part in (op, *nested(op)):  # a region may also capture what is an operand
         operands = part.operands
         for number, operand in enumerate(operands):
             source = same.get(operand, operand) if same else operand

@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.counted import direction_of, handed_on
 from jaxpp.ir.functions import reducer
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.tensors import DTYPES
+from jaxpp.ir.tensors import DTYPES, read_constant
 from jaxpp.ir.values import defining_op, origin
 
 _LARGEST = 1 << 16
@@ -75,9 +75,7 @@ class Constants:
         if op.name in ("stablehlo.optimization_barrier", "sdy.sharding_constraint"):
             return self.array(op.operands[ir.OpResult(value).result_number])
         if op.name == "stablehlo.constant":
-            attribute = op.attributes["value"]
-            is_sub_byte = ir.IntegerType(type_.element_type).width in (2, 4)  # jaxlib makes no array of these
-            return np.array(attribute) if isinstance(attribute, ir.DenseElementsAttr) and not is_sub_byte else None
+            return read_constant(op) if isinstance(op.attributes["value"], ir.DenseElementsAttr) else None
         if op.name not in _FOLDS and op.name not in _ARITHMETIC:
             return None
         operands: list[np.ndarray] = []

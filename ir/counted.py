@@ -8,6 +8,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operations, terminator
+from jaxpp.ir.tensors import read_constant
 from jaxpp.ir.values import defining_op
 
 
@@ -20,9 +21,9 @@ def constant_integer(value: ir.Value) -> int | None:
     if op.name not in ("stablehlo.constant", "sdy.constant"):
         return None
     type_ = ir.RankedTensorType(value.type)
-    if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width < 8:
-        return None  # jaxlib can't read those of less than a byte
-    return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
+    if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width == 1:
+        return None
+    return int(read_constant(op))
 
 
 def direction_of(compare: ir.Operation) -> str:

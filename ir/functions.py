@@ -264,10 +264,11 @@ def call(
 
 
 def bytecode_of(function: ir.Operation) -> bytes:
-    """What a function does: equal for two that differ only in their name, stage and source locations.
+    """Returns what a function does: equal for two that differ only in their name, stage and source locations.
 
-    Bytecode of a copy without locations, which is made in a third of the time that the text takes. In a copy the uses
-    of each value, whose order bytecode tells, are in program order.
+    Bytecode of a copy without locations, in which the uses of each value, whose order bytecode tells, are in program
+    order. C++ writes it in a fraction of the time in which `ir/numbering.py` would read the function. Equal bytes are
+    equal functions; equal functions whose operations stand in another order have other bytes.
     """
     copy = function.clone().operation
     copy.attributes["sym_name"] = ir.StringAttr.get("")

@@ -4,7 +4,7 @@ A new operation is entered here; no pass has such a table of its own. How a pass
 into rows, how it evaluates it) stands in the pass.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
@@ -132,11 +132,3 @@ def element_of(value: ir.Value) -> ir.Type:
 def shape_of(value: ir.Value) -> list[int]:
     """The shape of a ranked tensor."""
     return list(ir.RankedTensorType(value.type).shape)
-
-
-def attributes_of(op: ir.Operation) -> Hashable:
-    """All attributes of `op`: equal for two operations whose attributes are."""
-    if op.name == "stablehlo.constant" and isinstance(op.results[0].type.element_type, ir.ComplexType):
-        # jaxlib can't read the attribute of a complex one, only print it.
-        return str(op.get_asm(use_local_scope=True)).partition("=")[2]
-    return tuple(op.attributes.items())

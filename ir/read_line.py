@@ -17,6 +17,7 @@ from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operati
 from jaxpp.ir.kinds import form_of, operations_of
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.moves import Move
+from jaxpp.ir.numbering import attributes_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
 from jaxpp.ir.shardings import MeshAxes
@@ -66,14 +67,12 @@ class Tables:
             spec = self._specs[key] = self._specs.setdefault(spec, spec)
         return spec
 
-    def constant(self, op: ir.Operation, spec: TensorSpec) -> "np.ndarray[Any, Any]":
+    def constant(self, op: ir.Operation) -> "np.ndarray[Any, Any]":
         """The value of a constant."""
-        if spec.dtype.kind == "c":
-            return read_constant(op, spec)  # jaxlib can't look at its attribute
-        attribute = op.attributes["value"]
-        if attribute not in self._constants:
-            self._constants[attribute] = read_constant(op, spec)
-        return self._constants[attribute]
+        key = attributes_of(op)
+        if key not in self._constants:
+            self._constants[key] = read_constant(op)
+        return self._constants[key]
 
     def numbers(self, attribute: ir.Attribute, name: str, op: ir.Operation) -> tuple[int, ...]:
         """The numbers of an `array<i64: ...>` called `name`. Raises ProgramError for another attribute."""
@@ -297,7 +296,7 @@ class Line:
         (register,) = step.results
         spec = self._tables.spec(self._values[register].type, None, self.axes, step.op)
         self.specs.append(spec)
-        constant = self._constants[register] = Constant(register, self._tables.constant(step.op, spec), spec)
+        constant = self._constants[register] = Constant(register, self._tables.constant(step.op), spec)
         self.sequence.append(constant)
 
     def _send(self, step: Step[int]) -> None:

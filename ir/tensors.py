@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -181,26 +180,46 @@ def sharding_text(spec: TensorSpec, mesh: str) -> str:
     return f"#sdy.sharding<@{mesh}, [{dimensions}]{unreduced}>"
 
 
-def read_constant(op: ir.Operation, spec: TensorSpec) -> np.ndarray[Any, Any]:
-    """The value of a `stablehlo.constant`. The bindings have no numpy for some types: those are evaluated."""
-    if spec.dtype.kind in "biuf" and spec.dtype.type.__module__ == "numpy":
-        return np.array(op.attributes["value"]).reshape(spec.shape)
-    text = re.sub(r"\s*loc\(.*\)$", "", str(op.get_asm(use_local_scope=True))).split("=", 1)[1]
-    tensor = str(op.results[0].type)
-    if spec.dtype.kind == "c":
-        real = tensor.replace("complex<", "").replace(">>", ">")
-        parts = [_evaluate(text, tensor, f"stablehlo.{part}", real) for part in ("real", "imag")]
-        return (parts[0] + 1j * parts[1]).astype(spec.dtype)
-    wide = "i32" if spec.dtype.name.startswith(("int", "uint")) else "f32"
-    element = re.escape(str(ir.RankedTensorType(op.results[0].type).element_type))
-    value = _evaluate(text, tensor, "stablehlo.convert", re.sub(f"{element}>$", f"{wide}>", tensor))
-    return value.astype(spec.dtype)
+def read_constant(op: ir.Operation) -> np.ndarray[Any, Any]:
+    """Returns the elements of a `stablehlo.constant` of any element type, bit by bit.
+
+    The bindings have no NumPy type for some elements: the reference interpreter evaluates those.
+    Raises ProgramError for elements that the module does not hold itself (`dense_resource`).
+    """
+    type_ = ir.RankedTensorType(op.results[0].type)
+    dtype, shape = DTYPES[str(type_.element_type)], tuple(type_.shape)
+    if dtype.kind == "c":
+        whole = np.empty(shape, dtype)
+        whole.real, whole.imag = (_evaluate(op, f"stablehlo.{part}", whole.real.dtype) for part in ("real", "imag"))
+        return whole
+    attribute = op.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        raise ProgramError(f"a constant is {attribute}, expected dense<...>", location=op.location)
+    if dtype.type.__module__ == "numpy":
+        return np.array(attribute).reshape(shape)
+    bits: int = getattr(type_.element_type, "width")  # noqa: B009  # of integers and floats, which have no common class
+    if bits >= 8:
+        return _evaluate(op, "stablehlo.bitcast_convert", np.dtype(f"u{bits // 8}")).view(dtype)
+    is_integer = isinstance(type_.element_type, ir.IntegerType)
+    return _evaluate(op, "stablehlo.convert", np.dtype("i4" if is_integer else "f4")).astype(dtype)
 
 
-def _evaluate(constant: str, type_: str, operation: str, result: str) -> np.ndarray[Any, Any]:
-    """`operation` on the text of a constant, by the reference interpreter."""
-    module = ir.Module.parse(
-        f"func.func @main() -> {result} {{\n %c = {constant}\n"
-        f" %r = {operation} %c : ({type_}) -> {result}\n return %r : {result}\n}}"
-    )
+def constant_text(op: ir.Operation) -> str:
+    """Returns the value and the type of a `stablehlo.constant` as text, which the bindings give for all types."""
+    copy = op.clone().operation
+    for name in [*copy.attributes]:
+        if name != "value":
+            del copy.attributes[name]
+    return str(copy.get_asm(use_local_scope=True)).partition("=")[2]
+
+
+def _evaluate(op: ir.Operation, operation: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Returns what the reference interpreter computes by `operation` of a constant."""
+    type_ = op.results[0].type
+    result = tensor_text(TensorSpec(tuple(ir.RankedTensorType(type_).shape), dtype, ()))
+    with op.context:
+        module = ir.Module.parse(
+            f"func.func @main() -> {result} {{\n %c = {constant_text(op)}\n"
+            f" %r = {operation} %c : ({type_}) -> {result}\n return %r : {result}\n}}"
+        )
     return np.array(_compat.evaluate_constants(module)[0])

@@ -10,6 +10,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.invariants import Invariants
 from jaxpp.ir.build import rewire
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbering import kind_of
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,13 @@ class _Hoist:
     def _settle(self, op: ir.Operation, originals: Sequence[ir.Value]) -> None:
         """Let the equal operation that was moved before, if there is one, stand for `op`."""
         results = list(op.results)
-        if not len(op.regions):
-            key = (op.name, *op.operands, *op.attributes.items(), *(value.type for value in results))
-            first = self._made.setdefault(key, results)
-            if first is not results:
-                for old, new in zip(results, first, strict=True):
-                    old.replace_all_uses_with(new)
-                self._dead.append(op)
-                results = first
+        kind, uses = kind_of(op)  # none has a side effect
+        first = self._made.setdefault((kind, *uses), results)
+        if first is not results:
+            for old, new in zip(results, first, strict=True):
+                old.replace_all_uses_with(new)
+            self._dead.append(op)
+            results = first
         for old, new in zip(originals, results, strict=True):
             if old != new:
                 self._values[old] = new

@@ -8,6 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.numbering import kind_of
 
 
 @dataclass(frozen=True)
@@ -44,28 +45,12 @@ def _merge(block: ir.Block) -> None:
         if name == "stablehlo.while":
             for region in op.regions:
                 _merge(region.blocks[0])
-        elif name in ("stablehlo.constant", "stablehlo.broadcast_in_dim"):
-            key = _key(op, name, constants)
-            if key is None:
-                continue
+        elif name == "stablehlo.constant" or (name == "stablehlo.broadcast_in_dim" and op.operands[0] in constants):
+            kind, uses = kind_of(op)
             result = op.results[0]
-            found = first.setdefault(key, result)
+            found = first.setdefault((kind, *uses), result)
             if found is not result:
                 result.replace_all_uses_with(found)
                 op.erase()
-            elif name == "stablehlo.constant":
+            elif not uses:
                 constants.add(result)
-
-
-def _key(op: ir.Operation, name: str, constants: set[ir.Value]) -> Hashable | None:
-    """What tells a constant, or a broadcast of one, from others; None for one that says more, or can't be read."""
-    attributes = op.attributes
-    if name == "stablehlo.broadcast_in_dim":
-        source = op.operands[0]
-        if source not in constants or len(attributes) > 1:
-            return None
-        return source, attributes["broadcast_dimensions"], op.results[0].type
-    try:
-        return attributes["value"] if len(attributes) == 1 else None  # with its type
-    except TypeError:  # jaxlib can't read that of a complex one
-        return None

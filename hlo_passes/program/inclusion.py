@@ -9,7 +9,8 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, nested, operations
-from jaxpp.ir.ops import attributes_of, is_cheap
+from jaxpp.ir.numbering import kind_of
+from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member
 
 
@@ -21,7 +22,7 @@ class BodyOp:
         op: the operation.
         uses: the values that it and its regions use from outside of it, in order, one entry for each use.
         results: what it makes.
-        kind: equal for two operations that make the same of such values.
+        kind: as of `kind_of`.
         computed: if it depends on constants alone, and is cheap: equal for two that make the same value.
     """
 
@@ -74,35 +75,13 @@ class Body:
         return sum(1 + sum(1 for _ in nested(each.op)) for each in self.ops if not each.is_constant)
 
     def _read(self, op: ir.Operation) -> BodyOp:
-        uses: list[ir.Value] = []
-        made = BodyOp(op, uses, list(op.results), _kind_of(op, uses, {}))
+        kind, uses = kind_of(op)
+        made = BodyOp(op, uses, list(op.results), kind)
         makers = [self.makers.get(value) for value in uses]
         if is_cheap(op) and all(maker is not None and maker.is_constant for maker in makers):
             made.computed = (made.kind, tuple([maker.computed for maker in makers if maker is not None]))
         self.makers.update(dict.fromkeys(made.results, made))
         return made
-
-
-def _kind_of(op: ir.Operation, uses: list[ir.Value], inside: dict[ir.Value, int]) -> Hashable:
-    """What an operation does; adds to `uses` what it takes that is not `inside` of the outermost operation."""
-    operands: list[Hashable] = []
-    for value in op.operands:
-        number = inside.get(value)
-        operands.append(value.type if number is None else number)
-        if number is None:
-            uses.append(value)
-    regions: list[Hashable] = []
-    for block in (block for region in op.regions for block in region.blocks):
-        for argument in block.arguments:
-            inside[argument] = len(inside)
-        inner: list[Hashable] = [tuple([argument.type for argument in block.arguments])]
-        for each in operations(block):
-            inner.append(_kind_of(each, uses, inside))
-            for result in each.results:
-                inside[result] = len(inside)
-        regions.append(tuple(inner))
-    types = tuple([result.type for result in op.results])
-    return op.name, attributes_of(op), tuple(operands), tuple(regions), types
 
 
 def find(small: Body, large: Body) -> dict[ir.Value, ir.Value] | None:

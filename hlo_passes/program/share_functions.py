@@ -11,7 +11,8 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.mesh_functions import on_meshes
-from jaxpp.ir.ops import attributes_of, is_cheap
+from jaxpp.ir.numbering import attributes_of
+from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings

@@ -1,7 +1,7 @@
 """Copies of the calls of one step, each of which reads what the step before it makes."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import AROUND, form_of
 from jaxpp.ir.mesh_functions import on_meshes, tasks_of_call
+from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.phases import main_line
 from jaxpp.ir.rows import concatenation, stack_type
@@ -63,7 +64,7 @@ class StepCopies:
         self._copies: dict[CallOfStep, ir.Operation] = {}
         self._blocks: dict[ir.Value, ir.Value] = {}
         self._asked: list[CallOfStep] = []  # each by the one before it
-        self._constants: dict[ir.Attribute, ir.Value] = {}
+        self._constants: dict[Hashable, ir.Value] = {}
         self._batches: dict[tuple[int, int], ir.Value] = {}
         self._slicers = self._slicing_functions()
 
@@ -214,7 +215,7 @@ class StepCopies:
         return f"the {kind} of stage {stage} for microbatch {microbatch} of step {one.step}"
 
     def _constant(self, op: ir.Operation) -> ir.Value:
-        key = op.attributes["value"]
+        key = kind_of(op)[0]
         if key not in self._constants:
             self._constants[key] = op.clone(self._ip).operation.results[0]
         return self._constants[key]
@@ -262,11 +263,10 @@ class StepCopies:
         return self._batches[step, number]
 
     def _index(self, step: int) -> ir.Value:
-        type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-        key = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(type_.element_type, step))
-        if key not in self._constants:
-            self._constants[key] = constant(type_, step, ip=self._ip)
-        return self._constants[key]
+        if step not in self._constants:
+            type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+            self._constants[step] = constant(type_, step, ip=self._ip)
+        return self._constants[step]
 
     def _call(self, function: ir.Operation, operands: Sequence[ir.Value], meshes: Sequence[int]) -> ir.Operation:
         return call(function, operands, on_meshes(meshes), self._ip, self._main.location)

@@ -16,6 +16,7 @@ from jaxpp.ir.build import sharded
 from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tasks import (
@@ -186,21 +187,13 @@ class _Stage:
 
     @property
     def form(self) -> list[object]:
-        """What these operations compute, in whatever slice: each by its name, its types and what it uses."""
+        """What these operations compute, in whatever slice: each by its kind, and what it uses of the others."""
         place = {number: index for index, number in enumerate(self.ops)}
         made = {
             value: (where, index) for op, where in place.items() for index, value in enumerate(self.body.results[op])
         }
-        ops = ((self.body.ops[number], self.body.operands[number]) for number in self.ops)
-        return [
-            (
-                op.name,
-                [result.type for result in op.results],
-                [made.get(value, value.type) for value in operands],
-                {name: op.attributes[name] for name in op.attributes if name not in (at.TASK, at.SLICE)},
-            )
-            for op, operands in ops
-        ]
+        kinds = (kind_of(self.body.ops[number], without=(at.TASK, at.SLICE)) for number in self.ops)
+        return [(kind, [made.get(value) for value in uses]) for kind, uses in kinds]
 
     def places_in(self, other: "_Stage", found: Sequence[int]) -> list[int]:
         """The operations of `other`, a stage that does the same, which correspond to these of this one."""

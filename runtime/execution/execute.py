@@ -259,14 +259,14 @@ class Executable:
         """Make an array for every constant, by register; equal constants of a mesh share one array."""
         made: dict[tuple[int, Any, bytes], jax.Array] = {}
         constants: dict[int, jax.Array] = {}
-        for mesh in meshes:
-            for each in self.program.sequences[mesh]:
-                if isinstance(each, Constant):
-                    key = (mesh, each.spec, each.value.tobytes())
-                    if key not in made:
-                        with _compat.OwnTransfers():
+        with jax.enable_x64(True), _compat.OwnTransfers():  # threefry shifts 64 bits, whatever the user's arrays have
+            for mesh in meshes:
+                for each in self.program.sequences[mesh]:
+                    if isinstance(each, Constant):
+                        key = (mesh, each.spec, each.value.tobytes())
+                        if key not in made:
                             made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
-                    constants[self._flat.number(mesh, each.result)] = made[key]
+                        constants[self._flat.number(mesh, each.result)] = made[key]
         return constants
 
     def _name(self, number: int) -> str:

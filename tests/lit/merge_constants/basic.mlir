@@ -65,8 +65,8 @@ func.func public @main(%x: tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>) {
 
 // -----
 
-// The body of a loop has constants of its own. A constant with an attribute of its own, and a complex one, which jaxlib
-// can't read, stay.
+// The body of a loop has constants of its own. A constant with an attribute of its own stays, as does a complex one
+// of another sign.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32>)
@@ -78,7 +78,8 @@ func.func public @main(%x: tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>) {
 // CHECK-NEXT:      %[[K:.*]] = stablehlo.add %[[J]], %[[ONE]] : tensor<i32>
 // CHECK:         stablehlo.constant {jaxpp.apart = 0 : i64} dense<0> : tensor<i32>
 // CHECK-NEXT:    stablehlo.constant dense<(1.000000e+00,0.000000e+00)> : tensor<complex<f32>>
-// CHECK-NEXT:    stablehlo.constant dense<(1.000000e+00,0.000000e+00)> : tensor<complex<f32>>
+// CHECK-NEXT:    stablehlo.constant dense<(1.000000e+00,-0.000000e+00)> : tensor<complex<f32>>
+// CHECK-NEXT:    return
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %c = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %c, %h = %x) : tensor<i32>, tensor<f32>
@@ -96,5 +97,6 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %5 = stablehlo.constant {jaxpp.apart = 0 : i64} dense<0> : tensor<i32>
   %6 = stablehlo.constant dense<(1.0, 0.0)> : tensor<complex<f32>>
   %7 = stablehlo.constant dense<(1.0, 0.0)> : tensor<complex<f32>>
+  %8 = stablehlo.constant dense<(1.0, -0.0)> : tensor<complex<f32>>
   return %0#1 : tensor<f32>
 }

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxlib.mlir import ir
 from unit.runtime.programs import Live, Pipeline, hop, module, parse, submeshes, watched
 
-from jaxpp import runtime
+from jaxpp import _compat, runtime
+from jaxpp.ir.tensors import read_constant
 
 
 def assert_close(found: list[jax.Array], expected: list[np.ndarray[Any, Any]]) -> None:
@@ -271,6 +273,75 @@ def test_every_result_is_the_callers_own() -> None:
         np.testing.assert_array_equal(numbers, [1 + 2j, 3 - 4j])
         for each in (first, second, constant):
             each.delete()
+
+
+BITS = {
+    "ui64": ([2**64 - 1, 2**63, 2**32 + 1, 0], np.uint64),
+    "i64": ([-(2**63), 2**63 - 1, -1, 2**40], np.int64),
+    "f64": (["-0.0", "1.0e300", "0x7FF8000000000001", "0.1"], np.float64),
+    "complex<f64>": (["(-0.0, 0x7FF0000000000000)", "(0x7FF8000000000001, -0.0)", "(0.1, 1.0e-300)"], np.complex128),
+    "complex<f32>": (["(-0.0, 0x7F800000)", "(0x7FC00001, -0.0)"], np.complex64),
+    "ui32": ([2**32 - 1, 0], np.uint32),
+    "f32": (["-0.0", "0x7FC00001"], np.float32),
+    "i1": (["true", "false"], np.bool_),
+}
+
+
+@pytest.mark.parametrize("data", [1, 2])
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("element", BITS)
+def test_constants_are_what_the_module_says_to_the_last_bit(element: str, x64: bool, data: int) -> None:
+    """With and without 64-bit arrays of the user's; one stands alone, one is an argument of a task of another mesh."""
+    elements, dtype = BITS[element]
+    size = len(elements)
+    tensor, bytes_ = f"tensor<{size}x{element}>", f"tensor<{size}x{np.dtype(dtype).itemsize}xui8>"
+    cast = {
+        "i1": f"stablehlo.convert %x : ({tensor}) -> tensor<{size}xui8>",
+    }.get(element, f"stablehlo.bitcast_convert %x : ({tensor}) -> {bytes_}")
+    lines = (
+        f"%0 = {cast}" if element != "i1" else f"%b = {cast}\n%0 = stablehlo.reshape %b : (tensor<2xui8>) -> {bytes_}"
+    )
+    if element.startswith("complex"):
+        part = f"tensor<{size}xf{np.dtype(dtype).itemsize * 4}>"
+        half = f"tensor<{size}x{np.dtype(dtype).itemsize // 2}xui8>"
+        lines = f"""%r = stablehlo.real %x : ({tensor}) -> {part}
+            %i = stablehlo.imag %x : ({tensor}) -> {part}
+            %s = stablehlo.bitcast_convert %r : ({part}) -> {half}
+            %j = stablehlo.bitcast_convert %i : ({part}) -> {half}
+            %0 = stablehlo.concatenate %s, %j, dim = 1 : ({half}, {half}) -> {bytes_}"""
+    text = module(
+        f"""func.func private @bytes(%x: {tensor}) -> {bytes_} {{
+            {lines}
+            return %0 : {bytes_}
+        }}
+        func.func private @same(%x: {tensor}) -> {tensor} {{
+            return %x : {tensor}
+        }}
+        func.func public @mesh_0() -> ({bytes_} {{jaxpp.result = 0 : i64}}) attributes {{jaxpp.mesh = 0 : i64}} {{
+            %t = stablehlo.create_token : !stablehlo.token
+            %c = stablehlo.constant dense<[{", ".join(map(str, elements))}]> : {tensor}
+            %d = call @same(%c) : ({tensor}) -> {tensor}
+            %u = "stablehlo.send"(%d, %t) {hop(0, 1, 5)} : ({tensor}, !stablehlo.token) -> !stablehlo.token
+            %y = call @bytes(%c) : ({tensor}) -> {bytes_}
+            return %y : {bytes_}
+        }}
+        func.func public @mesh_1() -> ({bytes_} {{jaxpp.result = 1 : i64}}) attributes {{jaxpp.mesh = 1 : i64}} {{
+            %t = stablehlo.create_token : !stablehlo.token
+            %x, %u = "stablehlo.recv"(%t) {hop(0, 1, 5)} : (!stablehlo.token) -> ({tensor}, !stablehlo.token)
+            %y = call @bytes(%x) : ({tensor}) -> {bytes_}
+            return %y : {bytes_}
+        }}""",
+        data=data,
+        meshes=2,
+    )
+    with jax.enable_x64(x64):
+        found = runtime.Executable(parse(text), submeshes(2, data))([])
+    with _compat.make_context():
+        constant = ir.Operation.parse(f"%0 = stablehlo.constant dense<[{', '.join(map(str, elements))}]> : {tensor}")
+        expected = read_constant(constant.operation)
+    assert expected.dtype == dtype
+    for each in found:
+        assert np.asarray(each).tobytes() == expected.tobytes()
 
 
 def test_arrays_with_part_of_an_axis_cross_between_meshes() -> None:

@@ -1,0 +1,284 @@
+"""Which operations, values and functions are equal. What can't be compared is unequal.
+
+`kind_of` compares operations by what they do, whatever values they take. `Numbering` compares values: two have one
+number only if the same operations make them of the same values, and none of these has a side effect.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import has_side_effect, name_of, operations, reachable, symbols_in, terminator
+from jaxpp.ir.ops import traits
+from jaxpp.ir.tensors import constant_text
+from jaxpp.ir.values import defining_op
+
+_BRANCHES = ("stablehlo.case", "stablehlo.if")
+_PER_RESULT = (at.SHARDING, "in_shardings", "out_shardings")
+
+
+def attributes_of(op: ir.Operation, without: Collection[str] = ()) -> Hashable:
+    """Returns the attributes of `op` but those `without`: equal for two operations whose attributes are equal."""
+    try:
+        read = op.attributes.items()
+    except TypeError:  # jaxlib reads no attribute of complex numbers
+        is_constant = op.name == "stablehlo.constant"
+        read = [(name, constant_text(op) if is_constant and name == "value" else object()) for name in op.attributes]
+    return tuple([each for each in read if each[0] not in without] if without else read)
+
+
+def kind_of(op: ir.Operation, without: Collection[str] = ()) -> tuple[Hashable, list[ir.Value]]:
+    """Returns what an operation does, and what it takes from outside of itself, in order, one entry for each use.
+
+    The first is equal for two operations that make the same of equal values. It tells nothing of side effects, and
+    nothing of the attributes `without`.
+    """
+    uses: list[ir.Value] = []
+    return _kind(op, uses, {}, without), uses
+
+
+def _kind(op: ir.Operation, uses: list[ir.Value], inside: dict[ir.Value, int], without: Collection[str]) -> Hashable:
+    """As `kind_of`; adds to `uses` what is not `inside` of the outermost operation."""
+    operands: list[Hashable] = []
+    for value in op.operands:
+        number = inside.get(value)
+        operands.append(value.type if number is None else number)
+        if number is None:
+            uses.append(value)
+    regions: list[Hashable] = []
+    for region in op.regions if len(op.regions) else ():
+        blocks = list(region.blocks)
+        regions.append(len(blocks) if len(blocks) < 2 else object())  # the branches between several are not read
+        for block in blocks:
+            for argument in block.arguments:
+                inside[argument] = len(inside)
+            regions.append(tuple([argument.type for argument in block.arguments]))
+            for inner in operations(block):
+                regions.append(_kind(inner, uses, inside, without))
+                for result in inner.results:
+                    inside[result] = len(inside)
+    types = tuple([result.type for result in op.results])
+    return op.name, attributes_of(op, without), tuple(operands), tuple(regions), types
+
+
+class Numbering:
+    """Numbers values on demand: values of one number are equal.
+
+    A loop, a conditional, a sort or a `shard_map` is compared result by result. The gradient of a `lax.scan` needs a
+    loop that carries more than the scan itself, and both make the same final carry.
+
+    Nothing may be edited between two questions but operations after all that were asked for.
+
+    Args:
+        same: returns the value that an operation hands on as its result of this number, if it does; the result then has
+            the number of that value.
+        without: the names of attributes that don't count.
+    """
+
+    def __init__(
+        self,
+        same: Callable[[ir.Operation, int], ir.Value | None] = lambda op, result: None,
+        without: Collection[str] = (),
+    ) -> None:
+        self._same = same
+        self._without = without
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[ir.Value, int] = {}
+        self._inputs: dict[ir.Value, Sequence[ir.Value]] = {}
+        self._carried: dict[ir.Value, list[int]] = {}
+        self._depth = 0
+
+    def of(self, value: ir.Value) -> int:
+        """Returns the number of `value`."""
+        known, work = self._known, [value]
+        while work:
+            value = work[-1]
+            missing = [] if value in known else [each for each in self._reads(value) if each not in known]
+            work.extend(reversed(missing))
+            if not missing:
+                work.pop()
+                if value not in known:
+                    known[value] = self._number(value)
+        return known[value]
+
+    def define(self, value: ir.Value, key: Hashable) -> None:
+        """Lets `value` be equal to all that are defined by an equal key."""
+        self._known[value] = self._find(("defined", key))
+
+    def _find(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _reads(self, value: ir.Value) -> Sequence[ir.Value]:
+        """Returns the values, made outside of the operation that makes `value`, on which `value` depends."""
+        if value not in self._inputs:
+            self._inputs[value] = self._find_inputs(value)
+        return self._inputs[value]
+
+    def _find_inputs(self, value: ir.Value) -> Sequence[ir.Value]:
+        op = defining_op(value)
+        if op is None:
+            return ()
+        number = ir.OpResult(value).result_number
+        same = self._same(op, number)
+        if same is not None:
+            return [same]
+        if op.name == "stablehlo.while":
+            return self._read_loop(op, number)
+        if op.name in _BRANCHES:
+            return [*op.operands, *self._outside(op, [terminator(block).operands[number] for block in _blocks(op)])]
+        return kind_of(op)[1] if len(op.regions) else list(op.operands)
+
+    def _read_loop(self, loop: ir.Operation, number: int) -> list[ir.Value]:
+        """Finds what a result of a loop depends on, and notes the carried values among that, by their positions.
+
+        Equal loops have them in one order: that in which the test, and then the body, use them.
+        """
+        test, body = _blocks(loop)
+        if is_invariant(body, number):
+            return [loop.operands[number]]
+        positions: list[int] = []
+        inputs: dict[ir.Value, None] = {}
+
+        def read(value: ir.Value) -> None:
+            for used in self._outside(loop, [value]):
+                if not isinstance(used, ir.BlockArgument) or used.owner not in (test, body):
+                    inputs[used] = None
+                elif is_invariant(body, used.arg_number):
+                    inputs[loop.operands[used.arg_number]] = None
+                elif used.arg_number not in positions:
+                    positions.append(used.arg_number)
+
+        read(terminator(test).operands[0])
+        if number not in positions:
+            positions.append(number)
+        for position in positions:  # grows on the way
+            inputs[loop.operands[position]] = None
+            read(terminator(body).operands[position])
+        self._carried[loop.results[number]] = positions
+        return list(inputs)
+
+    def _outside(self, op: ir.Operation, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """Returns the arguments of the blocks of `op`, and the values from outside, of which it makes `values`."""
+        blocks, work = _blocks(op), [*reversed(values)]
+        seen: dict[ir.Value, bool] = {}
+        while work:
+            value = work.pop()
+            if value in seen:
+                continue
+            maker = defining_op(value)
+            seen[value] = maker is None or maker.block not in blocks
+            if not seen[value]:
+                work.extend(reversed(self._reads(value)))
+        return [value for value, is_outside in seen.items() if is_outside]
+
+    def _number(self, value: ir.Value) -> int:
+        """Returns the number of a value; those that it reads are known."""
+        op = defining_op(value)
+        if op is None:
+            return self._find(object())
+        number = ir.OpResult(value).result_number
+        same = self._same(op, number)
+        if same is not None:
+            return self._known[same]
+        if op.name == "stablehlo.while":
+            return self._number_loop(op, number)
+        if op.name in _BRANCHES:
+            made = [self._inside({}, [terminator(block).operands[number]]) for block in _blocks(op)]
+            return self._find((*self._result_of(op, number), *(self._known[each] for each in op.operands), *made))
+        if op.name == "stablehlo.sort" and _is_stable(op):
+            return self._number_sorted(op, number)
+        if op.name == at.SHARD_MAP:
+            return self._number_mapped(op, number)
+        if has_side_effect(op) or self._calls_effects(op):
+            return self._find(object())
+        kind, uses = kind_of(op, self._without)
+        if traits(op).collective and "channel_handle" in op.attributes:
+            channel = stablehlo.ChannelHandle(op.attributes["channel_handle"])
+            kind = (kind_of(op, {*self._without, "channel_handle"})[0], channel.handle > 0, channel.channel_type)
+        return self._find((kind, tuple([self._known[each] for each in uses]), number))
+
+    def _result_of(self, op: ir.Operation, *numbers: int) -> tuple[Hashable, ...]:
+        """Returns what an operation says of these results: its attributes, and their types and shardings."""
+        results = [op.results[number] for number in numbers]
+        shardings = tuple([at.value_sharding(each) for each in results])
+        types = tuple([each.type for each in results])
+        return op.name, attributes_of(op, {*self._without, *_PER_RESULT}), types, shardings
+
+    def _inside(self, arguments: Mapping[ir.Value, int], values: Sequence[ir.Value]) -> tuple[int, ...]:
+        """Returns the numbers of values in a region whose arguments have these numbers, and forgets both."""
+        size = len(self._known)
+        self._known.update(arguments)
+        self._depth += 1
+        numbers = tuple([self.of(each) for each in values])
+        self._depth -= 1
+        while len(self._known) > size:
+            self._known.popitem()
+        return numbers
+
+    def _number_loop(self, loop: ir.Operation, number: int) -> int:
+        test, body = _blocks(loop)
+        if is_invariant(body, number):
+            return self._known[loop.operands[number]]
+        positions = self._carried[loop.results[number]]
+        numbers = {
+            position: self._find(("carried", self._depth, place, loop.operands[position].type))
+            for place, position in enumerate(positions)
+        }
+        for position, value in enumerate(loop.operands):
+            if position not in numbers and value in self._known and is_invariant(body, position):
+                numbers[position] = self._known[value]
+        arguments = {block.arguments[each]: number for block in (test, body) for each, number in numbers.items()}
+        returned = [terminator(body).operands[position] for position in positions]
+        made = self._inside(arguments, [terminator(test).operands[0], *returned])
+        begun = tuple([self._known[loop.operands[position]] for position in positions])
+        return self._find((*self._result_of(loop, *positions), begun, made, positions.index(number)))
+
+    def _number_sorted(self, op: ir.Operation, number: int) -> int:
+        """Numbers a result of a stable sort, for which only the operands that the comparison reads count."""
+        (block,) = _blocks(op)
+        arguments = {
+            argument: self._find(("compared", self._depth, self._known[op.operands[place // 2]], place % 2))
+            for place, argument in enumerate(block.arguments)
+        }
+        made = self._inside(arguments, terminator(block).operands)
+        return self._find((*self._result_of(op, number), self._known[op.operands[number]], made))
+
+    def _number_mapped(self, op: ir.Operation, number: int) -> int:
+        """Numbers a result of a `shard_map`."""
+        (block,) = _blocks(op)
+        given = sdy.TensorShardingPerValueAttr(op.attributes["in_shardings"]).shardings
+        arguments = {
+            argument: self._find(("local", self._depth, self._known[value], sharding, argument.type))
+            for argument, value, sharding in zip(block.arguments, op.operands, given, strict=True)
+        }
+        made = self._inside(arguments, [terminator(block).operands[number]])
+        return self._find((*self._result_of(op, number), made))
+
+    def _calls_effects(self, op: ir.Operation) -> bool:
+        """Whether `op` calls a function that has a side effect, or that the module lacks."""
+        names = symbols_in(op)
+        if not names:
+            return False
+        while op.parent is not None:
+            op = op.parent.operation
+        by_name = {name_of(each): each.operation for each in _blocks(op)[0].operations if "sym_name" in each.attributes}
+        return not by_name.keys() >= {*names} or any(
+            has_side_effect(by_name[each]) for name in names for each in reachable(name, by_name)
+        )
+
+
+def is_invariant(body: ir.Block, position: int) -> bool:
+    """Whether the body of a loop hands on a carried value as it is."""
+    return terminator(body).operands[position] == body.arguments[position]
+
+
+def _blocks(op: ir.Operation) -> list[ir.Block]:
+    """Returns the blocks of all regions of an operation."""
+    return [block for region in op.regions for block in region.blocks]
+
+
+def _is_stable(sort: ir.Operation) -> bool:
+    flag = sort.attributes.get("is_stable")
+    return isinstance(flag, ir.BoolAttr) and flag.value
