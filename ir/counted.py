@@ -1,6 +1,6 @@
 """Counted loops: which carried values of a `stablehlo.while` count, and how often it runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -207,12 +207,6 @@ def is_counted(op: ir.Operation) -> bool:
         and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
         and bool(trips(op))
     )
-
-
-def counted_loops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """The loops among `ops` that are counted, and those inside of them."""
-    loops = filter(is_counted, ops)
-    return [each for loop in loops for each in (loop, *counted_loops(operations(loop_body(loop))))]
 
 
 def trip_count(loop: ir.Operation) -> int:

@@ -1,6 +1,6 @@
 """Small rewrites that give loops one form, whoever wrote them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -9,8 +9,9 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Marks
 from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
+from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import advance, constant_integer, counters
-from jaxpp.ir.functions import loop_body, terminator
+from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.values import defining_op, is_used
 
 
@@ -19,6 +20,34 @@ def drop_scalar_constraints(ops: Iterable[ir.Operation]) -> None:
     for op in ops:
         if op.name == "sdy.sharding_constraint" and ir.RankedTensorType(op.operands[0].type).rank == 0:
             replace(op, op.operands)
+
+
+def take_known_branches(block: ir.Block) -> None:
+    """Replace each conditional that always takes the same branch by that branch, also inside of other operations."""
+    for op in operations(block):
+        branches = [region.blocks[0] for region in op.regions]
+        if op.name in ("stablehlo.case", "stablehlo.if") and (taken := _known_branch(op, branches)) is not None:
+            take_known_branches(taken)
+            *inside, end = operations(taken)
+            returned = list(end.operands)
+            for inner in inside:
+                inner.move_before(op)
+            replace(op, returned)
+        else:
+            for inner in branches:
+                take_known_branches(inner)
+
+
+def _known_branch(op: ir.Operation, branches: Sequence[ir.Block]) -> ir.Block | None:
+    """The branch that a conditional takes, if it is known; of an index out of range that is the last one."""
+    if len(branches) == 1:
+        return branches[0]
+    number = Constants().scalar(op.operands[0])
+    if number is None:
+        return None
+    if op.name == "stablehlo.if":
+        return branches[0 if number else 1]
+    return branches[number if 0 <= number < len(branches) else -1]
 
 
 def drop_invariants(loop: ir.Operation) -> ir.Operation:

@@ -7,10 +7,11 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.canonicalize import take_known_branches
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import replace
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import callee, functions, may_refer, nested_by_name, reachable, symbols_in
+from jaxpp.ir.functions import body_of, callee, functions, may_refer, nested_by_name, reachable, symbols_in
 
 _MAY_BE_IDENTITIES = tuple("stablehlo." + name for name in ("broadcast_in_dim", "convert", "reshape", "transpose"))
 _ORDERS = ("broadcast_dimensions", "permutation")
@@ -28,6 +29,8 @@ class InlineCalls(Pass):
 
     Casts, reshapes, broadcasts and transpositions that change nothing go: JAX casts the Python number from which a sum
     starts to its own type in each trip.
+
+    So do conditionals whose branch is known: `lax.platform_dependent` makes a choice by a constant.
 
     Preconditions: there is a `@main`; no function calls itself.
 
@@ -59,6 +62,9 @@ def _inline_into(
 ) -> None:
     """Inline all calls of a function, and those of what it calls; `referred` gains what else these refer to."""
     ops = nested_by_name(by_name[name])
+    if ops["stablehlo.case"] or ops["stablehlo.if"]:
+        take_known_branches(body_of(by_name[name]))
+        ops = nested_by_name(by_name[name])
     for op in (op for kind, alike in ops.items() if kind != "func.call" and may_refer(kind) for op in alike):
         referred.update(symbols_in(op))
     for op in (op for kind in _MAY_BE_IDENTITIES for op in ops[kind]):

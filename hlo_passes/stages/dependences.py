@@ -1,24 +1,44 @@
-"""Use-def chains of values: through an operation as a whole, through a loop for each carried value by itself."""
+"""Use-def chains of values: through an operation as a whole, through a loop or a conditional for each result by itself."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import is_product, operations, terminator
+from jaxpp.ir.counted import is_counted
+from jaxpp.ir.functions import has_side_effect, is_product, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.values import closure
+
+
+_CONDITIONALS = ("stablehlo.case", "stablehlo.if")
+
+
+def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """The counted loops and the conditionals of tensors among `ops`, without side effects, and those inside of them."""
+    found: list[ir.Operation] = []
+    for op in ops:
+        is_conditional = op.name in _CONDITIONALS and not has_side_effect(op)
+        if is_counted(op) or (is_conditional and all(isinstance(each.type, ir.RankedTensorType) for each in op.results)):
+            found += [op, *(inner for block in blocks_of(op) for inner in opened_ops(operations(block)))]
+    return found
+
+
+def blocks_of(op: ir.Operation) -> list[ir.Block]:
+    """The block of each region: the test and the body of a loop, the branches of a conditional."""
+    return [region.blocks[0] for region in op.regions]
 
 
 class Dependences:
     """The dependences between the values of some operations, as the operations were when this was made.
 
-    Each value that a loop of `loops` carries has dependences of its own: on its first value, and on the one that the
-    body makes for the next trip. The values of the body are found too. Every result of any other operation depends on
-    all values that the operation uses, also in its regions.
+    Each value that a loop of `opened` carries has dependences of its own: on its first value, and on the one that the
+    body makes for the next trip. Each result of a conditional depends on what the branches return for it, and on which
+    one is taken. The values inside are found too. Every result of any other operation depends on all values that the
+    operation uses, also in its regions.
 
     Args:
         body: the operations of one block.
-        loops: loops among them, or inside of one another.
+        opened: loops and conditionals among them, or inside of one another.
         instead: for some values the one that they depend on, in place of the operands of their operation. Arguments of
             the block can be among them.
     """
@@ -26,27 +46,34 @@ class Dependences:
     def __init__(
         self,
         body: Numbered,
-        loops: Collection[ir.Operation] = (),
+        opened: Collection[ir.Operation] = (),
         instead: Mapping[ir.Value, ir.Value] | None = None,
     ) -> None:
         self._read: dict[ir.Value, Sequence[ir.Value]] = {}
         self._used: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
         self._products: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
-        self._add(body, loops)
+        self._add(body, opened)
         self._read.update((value, [other]) for value, other in (instead or {}).items())
 
-    def _add(self, body: Numbered, loops: Collection[ir.Operation]) -> None:
+    def _add(self, body: Numbered, opened: Collection[ir.Operation]) -> None:
         for op, operands, results in zip(body.ops, body.operands, body.results, strict=True):
-            if op in loops:
-                self._add_loop(op, loops)
+            if op in opened:
+                (self._add_loop if op.name == "stablehlo.while" else self._add_conditional)(op)
+                for block in blocks_of(op):
+                    self._add(Numbered(operations(block)[:-1]), opened)
                 continue
             self._used.append((op, operands))
             self._read.update(dict.fromkeys(results, operands))
             if is_product(op):
                 self._products.append((op, operands))
 
-    def _add_loop(self, loop: ir.Operation, loops: Collection[ir.Operation]) -> None:
-        test, body = (region.blocks[0] for region in loop.regions)
+    def _add_conditional(self, op: ir.Operation) -> None:
+        returned = [list(terminator(block).operands) for block in blocks_of(op)]
+        for number, result in enumerate(op.results):
+            self._read[result] = [*op.operands, *(values[number] for values in returned)]
+
+    def _add_loop(self, loop: ir.Operation) -> None:
+        test, body = blocks_of(loop)
         tests = list(terminator(test).operands)
         arguments = zip(loop.results, test.arguments, body.arguments, strict=True)
         values = zip(loop.operands, terminator(body).operands, strict=True)
@@ -54,11 +81,9 @@ class Dependences:
             # A loop's result and its argument are one carried value: what depends on one depends on both.
             self._read[result] = self._read[tested] = [argument]
             self._read[argument] = [result, first, following, *tests]
-        for block in (test, body):
-            self._add(Numbered(operations(block)[:-1]), loops)
 
     def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
-        """Yield the operations, and those inside of `loops` in place of these, each with the values that it uses."""
+        """Yield the operations, and those inside of `opened` in place of these, each with the values that it uses."""
         return iter(self._used)
 
     def behind(self, values: Iterable[ir.Value]) -> set[ir.Value]:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.cut import divide
-from jaxpp.hlo_passes.stages.dependences import Dependences
+from jaxpp.hlo_passes.stages.dependences import Dependences, opened_ops
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, Accumulator
-from jaxpp.ir.counted import counted_loops
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     body_of,
@@ -24,7 +23,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap, traits
 
-_CONDITIONAL = ("conditional", "compute both branches and choose with jnp.where")
+_CONDITIONAL = ("conditional with a side effect", "compute both branches and choose with jnp.where")
 
 # Operations that may make both gradients and can't be divided, each with what to write in its place.
 _CONSTRUCTS = {
@@ -149,7 +148,7 @@ class Halved:
 def halve(backward: Backward) -> Halved:
     """Divide the operations of `backward`. Raises PassError where one that can't be divided makes both gradients."""
     # Only the body of a loop tells on which of its products those of the next trip depend.
-    in_loops = backward.early(Dependences(backward.body, counted_loops(backward.ops)))
+    in_loops = backward.early(Dependences(backward.body, opened_ops(backward.ops)))
     values = backward.early(Dependences(backward.body), in_loops)
     ops, results = backward.ops, backward.body.results
     early = {number for number in range(len(ops)) if not values.isdisjoint(results[number])}
@@ -165,7 +164,7 @@ def halve(backward: Backward) -> Halved:
 
 def _check_apart(backward: Backward) -> None:
     """Raise PassError when the weights' gradients come out of an operation that makes the input gradient too."""
-    needs = Dependences(backward.body, counted_loops(backward.ops))
+    needs = Dependences(backward.body, opened_ops(backward.ops))
     early, live = backward.early(needs), backward.live(needs)
     for op, _ in needs:
         sides = {result in early for result in op.results if result in live}

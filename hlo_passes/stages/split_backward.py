@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.halves import Backward, halve
-from jaxpp.hlo_passes.stages.loop_fission import divide_loops
+from jaxpp.hlo_passes.stages.fission import divide_constructs
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
 from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations
@@ -32,8 +32,9 @@ class SplitBackward(Pass):
       computed again; elementwise operations and reductions that only the weight gradient needs (the gradient of a
       norm's scale) may be done with the input gradient, products never.
     - A loop that makes both, as that of a `lax.scan` over layers does, becomes two loops: the first stacks, trip by
-      trip, what the second reads of it, again the fewest bytes. Loops inside of it are divided too. A loop that runs an
-      unknown number of times or stands in a `shard_map` is refused where it makes both, and so is a conditional.
+      trip, what the second reads of it, again the fewest bytes. So does a conditional: both take the same branch. What
+      stands inside of these is divided too. A loop that runs an unknown number of times or stands in a `shard_map` is
+      refused where it makes both, and so is a conditional with a side effect.
 
     A half with nothing to do is no task: a stage without weights has no weight gradient. A last stage whose forward and
     backward are one task has its forward in the input gradient. For a stage that the schedule splits for some
@@ -64,7 +65,7 @@ class SplitBackward(Pass):
         mesh, backwards = MeshAxes.of(module), [Backward(loop, *each, sums) for each in split]
         _treat_slices_alike(loop, split, backwards)
         for number, (each, backward) in enumerate(zip(split, backwards, strict=True)):
-            if divide_loops(backward, mesh):
+            if divide_constructs(backward, mesh):
                 backwards[number] = Backward(loop, *each, sums)
         _treat_slices_alike(loop, split, backwards)
         for each, backward in zip(split, backwards, strict=True):

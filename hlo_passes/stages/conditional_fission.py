@@ -1,0 +1,119 @@
+"""Conditional fission: a conditional that makes the input gradient and the weights' gradients becomes one for each."""
+
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known, made_by
+from jaxpp.hlo_passes.stages.cut import divide
+from jaxpp.hlo_passes.stages.dependences import blocks_of
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant, remake, sharded, shardings
+from jaxpp.ir.functions import terminator
+from jaxpp.ir.outlining import clone_into
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.values import byte_size, is_used
+
+
+def divide_conditional(op: ir.Operation, known: Known, mesh: MeshAxes | None) -> None:
+    """Write in front of `op`, whose results nobody uses afterwards, the two conditionals that stand for it.
+
+    Both take the same branch. The first makes what the input gradient needs, and hands on what its branch keeps for the
+    second: in each branch the fewest bytes. A result of the first serves all branches that keep a value of its type;
+    a branch that has none makes zeros.
+    """
+    used = [number for number, result in enumerate(op.results) if is_used(result)]
+    early = [number for number in used if op.results[number] in known.early]
+    late = [number for number in used if number not in early]
+    branches = [_Branch(block, known, early, late) for block in blocks_of(op)]
+    slots = _slots(branches, mesh)
+    first = _remade(op, early, [(type_, sharding) for type_, sharding in slots])
+    second = _remade(op, late, [])
+    for branch, one, other in zip(branches, first.regions, second.regions, strict=True):
+        place = branch.places(slots, mesh)
+        branch.write_first(one, early, slots, place)
+        handed_on = {value: first.results[len(early) + number] for value, number in place.items()}
+        branch.write_second(other, handed_on)
+    for made, numbers in ((first, early), (second, late)):
+        for result, number in zip(made.results, numbers, strict=False):
+            op.results[number].replace_all_uses_with(result)
+    known.divided(op, first.results)
+
+
+_Slot = tuple[ir.Type, ir.Attribute | None]
+"""The type and the sharding of what the first conditional hands on to the second."""
+
+
+class _Branch(BlockHalves):
+    """One branch: what of it the first conditional does, what the second one does, and what is kept in between."""
+
+    def __init__(self, block: ir.Block, known: Known, early: Sequence[int], late: Sequence[int]) -> None:
+        self._returned = list(terminator(block).operands)
+        super().__init__(block, known, [self._returned[number] for number in early])
+        self._location = terminator(block).location
+        self._last = [self.past(self._returned[number]) for number in late]
+        _, needed = self.find_late(self._returned[number] for number in late)
+        moved, again = divide(self, needed, self._last, lambda value: byte_size(value.type))
+        self._first = sorted(self.early | moved)
+        self._second = sorted((set(needed) - moved) | again)
+        read = {value for op in self._second for value in self.body.operands[op]}.union(self._last)
+        made = set(made_by(self.body, self._second))
+        self.kept = [value for value in made_by(self.body, self._first) if value in read and value not in made]
+
+    def places(self, slots: Sequence[_Slot], mesh: MeshAxes | None) -> dict[ir.Value, int]:
+        """For each value that is kept the number of its slot, each of its own."""
+        free = dict(enumerate(slots))
+        found: dict[ir.Value, int] = {}
+        for value in self.kept:
+            found[value] = next(number for number, slot in free.items() if slot == _slot(value, mesh))
+            del free[found[value]]
+        return found
+
+    def write_first(
+        self, region: ir.Region, early: Sequence[int], slots: Sequence[_Slot], place: dict[ir.Value, int]
+    ) -> None:
+        """Fill the branch of the first conditional."""
+        block, values = ir.Block.create_at_start(region), dict[ir.Value, ir.Value]()
+        barriers = self.late_barriers()
+        clone_into(block, self.all(self._first), values, barriers)
+        returned = [barriers.get(self._returned[number], self._returned[number]) for number in early]
+        kept = {number: values[value] for value, number in place.items()}
+        with ir.InsertionPoint(block), self._location:
+            rest = [
+                kept[number] if number in kept else sharded(constant(type_, 0), sharding)
+                for number, (type_, sharding) in enumerate(slots)
+            ]
+            stablehlo.return_([*(values.get(value, value) for value in returned), *rest])
+
+    def write_second(self, region: ir.Region, handed_on: dict[ir.Value, ir.Value]) -> None:
+        """Fill the branch of the second conditional, which has what the first one hands on."""
+        block, values = ir.Block.create_at_start(region), dict(handed_on)
+        clone_into(block, self.all(self._second), values, self.before_barriers)
+        returned = [values.get(value, value) for value in self._last]
+        stablehlo.return_(returned, ip=ir.InsertionPoint(block), loc=self._location)
+
+
+def _slot(value: ir.Value, mesh: MeshAxes | None) -> _Slot:
+    return value.type, None if mesh is None else mesh.attribute(mesh.read(value))
+
+
+def _slots(branches: Sequence[_Branch], mesh: MeshAxes | None) -> list[_Slot]:
+    """As many slots of each type as the branch that keeps most values of it needs."""
+    slots: list[_Slot] = []
+    for branch in branches:
+        free = list(slots)
+        for value in branch.kept:
+            slot = _slot(value, mesh)
+            if slot in free:
+                free.remove(slot)
+            else:
+                slots.append(slot)
+    return slots
+
+
+def _remade(op: ir.Operation, numbers: Sequence[int], more: Sequence[_Slot]) -> ir.Operation:
+    """The conditional with these of its results, and more behind them, and with empty branches."""
+    kept = [(op.results[number].type, at.value_sharding(op.results[number])) for number in numbers]
+    types, known = zip(*kept, *more, strict=True)
+    return remake(op, types=types, changed=shardings(known), empty=True)
