@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import loop_body, operations, terminator
+from jaxpp.ir.functions import loop_body, terminator
 from jaxpp.ir.tensors import read_constant
 from jaxpp.ir.values import defining_op
 

@@ -41,7 +41,8 @@ class SplitConditionals(Pass):
     - What is expensive (products of matrices, loops, calls of libraries), and what depends on it, is still computed in
       the branch that is taken alone. Results that share none of it get conditionals of their own.
 
-    A conditional with a side effect stays whole; of more than two branches nothing is computed in any case.
+    A conditional with a side effect, also one inside of it, stays whole; of more than two branches nothing is computed
+    in any case.
 
     Preconditions: `inline-calls` ran.
 

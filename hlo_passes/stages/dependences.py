@@ -1,4 +1,4 @@
-"""Use-def chains of values: through an operation as a whole, through a loop or a conditional for each result by itself."""
+"""Use-def chains of values: through an operation as a whole, through a loop or a conditional result by result."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -9,7 +9,6 @@ from jaxpp.ir.functions import has_side_effect, is_product, operations, terminat
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.values import closure
 
-
 _CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 
 
@@ -18,7 +17,9 @@ def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     found: list[ir.Operation] = []
     for op in ops:
         is_conditional = op.name in _CONDITIONALS and not has_side_effect(op)
-        if is_counted(op) or (is_conditional and all(isinstance(each.type, ir.RankedTensorType) for each in op.results)):
+        if is_counted(op) or (
+            is_conditional and all(isinstance(each.type, ir.RankedTensorType) for each in op.results)
+        ):
             found += [op, *(inner for block in blocks_of(op) for inner in opened_ops(operations(block)))]
     return found
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.halves import Backward, halve
 from jaxpp.hlo_passes.stages.fission import divide_constructs
+from jaxpp.hlo_passes.stages.halves import Backward, halve
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
 from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations

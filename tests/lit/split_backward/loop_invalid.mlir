@@ -63,9 +63,9 @@ func.func private @backward_0(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %g: tens
 
 // -----
 
-// The loop over the layers has a known length, but a conditional inside makes both gradients.
+// The loop over the layers has a known length, but a conditional inside, which prints, makes both gradients.
 
-// CHECK: loop_invalid.mlir:[[# @LINE + 43]]:12: error: the backward of stage 1 can't be split: a conditional makes its input gradient and its weight gradients together
+// CHECK: loop_invalid.mlir:[[# @LINE + 43]]:12: error: the backward of stage 1 can't be split: a conditional with a side effect makes its input gradient and its weight gradients together
 // CHECK-NEXT: compute both branches and choose with jnp.where, or take a schedule of whole backwards
 func.func public @main(%w0: tensor<4x4xf32>, %w1: tensor<4x4xf32>, %x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
@@ -111,6 +111,7 @@ func.func private @backward_1(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %w: tens
     %1:2 = "stablehlo.case"(%odd) ({
       stablehlo.return %e, %x : tensor<4x4xf32>, tensor<4x4xf32>
     }, {
+      stablehlo.custom_call @print(%e) {has_side_effect = true} : (tensor<4x4xf32>) -> ()
       %4 = stablehlo.dot_general %x, %e, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
       %5 = stablehlo.dot_general %e, %w, contracting_dims = [1] x [1] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
       stablehlo.return %5, %4 : tensor<4x4xf32>, tensor<4x4xf32>

@@ -135,10 +135,6 @@ REFUSALS: Sequence[tuple[set[str], str]] = [
         )
         for moved in ("evict", "offload", "recompute")
     ),
-    (
-        {"branch", "split"},
-        "stage . can't be split: a conditional makes its input gradient and its weight gradients together",
-    ),
     ({"gather_weights chunk"}, "gather_weights is 'chunk', but no product of a stage gathers a weight"),
     ({"gather_weights ahead"}, "gather_weights is 'ahead', but no product of a stage gathers a weight"),
     ({"gather_weights ahead", "delay"}, "gather_weights is 'ahead', but the .* in another order than step 0"),
