@@ -67,6 +67,10 @@ class FindMicrobatchLoop(Pass):
       model that is applied to several inputs of a microbatch have one number where they end one stage: all applications
       go through the stages together.
 
+    A stage without work is refused, at the line of its mark: nobody uses the mark's result, or no later stage does; it
+    marks what is the same for all microbatches; nothing is computed behind the last but one. So is a second pass over a
+    microbatch, whose forward reads gradients of the first one.
+
     Options:
         schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form, instead of the loop's own.
         meshes: the number of meshes for a schedule given by name, instead of what the module says.
