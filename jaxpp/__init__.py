@@ -36,10 +36,10 @@ else:  # a checker that saw `__getattr__` would take any name
         Interleaved1F1B InterleavedGPipe InterleavedZeroBubble KimiK2 LimitError LoopedBFS Max MpmdArray MpmdMesh
         MpmdSharding Op PassError PipeDream2BW Plan PlanError SavedStepError ScheduleError Seq1F1B Seq1F1BInterleaved
         Seq1F1BZeroBubble SlimPipe SparseAveraging Std1F1B Task VHalf VMin Vocab1F1B VocabVHalf ZeroBubble ZeroBubbleH2
-        ZeroBubbleV check_slices collect_task_times_ms cross_mpmd_all_reduce cross_mpmd_stack expect fetch frozen load
-        mark_stage_end mark_unit_end mpmd_jit_by_yield mpmd_jit_with_loop mpmd_to_spmd_reshard optimistic partition
-        pipeline_enter_stage place_with rows_of_layers scan_slices slice_attention spmd_to_mpmd_reshard stored_rows
-        target train_loop treduce treduce_i tune vocabulary_cross_entropy vocabulary_embedding
+        ZeroBubbleV check_slices collect_task_times_ms compare cross_mpmd_all_reduce cross_mpmd_stack expect fetch
+        frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield mpmd_jit_with_loop mpmd_to_spmd_reshard optimistic
+        partition pipeline_enter_stage place_with rows_of_layers scan_slices slice_attention spmd_to_mpmd_reshard
+        stored_rows target train_loop treduce treduce_i tune vocabulary_cross_entropy vocabulary_embedding
         """.split()
     )
 

@@ -43,6 +43,10 @@ class AutoLowered(LoweredStep):
         """The program of what it runs at first, or of what the others run now. Raises as `LoweredStep.program`."""
         return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).program()
 
+    def at_float32(self) -> LoweredStep | None:
+        """As `LoweredStep.at_float32`, of what it runs now."""
+        return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).at_float32()
+
     def _compiled(self) -> CompiledStep:
         """The step that tunes itself when it runs; on devices that are not here what is fastest by its plan.
 

@@ -415,6 +415,12 @@ class MpmdFunction:
                 "give the step of the training, schedule=train, to run where that one runs"
             )
 
+    def to_compare(self, args: Sequence[Any]) -> tuple[Any, LoweredStep]:
+        """Plain `jax.jit` of the function, and this step lowered for these arguments: for `jaxpp.compare`."""
+        names = ("static_argnums", "static_argnames")
+        plain_step = jax.jit(self._fun, keep_unused=True, **{name: self._options[name] for name in names})
+        return plain_step, self.lower(*args)
+
     def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Limit) -> tuple[AutoLowered, list[Any]]:
         """This step, to be tuned with these arguments, and their leaves: for `jaxpp.tune`; nothing is donated."""
         lowered = self._lower_for(args, donates=False)

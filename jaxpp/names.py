@@ -2,6 +2,7 @@
 
 from jaxpp.auto import tune
 from jaxpp.averaging import SparseAveraging
+from jaxpp.comparing import compare
 from jaxpp.compatibility.array import MpmdArray, mpmd_to_spmd_reshard, spmd_to_mpmd_reshard
 from jaxpp.compatibility.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with
 from jaxpp.compatibility.times import collect_task_times_ms
@@ -122,6 +123,7 @@ __all__ = [
     "ZeroBubbleV",
     "check_slices",
     "collect_task_times_ms",
+    "compare",
     "cross_mpmd_all_reduce",
     "cross_mpmd_stack",
     "expect",

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import jax
@@ -10,7 +11,7 @@ from jax.sharding import NamedSharding
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp._compat import make_context
+from jaxpp._compat import make_context, own_copy
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
@@ -32,6 +33,9 @@ from jaxpp.saved import SavedStep, described
 from jaxpp.schedules.given import AUTO
 from jaxpp.step_shardings import StepShardings
 from jaxpp.traced_call import check_outside
+from jaxpp.validation.widen import widen
+
+_LIMITS = ("memory_limit", "host_memory_limit")
 
 
 class LoweredStep:
@@ -79,6 +83,23 @@ class LoweredStep:
     def out_shardings(self) -> Any:
         """Where the results will be, as `CompiledStep.out_shardings`."""
         return StepShardings(self._lowered, load(self.program().module)).of_results()
+
+    @property
+    def lowered(self) -> Lowered:
+        """The step as it was lowered."""
+        return self._lowered
+
+    def at_float32(self) -> "LoweredStep | None":
+        """The same step with float32 wherever it computes in bfloat16 or float16, without limits of memory.
+
+        None where it does nowhere. Raises RunError where something in it can't.
+        """
+        module = own_copy(self._lowered.module)
+        if not widen(module):
+            return None
+        passes = {name: value for name, value in self._passes.items() if name not in _LIMITS}
+        lowered = replace(self._lowered, module=module)
+        return LoweredStep(lowered, self._schedule, self._compiler_options, passes)
 
     def with_schedule(self, schedule: ScheduleLike) -> "LoweredStep":
         """The same step in another order, without tracing it again.
@@ -141,7 +162,7 @@ class LoweredStep:
         """Refuse limits that differ between the processes of the mesh: they would choose other programs, or wait."""
         mesh = self._lowered.mpmd_mesh
         if mesh.is_present and mesh.backend is None:
-            given = {name: self._passes.get(name) or "none" for name in ("memory_limit", "host_memory_limit")}
+            given = {name: self._passes.get(name) or "none" for name in _LIMITS}
             text = ", ".join(f"{name}={value}" for name, value in given.items())
             job.agree_on(mesh.jax_mesh, "other limits", text, self._lowered.described)
 
@@ -172,6 +193,11 @@ class CompiledStep:
             "a compiled step can't be pickled, as its devices and programs are of this process: "
             "compiled.save(path) and jaxpp.load(path) do it"
         )
+
+    @property
+    def lowered(self) -> Lowered:
+        """The step as it was lowered."""
+        return self._lowered
 
     def program(self) -> ProgramModule:
         """The program module that it runs."""

@@ -35,15 +35,16 @@ class Runner:
     Args:
         partitions: the number of devices.
         most_trips: how often a loop may run.
+        devices: others than those virtual ones, as many.
     """
 
-    def __init__(self, partitions: int, most_trips: int = MOST_TRIPS) -> None:
+    def __init__(self, partitions: int, most_trips: int = MOST_TRIPS, devices: Sequence[Any] = ()) -> None:
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         self.partitions = partitions
         self._most_trips = most_trips
         self._compiled: dict[str, Any] = {}
-        self._devices = _compat.cpu_devices(partitions)
+        self._devices = tuple(devices) or _compat.cpu_devices(partitions)
         mesh = Mesh(np.array(self._devices, dtype=object), ("validate",))
         self._sharding = NamedSharding(mesh, PartitionSpec())
 

@@ -1,0 +1,276 @@
+"""`compare`: a step beside plain `jax.jit` of the same function, and whether rounding explains the difference."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxlib.mlir import ir
+
+from jaxpp._compat import is_key_type, own_copy
+from jaxpp.ir.program import Call, Program
+from jaxpp.lowering.lower import Lowered
+from jaxpp.runtime.measuring.analysis import stages
+from jaxpp.runtime.processes.fetch import Handle, fetch
+from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.validation.cpu import Runner, partitions_of
+from jaxpp.validation.runnable import RunError
+from jaxpp.validation.widen import widen
+
+NUDGES = 3
+"""How often the arguments are changed in their last bit, to see how far rounding moves the results."""
+MOST = 16.0
+"""A difference of so many times the noise is explained by rounding; the noise is that of a few changes alone."""
+LEAST = 1e-5
+"""A difference of so little is explained by rounding anyway: sums in another order."""
+
+
+@dataclass(frozen=True)
+class ResultComparison:
+    """One result of the step beside that of `jax.jit`. Differences are shares of the largest number of the result.
+
+    Attributes:
+        name: `state['w']` for the new value of an argument, else `result[1]`.
+        stages: that read the argument, or of the mesh that has the result.
+        meshes: that have the result.
+        difference: of the step from `jax.jit`.
+        noise: how far `jax.jit` itself moves where the arguments change in their last bit.
+        of_step: the difference of the step from float32; None where all is computed in that anyway.
+        of_jit: likewise, of `jax.jit`.
+        at_float32: the difference where both compute in float32; None likewise.
+        noise_at_float32: as `noise`, of float32.
+    """
+
+    name: str
+    stages: tuple[int, ...]
+    meshes: tuple[int, ...]
+    difference: float
+    noise: float
+    of_step: float | None = None
+    of_jit: float | None = None
+    at_float32: float | None = None
+    noise_at_float32: float = 0.0
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding explains the difference."""
+        if self.at_float32 is not None and self.at_float32 > max(MOST * self.noise_at_float32, LEAST):
+            return False
+        return self.difference <= max(MOST * max(self.noise, self.of_jit or 0.0), LEAST)
+
+    def __str__(self) -> str:
+        """A line."""
+        what, numbers = ("stage", self.stages) if self.stages else ("mesh", self.meshes)
+        where = f"{what} {', '.join(map(str, numbers))}"
+        text = f"{self.name} of {where}: {self.difference:.1e} from jax.jit"
+        if self.of_step is not None and self.of_jit is not None:
+            text += f", {self.of_step:.1e} from float32 where jax.jit is {self.of_jit:.1e} from it"
+        if self.at_float32 is not None:
+            text += f"; {self.at_float32:.1e} where both compute in float32"
+        return text
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `jaxpp.compare` found.
+
+    Attributes:
+        results: each result of the step.
+        unknown: why nothing was run in float32, or "".
+    """
+
+    results: tuple[ResultComparison, ...]
+    unknown: str = ""
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding explains all differences."""
+        return all(each.is_rounding for each in self.results)
+
+    def __str__(self) -> str:
+        """The verdict, and the results that it is about: those that differ, or that with the largest difference."""
+        note = f"\n  (not run in float32: {self.unknown})" if self.unknown else ""
+        if wrong := [each for each in self.results if not each.is_rounding]:
+            lines = "".join(f"\n  {each}" for each in sorted(wrong, key=lambda each: -each.difference))
+            return f"differs, in {len(wrong)} of {len(self.results)} results:{lines}{note}"
+        worst = max(self.results, key=lambda each: each.difference, default=None)
+        return f"rounding: {worst}{note}" if worst else "no results"
+
+
+class _Comparable(Protocol):
+    """What `mpmd_jit_with_loop` makes."""
+
+    def to_compare(self, args: Sequence[Any]) -> tuple[Any, LoweredStep]:
+        """Plain `jax.jit` of the function, and the step lowered."""
+        ...
+
+
+def compare(step: _Comparable, *args: Any) -> Comparison:
+    """Run a step and plain `jax.jit` of the same function, and say whether rounding explains how they differ.
+
+        print(jaxpp.compare(step, state, batch))
+
+    Sums in another order round otherwise; in bfloat16, a norm of gradients can so differ by tens of per cent. To tell
+    this from an error both are held against float32: what computes in bfloat16 or float16 is compiled once more in
+    float32, where a right step agrees. How far rounding goes is measured, by `jax.jit` with arguments that are changed
+    in their last bit. Nothing is donated, and nothing is trained.
+
+    `jax.jit` runs the whole model on one device of each process: take a small one. In a job all processes call it.
+
+    Args:
+        step: of `mpmd_jit_with_loop` or `mpmd_jit_by_yield`.
+        args: its arguments, by position.
+
+    Returns:
+        What was found; as text "rounding: ..." or "differs, in 1 of 9 results: ...", with the parameter and its stage.
+
+    Raises:
+        TypeError: `step` is none.
+        PassError, TypeError, ValueError: as when the step is called.
+    """
+    if not hasattr(step, "to_compare"):
+        raise TypeError(f"compare: expected a step of mpmd_jit_with_loop, found {type(step).__name__}")
+    numbers = jax.tree.map(_number, args)
+    plain, lowered = step.to_compare(numbers)
+    compiled = lowered.compile()
+    leaves = jax.tree.leaves((numbers, {}))
+    ours, unknown, wide = _host(compiled.run(leaves)), "", None
+    with _mesh_of(lowered.lowered):
+        theirs = _host(plain(*numbers))
+        moved = [_host(plain(*_nudged(numbers, seed))) for seed in range(NUDGES)]
+        module = own_copy(plain.lower(*numbers).compiler_ir())
+    try:
+        wide = _at_float32(lowered, module, leaves)
+    except RunError as error:
+        unknown = error.message
+    found = [
+        ResultComparison(
+            *_place(compiled, number),
+            _difference(one, other),
+            max(_difference(each[number], other) for each in moved),
+            *(wide(number, one, other) if wide else ()),
+        )
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True))
+    ]
+    return Comparison(tuple(found), unknown)
+
+
+def _mesh_of(lowered: Lowered) -> contextlib.AbstractContextManager[Any]:
+    """What plain `jax.jit` needs for a function that names axes of the mesh: the first mesh, if it is here."""
+    mesh = lowered.mpmd_mesh.unstack[0]
+    is_here = lowered.mpmd_mesh.backend is None and jax.process_count() == 1
+    return jax.set_mesh(mesh) if is_here and jax.sharding.get_abstract_mesh().empty else contextlib.nullcontext()
+
+
+def _at_float32(
+    lowered: LoweredStep, module: ir.Module, leaves: Sequence[Any]
+) -> Callable[[int, Any, Any], tuple[float, ...]] | None:
+    """Runs the step, and the module of plain `jax.jit`, in float32; None where they compute in that already.
+
+    Returns a function of the number of a result, and of those of the step and of `jax.jit`: the last four numbers of a
+    ResultComparison.
+    """
+    step = lowered.at_float32()
+    if step is None or not widen(module):
+        return None
+    given = [_wide(np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)) for leaf in leaves]
+    run = _alone(module, lowered.lowered)
+    arguments = [_as_given(*pair) for pair in zip(leaves, given, strict=True)]
+    expected, ours = run(given), _host(step.compile().run(arguments))
+    moved = [run(_nudged(given, seed)) for seed in range(NUDGES)]
+
+    def of(number: int, one: Any, other: Any) -> tuple[float, ...]:
+        right = expected[number]
+        noise = max(_difference(each[number], right) for each in moved)
+        return _difference(one, right), _difference(other, right), _difference(ours[number], right), noise
+
+    return of
+
+
+def _alone(module: ir.Module, lowered: Lowered) -> Callable[[Sequence[Any]], list[Any]]:
+    """A module as one program, on devices of one mesh of a step."""
+    partitions = partitions_of(module)
+    here = [each for each in lowered.mpmd_mesh.unstack[0].devices.flat if each.process_index == jax.process_index()]
+    runner = Runner(partitions, devices=here if len(here) == partitions and lowered.mpmd_mesh.backend is None else ())
+    with module.context:
+        run = runner.compile(module, "main")
+    return lambda numbers: [np.asarray(each) for each in run([runner.put(each) for each in numbers])]
+
+
+def _place(step: CompiledStep, number: int) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """What a result is called, the stages that read it in the next step, and the meshes that have it."""
+    program, lowered = step.executable.program, step.lowered
+    meshes = tuple(mesh for mesh, _ in program.results[number].registers)
+    argument = lowered.feeds.get(number)
+    of_meshes = tuple(sorted({each for mesh in meshes for each in stages(program, mesh)}))
+    if argument is None:
+        return lowered.out_names[number], of_meshes, meshes
+    return lowered.in_names[argument], _readers(program, argument) or of_meshes, meshes
+
+
+def _readers(program: Program, argument: int) -> tuple[int, ...]:
+    places = program.arguments[argument].registers if argument in program.arguments else ()
+    calls = (
+        each
+        for mesh, register in places
+        for each in program.sequences[mesh]
+        if isinstance(each, Call) and register in each.operands
+    )
+    return tuple(sorted({task.stage for each in calls for task in each.tasks}))
+
+
+def _number(leaf: Any) -> Any:
+    return fetch(leaf) if isinstance(leaf, jax.Array | Handle) else leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and is_key_type(leaf.dtype)
+
+
+def _host(tree: Any) -> list[Any]:
+    """The numbers of all leaves; of random keys their bits."""
+    leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
+    return list(map(np.asarray, fetch(leaves)))
+
+
+def _as_given(leaf: Any, number: Any) -> Any:
+    return leaf if _is_key(leaf) or not hasattr(leaf, "dtype") else number
+
+
+def _is_narrow(array: Any) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.floating)) and array.dtype.itemsize < 4
+
+
+def _wide(array: Any) -> Any:
+    canonical = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+    return canonical.astype(np.float32) if _is_narrow(canonical) else canonical
+
+
+def _nudged(tree: Any, seed: int) -> Any:
+    """The arrays with about the last bit of each floating-point number changed at random."""
+    generator = np.random.default_rng(seed)
+
+    def nudge(leaf: Any) -> Any:
+        if not hasattr(leaf, "dtype") or _is_key(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        eps = float(jnp.finfo(leaf.dtype).eps)
+        wide = np.asarray(leaf, np.float64)
+        return (wide * (1 + eps * generator.choice((-1, 1), wide.shape))).astype(leaf.dtype)
+
+    return jax.tree.map(nudge, tree)
+
+
+def _difference(found: Any, right: Any) -> float:
+    """The largest difference, as a share of the largest number; infinite where one is finite and the other is not."""
+    if right.dtype.kind in "biu":
+        return float(not np.array_equal(found, right))
+    one, other = (np.asarray(each).astype(np.complex128) for each in (found, right))
+    finite = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return float("inf")
+    scale = np.abs(other[finite]).max(initial=0.0)
+    most = np.abs(one[finite] - other[finite]).max(initial=0.0)
+    return float(most / scale) if scale else float(most)

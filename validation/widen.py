@@ -1,0 +1,79 @@
+"""Makes a module compute in float32 what it computes in bfloat16 or float16, to tell rounding from an error."""
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir.functions import nested
+from jaxpp.validation.runnable import RunError
+
+_NARROW = ("bf16", "f16")
+_BITCAST = "stablehlo.bitcast_convert"
+_AS_THEY_ARE = ("stablehlo.constant", _BITCAST)
+"""Operations whose results keep their types, and are converted behind."""
+
+
+def widen(module: ir.Module) -> bool:
+    """Give all values of narrow types the type float32, in place; whether there were any.
+
+    Bits of such a number that are taken as an integer, and the other way round, stay those of the narrow type.
+
+    Raises:
+        RunError: an operation of somebody else's takes narrow values.
+    """
+    with module.context, ir.Location.unknown():
+        ops = list(nested(module.operation))
+        if not any(_is_narrow(value.type) for op in ops for value in _defined(op)):
+            return False
+        narrow = [(op, op.operands[0].type) for op in ops if op.name == _BITCAST and _is_narrow(op.operands[0].type)]
+        for op in ops:
+            _widen(op)
+        for op, type_ in narrow:
+            with ir.InsertionPoint(op):
+                made = ir.Operation.create("stablehlo.convert", results=[type_], operands=[op.operands[0]])
+            op.operands[0] = made.results[0]
+        if not module.operation.verify():
+            raise RunError("the module does not verify in float32")
+    return True
+
+
+def _widen(op: ir.Operation) -> None:
+    if op.name == "stablehlo.custom_call" and any(_is_narrow(each.type) for each in (*op.operands, *op.results)):
+        raise RunError(f"@{op.attributes['call_target_name']} takes or makes bfloat16 or float16")
+    if op.name == "func.func":
+        type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+        inputs, results = ([_wide(each) for each in types] for types in (type_.inputs, type_.results))
+        op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+    if op.name in _AS_THEY_ARE:
+        _converted(op)
+        return
+    if "algorithm" in op.attributes:  # of a product: it names narrow types
+        del op.attributes["algorithm"]
+    for value in _defined(op):
+        if _is_narrow(value.type):
+            value.set_type(_wide(value.type))
+
+
+def _converted(op: ir.Operation) -> None:
+    """Convert narrow results behind an operation that makes them."""
+    for result in op.results:
+        if _is_narrow(result.type):
+            uses = [(use.owner, use.operand_number) for use in result.uses]
+            with ir.InsertionPoint.after(op):
+                made = ir.Operation.create("stablehlo.convert", results=[_wide(result.type)], operands=[result])
+            for owner, number in uses:
+                owner.operands[number] = made.results[0]
+
+
+def _defined(op: ir.Operation) -> list[ir.Value]:
+    """The results of an operation, and the arguments of its blocks."""
+    return [*op.results, *(argument for region in op.regions for block in region for argument in block.arguments)]
+
+
+def _is_narrow(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and str(type_.element_type) in _NARROW
+
+
+def _wide(type_: ir.Type) -> ir.Type:
+    if not _is_narrow(type_):
+        return type_
+    tensor = ir.RankedTensorType(type_)
+    return ir.RankedTensorType.get(tensor.shape, ir.F32Type.get(), tensor.encoding)
