@@ -1,0 +1,98 @@
+"""Plain `jax.jit` of a step, given the product's own state at every call, and how far rounding may move its results."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from fuzz.case import Case
+
+import jaxpp.api as jaxpp
+from jaxpp.validation.compare import compare, noise_of
+
+EXACT = {"xla_allow_excess_precision": False}
+"""Options of XLA with which it computes in the types that the program says."""
+RELATIVE = 1e-5
+"""The difference that another order of float32 sums may make, of an array's largest value, besides the noise."""
+
+
+def host(tree: Any) -> Any:
+    """Returns a copy of all arrays in the memory of the host, before they may be donated."""
+    return jax.tree.map(lambda leaf: np.array(jaxpp.fetch(leaf) if jax.process_count() > 1 else leaf), tree)
+
+
+def nudged(tree: Any, seed: int) -> Any:
+    """Returns the arrays with each number changed by 1 ulp up or down, or not at all."""
+    draw = np.random.default_rng(seed)
+
+    def change(leaf: Any) -> Any:
+        if not jax.numpy.issubdtype(leaf.dtype, np.inexact):
+            return leaf
+        ulp = float(jax.numpy.finfo(leaf.dtype).eps)
+        return (leaf * (1 + draw.choice((-ulp, 0, ulp), leaf.shape))).astype(leaf.dtype)
+
+    return jax.tree.map(change, tree)
+
+
+class Reference:
+    """The results that a step has to have."""
+
+    def __init__(self, case: Case, step: Callable[..., Any], mesh: jaxpp.MpmdMesh) -> None:
+        self._case, self._mesh, self._step = case, mesh, step
+        self._plain = jax.jit(step, compiler_options=EXACT)
+
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Returns the results of plain `jax.jit`; with explicit axes on the devices of a stage, as types name these."""
+        if self._case.mesh == "explicit":
+            return self.on_devices(arguments)
+        return host(self._plain(*arguments))
+
+    def on_devices(self, arguments: Sequence[Any]) -> Any:
+        """Returns the results of plain `jax.jit` on all devices of a stage."""
+        with jax.set_mesh(self._mesh.lowering_mesh()):
+            specs = self._case.options["in_shardings"]
+            placed = [put(value, spec) for value, spec in zip(arguments, specs, strict=True)]
+            return host(self._plain(*placed))
+
+    def difference(self, arguments: Sequence[Any], found: Any) -> str:
+        """Returns what is wrong with the results of a call; "" for nothing."""
+        self._case.calls.clear()
+        expected = self._with_frozen(self.run(arguments), arguments)
+        jax.effects_barrier()
+        calls = sorted(self._case.calls)
+        noise = [self._with_frozen(self.run(nudged(arguments, seed)), arguments) for seed in range(2)]
+        self._case.calls[:] = calls
+        problem = different(found, expected, noise)
+        if problem and self._case.mesh == "data" and self._case.loop is None:
+            # XLA divides a stage's work over its devices in both: an error of its own is none of ours.
+            problem = different(found, self.on_devices(arguments), noise) and problem
+        return problem
+
+    def _with_frozen(self, results: Any, arguments: Sequence[Any]) -> Any:
+        """Returns results in which the parameters of frozen stages are what they were."""
+        if not self._case.frozen:
+            return results
+        state = [old if k in self._case.frozen else new for k, (new, old) in enumerate(zip(results[0], arguments[0], strict=True))]
+        return (state, *results[1:])
+
+
+def put(value: Any, spec: Any) -> Any:
+    """Returns arguments with the shardings of a prefix tree."""
+    whole = jax.tree.broadcast(spec, value, is_leaf=lambda leaf: isinstance(leaf, jax.sharding.PartitionSpec))
+    return jax.tree.map(jax.device_put, value, whole)
+
+
+def different(found: Any, expected: Any, moved: Sequence[Any]) -> str:
+    """Returns where results differ by more than rounding."""
+    if jax.tree.structure(found) != jax.tree.structure(expected):
+        return f"results {jax.tree.structure(found)} instead of {jax.tree.structure(expected)}"
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(expected)]
+    every = zip(paths, *map(jax.tree.leaves, (found, expected, *moved)), strict=True)
+    for path, one, other, *others in every:
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return f"{path}: {one.dtype}{one.shape} instead of {other.dtype}{other.shape}"
+        noise = max(noise_of(other, each) for each in others)
+        problem = compare(other, one, RELATIVE, noise)[1]
+        if problem:
+            return f"{path} {problem}"
+    return ""

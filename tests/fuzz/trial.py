@@ -1,0 +1,277 @@
+"""One seed: its passes are validated, or its step runs beside plain `jax.jit`, or both; and what came of it."""
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from operator import le
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from fuzz.case import Case, mesh_of, step_of
+from fuzz.features import make, moved_plan
+from fuzz.oracle import EXACT, Reference, host
+from jax.experimental.layout import Format, Layout
+from jaxlib.mlir import ir
+
+import jaxpp.api as jaxpp
+from jaxpp import checkpoint, schedules
+from jaxpp.healing.state import described, placed, taken
+from jaxpp.hlo_passes import base
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import nested
+from jaxpp.schedules.memory import activations
+from jaxpp.validation import Validate, ValidationError
+
+ROOT = Path(__file__).resolve().parents[2]
+ALLOWED = (PassError, schedules.ScheduleError, checkpoint.DamagedError)
+"""What a step may be refused with, besides what JAX says of what it refuses too."""
+LARGE = 1500
+"""The operations of a module of which only every sixth pass is validated: each takes XLA seconds."""
+
+
+class WrongError(AssertionError):
+    """Results differ from those of plain `jax.jit`, or a promise about them is broken."""
+
+
+@dataclass
+class Outcome:
+    """What came of a seed: `refused` has the words of a refusal, `wrong` of a fault."""
+
+    seed: int
+    words: list[str] = field(default_factory=list[str])
+    validated: bool = False
+    ran: bool = False
+    refused: str = ""
+    wrong: str = ""
+    seconds: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """The seed in a line."""
+        done = " and ".join(["validated"] * self.validated + ["ran"] * self.ran)
+        text = self.wrong and f"WRONG: {self.wrong}" or self.refused and f"refused: {self.refused}" or done
+        return f"{self.seed:>6} {self.seconds:>5.1f} s  {', '.join(self.words)}: {text}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All of it, to be sent."""
+        return asdict(self)
+
+
+def run(seed: int) -> Outcome:
+    """Try a seed."""
+    outcome, began = Outcome(seed), time.monotonic()
+    try:
+        case = make(seed)
+        outcome.words = case.words
+        _try(seed, case, outcome)
+    except Exception as error:  # the boundary of a trial
+        _judge(error, outcome)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def _judge(error: Exception, outcome: Outcome) -> None:
+    """Write down whether an error is a refusal or a fault."""
+    text = str(error).strip()
+    first = text.partition("\n")[0][:400]
+    if isinstance(error, WrongError | ValidationError):
+        outcome.wrong = first
+    elif isinstance(error, ALLOWED):
+        place = re.match(r"(\S+\.py):\d+", text)
+        is_ours = place is not None and Path(place[1]).resolve().is_relative_to(ROOT) and "/tests/" not in place[1]
+        kind = type(error).__name__
+        outcome.refused, outcome.wrong = f"{kind}: {first}", f"{kind} at our own {first}" if is_ours else ""
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        outcome.wrong = f"{type(error).__name__} ({Path(frame.filename).name}:{frame.lineno}): {text[:600]}"
+
+
+def _try(seed: int, case: Case, outcome: Outcome) -> None:
+    draw = random.Random(f"{seed} tiers")
+    tier = draw.random()
+    runs = bool(case.way or case.limit or case.frozen) or case.words[0] == "effects" or tier > 0.4
+    if case.way == "processes":
+        _in_processes(seed, case)
+        outcome.ran = True
+        return
+    mesh, (step, given) = mesh_of(case), step_of(case)
+    given = jax.tree.map(jnp.array, given)
+    lowered = _lowered(case, step, mesh, given)
+    outcome.validated = not (runs and tier > 0.6)
+    try:
+        with _validated(seed) if outcome.validated else contextlib.nullcontext():
+            program = lowered.program()
+    except ValidationError as error:
+        # The pass only says how values are divided: where plain `jax.jit` of divided values agrees, XLA is wrong.
+        if "pass 'propagate-shardings'" not in str(error):
+            raise
+        outcome.validated, runs = False, True
+        program = lowered.program()
+    if case.options.get("recompute") is None and case.loop is None and case.step is None:
+        _check_peaks(case, program.as_text())
+    if runs:
+        compare(case, Reference(case, step, mesh), *_compiled(case, step, mesh, given, lowered), given)
+        outcome.ran = True
+
+
+def _lowered(case: Case, step: Any, mesh: jaxpp.MpmdMesh, given: Any, **options: Any) -> Any:
+    """Returns the lowered step. What JAX refuses too is no fault."""
+    try:
+        pipelined = jaxpp.mpmd_jit_with_loop(step, mesh, compiler_options=EXACT, **case.options, **options)
+        return pipelined.lower(*given)
+    except ALLOWED:
+        raise
+    except Exception as error:
+        with contextlib.suppress(type(error)):
+            jax.jit(step).lower(*given)
+            raise
+        raise schedules.ScheduleError(f"JAX refuses it too: {error}") from error
+
+
+@contextlib.contextmanager
+def _validated(seed: int) -> Generator[None]:
+    """Every chain of passes in the block is validated, pass by pass."""
+    base.STANDING.append(_Watch(seed))
+    try:
+        yield
+    finally:
+        base.STANDING.pop()
+
+
+class _Watch:
+    """An observer that validates one chain of passes after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._module, self._validate, self._passes = seed, None, Validate(seed), 0
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        if module is not self._module:
+            self._module, self._validate, self._passes = module, Validate(self._seed), 0
+        self._validate.before(step, module)
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        self._passes += 1
+        if self._passes % 6 == 0 or sum(1 for _ in nested(module.operation)) < LARGE:
+            self._validate.after(step, module)
+
+
+def _check_peaks(case: Case, text: str) -> None:
+    """Check that no mesh keeps more activations than the schedule says."""
+    peaks = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", text)]
+    most = activations(_as_run(case.plan, text))
+    if not all(map(le, peaks, most)):
+        raise WrongError(f"peaks of activations are {peaks}, and {most} in the schedule")
+
+
+def _as_run(plan: schedules.Schedule, program: str) -> schedules.Schedule:
+    """Returns the schedule without recomputes that make nothing: their backward reads only what their stage takes.
+
+    So it is under `jax.checkpoint`, and where a mesh lends. What the stage takes waits from its forward on.
+    """
+    kinds = re.findall(r'jaxpp\.kind = "([\w+]+)", jaxpp\.stage = (\d+)', program)
+    stages = {int(stage) for kind, stage in kinds if "recompute" in kind.split("+")}
+    rows = [
+        [tuple(task for task in cell if task.kind != "recompute" or task.stage in stages) for cell in row]
+        for row in plan.cells
+    ]
+    return schedules.Schedule.of(plan.name, plan.placement, [filter(None, row) for row in rows], plan.kinds, plan.skipped)
+
+
+Between = Callable[[Any], Any]
+"""What happens to the state between two calls."""
+
+
+def _compiled(case: Case, step: Any, mesh: Any, given: Any, lowered: Any) -> tuple[Any, Between]:
+    """Returns the step as it runs, and what happens to its state between two calls."""
+    if case.limit is not None:
+        limit = int(case.limit * max(lowered.program().peak_bytes))
+        lowered = _lowered(case, step, mesh, given, memory_limit=limit)
+        if max(lowered.program().peak_bytes) > limit:
+            raise WrongError(f"the program takes {lowered.program().peak_bytes} within a memory limit of {limit}")
+    compiled = lowered.compile()
+    if case.way == "saved":
+        with tempfile.TemporaryDirectory() as folder:
+            compiled.save(folder)
+            return jaxpp.load(folder, like=given), lambda state: state
+    if case.way == "moved":
+        case.plan = moved_plan(case.plan)
+        other = mesh_of(case)
+        options = {name: value for name, value in case.options.items() if name not in ("cuts", "operations")}
+        moved = jaxpp.mpmd_jit_with_loop(step_of(case)[0], other, **options, compiler_options=EXACT).lower(*given)
+        steps = itertools.cycle((compiled, moved.compile()))
+        homes = itertools.cycle((moved.compile().in_shardings[0][0], compiled.in_shardings[0][0]))
+        return lambda *arguments: next(steps)(*arguments), lambda state: _restored(state, next(homes))
+    ways: dict[str, Between] = {
+        "healed": partial(_healed, compiled),
+        "restored": lambda state: _restored(state, compiled.in_shardings[0][0]),
+        "laid out": partial(jax.tree.map, _turned),
+    }
+    return compiled, ways.get(case.way, lambda state: state)
+
+
+def _healed(compiled: Any, state: Any) -> Any:
+    """Returns a state that is taken apart and put together, as where processes have died."""
+    held = [(shard, partial(bytes, data)) for shard, data in taken(state, True)]
+    return placed(described(state), compiled.in_shardings[0][0], held)
+
+
+def _restored(state: Any, shardings: Any) -> Any:
+    """Returns a state that is saved, and restored to these shardings."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.save(folder, 0, state, keep=1)
+        return checkpoint.restore(folder, shardings)
+
+
+def _turned(leaf: jax.Array) -> jax.Array:
+    """Returns an array whose last dimension is not the one that lies together."""
+    layout = Layout(tuple(reversed(range(leaf.ndim))))
+    return jax.jit(lambda x: x * 1, out_shardings=Format(layout, leaf.sharding))(leaf)
+
+
+def compare(case: Case, reference: Reference, compiled: Any, between: Between, given: Any) -> None:
+    """Compare two calls with plain `jax.jit`, each of what the product gave before."""
+    state, *rest = given
+    state = between(state) if case.way == "laid out" else state
+    for call in range(2):
+        before = host((state, *rest))
+        case.calls.clear()
+        with jaxpp.frozen(case.frozen) if case.frozen else contextlib.nullcontext():
+            found = compiled(state, *rest)
+        found_on_host = host(found)
+        jax.effects_barrier()
+        calls = sorted(case.calls)
+        problem = reference.difference(before, found_on_host)
+        if problem:
+            raise WrongError(f"call {call}: {problem}")
+        names, values = ([[each[k] for each in both] for both in (calls, case.calls)] for k in (0, 1))
+        if names[0] != names[1] or not np.allclose(*values, rtol=1e-3, atol=1e-5):
+            raise WrongError(f"call {call}: {len(calls)} callbacks {calls[:9]}, by jax.jit {len(case.calls)} {case.calls[:9]}")
+        state = between(found[0])
+
+
+def _in_processes(seed: int, case: Case) -> None:
+    """Run a seed in two or three processes."""
+    from fuzz import job
+    from unit.runtime.processes import together
+
+    os.environ[job.SEED] = str(seed)
+    devices = -(-case.plan.meshes // 2)
+    problem = together.run([job.run], processes=2, devices=devices, seconds=120)
+    found = next((each[0] for each in problem if each[0]), None)
+    if found is None:
+        return
+    kind, text = found
+    raise {"WrongError": WrongError}.get(kind, PassError if kind in ("PassError", "LimitError", "ProgramError") else RuntimeError)(text)
