@@ -21,10 +21,13 @@ WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_
   $(addprefix tests/unit/test_,$(addsuffix .py,ci repository benchmarks_published benchmarks_search benchmarks_partition)) \
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
   ir/test_min_cut ir/test_recomputation planning/test_collectives planning/test_sharing \
-  $(addprefix runtime/processes/test_,faults watchdog wire) \
-  end_to_end/test_generated)) \
+  $(addprefix runtime/processes/test_,faults watchdog wire))) \
+  tests/fuzz \
   tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory \
   test_benchmarks_truth))
+# Of `make fuzz`.
+SECONDS ?= 600
+FIRST ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, a small part of what is installed: half of the time of an install.
 export PIP_NO_COMPILE := 1
@@ -33,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install train test quick lint types unit optimized rest hardware lit coverage docs format clean
+.PHONY: help install train test quick lint types unit fuzz optimized rest hardware lit coverage docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -49,8 +52,9 @@ $(STAMP): pyproject.toml
 train: $(STAMP) ## Train the example and compare it with plain jax.jit on one device
 	$(BIN)/python examples/gpt.py --check
 
-test: lint ## Everything below: lint, and side by side types, unit and lit tests
+test: lint ## Everything below: lint, and side by side types, unit and lit tests; then a minute of generated steps
 	+@$(MAKE) --no-print-directory -j2 types unit
+	+@$(MAKE) --no-print-directory fuzz SECONDS=60
 
 quick: lint ## A minute's worth: lint, lit tests, and unit tests that start few processes, compile and search little
 	$(PYTEST) $(QUICK) $(addprefix --ignore=,$(SEARCHES))
@@ -65,6 +69,9 @@ types: $(STAMP) ## pyright, strict, with the oldest JAX: what JAX says of its ow
 
 unit: $(STAMP) ## Unit tests, and the lit tests in the same process
 	$(PYTEST) --ignore=tests/hardware
+
+fuzz: $(STAMP) ## Generated steps against jax.jit, for SECONDS=600, from seed FIRST=0 on; or one of them, SEED=
+	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED),--seconds $(SECONDS) --first $(FIRST))
 
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)

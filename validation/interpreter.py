@@ -78,7 +78,7 @@ class Interpreter:
             each = mesh.sequence[mesh.position]
             if isinstance(each, Call):
                 made = self._tasks[each.function]([mesh.values[register] for register in each.operands])
-                mesh.values.update(zip(each.results, made, strict=True))
+                mesh.values.update(zip(each.results, made if each.results else (), strict=True))
             elif isinstance(each, Send):
                 sent[each.channel] = mesh.values[each.operand]
             elif isinstance(each, Constant):

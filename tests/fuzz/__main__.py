@@ -124,7 +124,9 @@ def table(outcomes: Sequence[Any]) -> int:
         starved += [family] * is_starved
         row = f"{family or 'all':<18} {len(own):>9} {valid:>10} {ran:>4} {compared:>9} {refused:>8} {wrong:>6}"
         print(row + ("  starved" if is_starved else ""))
-    for words, count in Counter(each.refused.rpartition("error: ")[2] for each in outcomes if each.refused).most_common():
+    for words, count in Counter(
+        each.refused.rpartition("error: ")[2] for each in outcomes if each.refused
+    ).most_common():
         print(f"refused {count:>4}: {words[:150]}")
     wrong = [each for each in outcomes if each.wrong]
     for each in wrong:

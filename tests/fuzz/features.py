@@ -185,7 +185,9 @@ def make(seed: int) -> Case:
     case = MODELS[model](draw, schedule)
     case.words[:0] = [model]
     also = [name for name, each in FEATURES.items() if draw.random() < each.often and model in each.models]
-    chosen = {name for name in also if name not in PLANS or not (schedule or family in PLANS)} | ({family} & FEATURES.keys())
+    chosen = {name for name in also if name not in PLANS or not (schedule or family in PLANS)} | (
+        {family} & FEATURES.keys()
+    )
     for name in [name for name in FEATURES if name in chosen]:
         FEATURES[name].change(draw, case)
         case.words.append(name)

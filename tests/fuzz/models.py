@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from fuzz import operations
 from fuzz.case import Case, costs_of, descended, ordered, placed, plan_of
+from fuzz.operations import pooled
 from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
@@ -103,8 +104,8 @@ def in_scan(params: Any, microbatch: Any, *, reverse: bool, again: bool, units: 
 
 
 def partitioned(draw: random.Random, name: str) -> Case:
-    """Returns layers that `partition` has cut into stages, with its schedule; they are marked one by one, or in a scan."""
-    meshes, layers, microbatches = draw.choice((2, 3)), draw.randint(4, 6), draw.choice((3, 4))
+    """Returns layers that `partition` has cut into stages, with its schedule; marked one by one, or in a scan."""
+    meshes, layers, microbatches = draw.choice((2, 3)), draw.randint(6, 7), draw.choice((3, 4))
     chunks = draw.choice((1, 1, 2))
     found = schedules.partition(
         costs_of(draw, layers), meshes, microbatches, chunks=chunks, seconds=0.05, seed=draw.randrange(99)
@@ -227,7 +228,9 @@ def delayed(draw: random.Random, name: str) -> Case:
     for _ in range(20 * (draw.random() < 0.6)):
         try:
             plan = plan_of(draw, draw.choice(("", name)), (case.plan.stages,))
-            plan = schedules.in_steps(schedules.make(plan.name, meshes=plan.meshes, microbatches=microbatches * steps), steps, delay)
+            plan = schedules.in_steps(
+                schedules.make(plan.name, meshes=plan.meshes, microbatches=microbatches * steps), steps, delay
+            )
             first_step(plan)
         except schedules.ScheduleError:
             continue  # the order of this one has no place for updates, or differs from step to step
@@ -245,10 +248,16 @@ PAIRS: dict[str, Callable[[jax.Array], tuple[jax.Array, jax.Array]]] = {
     "same": lambda x: (x, x),
     "ends": lambda x: (x.max(0, keepdims=True) + x, x.min(0, keepdims=True) + x),
     "sums": lambda x: (jnp.cumsum(x, 1), lax.cumsum(x, 1, reverse=True)),
-    "loops": lambda x: (lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h), x), lax.fori_loop(0, 3, lambda i, h: jnp.sin(h), x)),
+    "loops": lambda x: (
+        lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h), x),
+        lax.fori_loop(0, 3, lambda i, h: jnp.sin(h), x),
+    ),
     "results": lambda x: lax.scan(lambda c, _: ((jnp.tanh(c[0]), jnp.sin(c[1])), None), (x, x), None, length=2)[0],
     "sorted": lambda x: tuple(lax.sort((jnp.sin(x), x), num_keys=1)),
-    "windows": lambda x: (operations.pooled(x, lax.max, -jnp.inf, (2, 1)), operations.pooled(x, lax.max, -jnp.inf, (1, 2))),
+    "windows": lambda x: (
+        pooled(x, lax.max, -jnp.inf, (2, 1)),
+        pooled(x, lax.max, -jnp.inf, (1, 2)),
+    ),
     "choices": lambda x: (lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), lax.cond(x[0, 0] > 0, jnp.cos, jnp.sin, x)),
     "keys": lambda x: tuple(x * jax.random.bernoulli(jax.random.key(k), 0.5, x.shape) for k in range(2)),
 }
@@ -260,7 +269,9 @@ def twice(draw: random.Random, name: str) -> Case:
     plan = plan_of(draw, name)
     pairs = [draw.choice(list(PAIRS)) for _ in range(plan.stages)]
     wrap = draw.choice((jax.jit, jax.checkpoint, lambda layer: jax.jit(jax.checkpoint(layer))))
-    body = draw.choice((jnp.tanh, lambda x: lax.fori_loop(0, 2, lambda i, h: jnp.tanh(h * 1.5), x), lambda x: jnp.sort(x, 1)))
+    body = draw.choice(
+        (jnp.tanh, lambda x: lax.fori_loop(0, 2, lambda i, h: jnp.tanh(h * 1.5), x), lambda x: jnp.sort(x, 1))
+    )
 
     def loss(params: Any, microbatch: Any) -> jax.Array:
         x = microbatch["x"]
@@ -275,17 +286,25 @@ def twice(draw: random.Random, name: str) -> Case:
     return case
 
 
+def looped(trips: int) -> Layer:
+    return lambda x, w: lax.fori_loop(0, trips, lambda i, h: jnp.sin(h @ w), x)
+
+
+def chosen(one: Any, other: Any) -> Layer:
+    return lambda x, w: lax.cond(x[0, 0] > 0, one, other, x @ w)
+
+
 ALIKE: Sequence[Sequence[Layer]] = [
     [lambda x, w: jnp.tanh(x @ w) * 1.0625, lambda x, w: jnp.tanh(x @ w) * 1.125],
     [lambda x, w: jnp.cumsum(x @ w, 1) / 3, lambda x, w: lax.cumsum(x @ w, 1, reverse=True) / 3],
     [lambda x, w: jnp.sort(x @ w, 0), lambda x, w: jnp.sort(x @ w, 1)],
     [lambda x, w: (x @ w).at[0].add(x[1]), lambda x, w: (x @ w).at[1].add(x[1])],
     [lambda x, w: jnp.where(x > 0, x @ w, x), lambda x, w: jnp.where(x >= 0.5, x @ w, x)],
-    [lambda x, w: lax.fori_loop(0, 2, lambda i, h: jnp.sin(h @ w), x), lambda x, w: lax.fori_loop(0, 3, lambda i, h: jnp.sin(h @ w), x)],
-    [lambda x, w: lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x @ w), lambda x, w: lax.cond(x[0, 0] > 0, jnp.cos, jnp.sin, x @ w)],
-    [lambda x, w: operations.pooled(x @ w, lax.max, -jnp.inf, (2, 1)), lambda x, w: operations.pooled(x @ w, lax.min, jnp.inf, (2, 1))],
+    [looped(2), looped(3)],
+    [chosen(jnp.sin, jnp.cos), chosen(jnp.cos, jnp.sin)],
+    [lambda x, w: pooled(x @ w, lax.max, -jnp.inf, (2, 1)), lambda x, w: pooled(x @ w, lax.min, jnp.inf, (2, 1))],
     [lambda x, w: x @ w + jnp.array([0.0, -0.0] * 4), lambda x, w: x @ w + jnp.array([0.0, 0.5] * 4)],
-]  # fmt: skip
+]
 """Layers that differ in one attribute, constant or region."""
 
 
@@ -315,7 +334,10 @@ def read_sums(draw: random.Random, name: str) -> Case:
             return {**rest, "total": total}, (value, rest.get("norm", value))
 
         zeros = jax.tree.map(jnp.zeros_like, params)
-        first = {each: zeros if each in ("again", "lagging") else jnp.int8(0) if each == "count" else jnp.float32(0) for each in reads}
+        first = {
+            each: zeros if each in ("again", "lagging") else jnp.int8(0) if each == "count" else jnp.float32(0)
+            for each in reads
+        }
         carry, rest = lax.scan(body, {**first, "total": zeros}, batch)
         return jax.tree.map(descended, params, carry.pop("total")), (carry, rest)
 

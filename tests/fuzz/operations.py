@@ -95,9 +95,7 @@ OPERATIONS: dict[str, Operation] = {
     "attention": lambda x, w, i: jax.nn.softmax(x @ x.T) @ x,
     "square": lambda x, w, i: x - 0.1 * x * x,
     "checkpoint": lambda x, w, i: jax.checkpoint(lambda x: jnp.sin(x @ w["out"]))(x),
-    "until": lambda x, w, i: (
-        x + lax.while_loop(lambda y: y[0, 0] < i, lambda y: y + 0.5, 0 * lax.stop_gradient(x))
-    ),
+    "until": lambda x, w, i: x + lax.while_loop(lambda y: y[0, 0] < i, lambda y: y + 0.5, 0 * lax.stop_gradient(x)),
     "narrow": lambda x, w, i: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32) - x,
     "chunks": lambda x, w, i: in_chunks(x, w, i),
     "rule": lambda x, w, i: scaled(x, w["scale"]),

@@ -8,11 +8,11 @@ import numpy as np
 from fuzz.case import Case
 
 import jaxpp.api as jaxpp
-from jaxpp.validation.compare import compare, noise_of
+from jaxpp.validation.compare import Expected, Tolerance, compare
 
 EXACT = {"xla_allow_excess_precision": False}
 """Options of XLA with which it computes in the types that the program says."""
-RELATIVE = 1e-5
+TOLERANCE = Tolerance(1e-5)
 """The difference that another order of float32 sums may make, of an array's largest value, besides the noise."""
 
 
@@ -72,7 +72,10 @@ class Reference:
         """Returns results in which the parameters of frozen stages are what they were."""
         if not self._case.frozen:
             return results
-        state = [old if k in self._case.frozen else new for k, (new, old) in enumerate(zip(results[0], arguments[0], strict=True))]
+        state = [
+            old if k in self._case.frozen else new
+            for k, (new, old) in enumerate(zip(results[0], arguments[0], strict=True))
+        ]
         return (state, *results[1:])
 
 
@@ -91,8 +94,8 @@ def different(found: Any, expected: Any, moved: Sequence[Any]) -> str:
     for path, one, other, *others in every:
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return f"{path}: {one.dtype}{one.shape} instead of {other.dtype}{other.shape}"
-        noise = max(noise_of(other, each) for each in others)
-        problem = compare(other, one, RELATIVE, noise)[1]
+        wanted = max((Expected.of(other, each) for each in others), key=lambda each: each.noise)
+        problem = compare(wanted, one, TOLERANCE)[1]
         if problem:
             return f"{path} {problem}"
     return ""

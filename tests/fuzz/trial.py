@@ -61,7 +61,7 @@ class Outcome:
     def line(self) -> str:
         """The seed in a line."""
         done = " and ".join(["validated"] * self.validated + ["ran"] * self.ran)
-        text = self.wrong and f"WRONG: {self.wrong}" or self.refused and f"refused: {self.refused}" or done
+        text = (self.wrong and f"WRONG: {self.wrong}") or (self.refused and f"refused: {self.refused}") or done
         return f"{self.seed:>6} {self.seconds:>5.1f} s  {', '.join(self.words)}: {text}"
 
     @property
@@ -187,7 +187,9 @@ def _as_run(plan: schedules.Schedule, program: str) -> schedules.Schedule:
         [tuple(task for task in cell if task.kind != "recompute" or task.stage in stages) for cell in row]
         for row in plan.cells
     ]
-    return schedules.Schedule.of(plan.name, plan.placement, [filter(None, row) for row in rows], plan.kinds, plan.skipped)
+    return schedules.Schedule.of(
+        plan.name, plan.placement, [filter(None, row) for row in rows], plan.kinds, plan.skipped
+    )
 
 
 Between = Callable[[Any], Any]
@@ -258,7 +260,9 @@ def compare(case: Case, reference: Reference, compiled: Any, between: Between, g
             raise WrongError(f"call {call}: {problem}")
         names, values = ([[each[k] for each in both] for both in (calls, case.calls)] for k in (0, 1))
         if names[0] != names[1] or not np.allclose(*values, rtol=1e-3, atol=1e-5):
-            raise WrongError(f"call {call}: {len(calls)} callbacks {calls[:9]}, by jax.jit {len(case.calls)} {case.calls[:9]}")
+            raise WrongError(
+                f"call {call}: {len(calls)} callbacks {calls[:9]}, by jax.jit {len(case.calls)} {case.calls[:9]}"
+            )
         state = between(found[0])
 
 
@@ -270,8 +274,5 @@ def _in_processes(seed: int, case: Case) -> None:
     os.environ[job.SEED] = str(seed)
     devices = -(-case.plan.meshes // 2)
     problem = together.run([job.run], processes=2, devices=devices, seconds=120)
-    found = next((each[0] for each in problem if each[0]), None)
-    if found is None:
-        return
-    kind, text = found
-    raise {"WrongError": WrongError}.get(kind, PassError if kind in ("PassError", "LimitError", "ProgramError") else RuntimeError)(text)
+    for kind, text in [each[0] for each in problem if each[0]]:
+        raise {"PassError": PassError, "LimitError": PassError}.get(kind, WrongError)(text)
