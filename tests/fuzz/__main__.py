@@ -8,14 +8,16 @@ import multiprocessing
 import sys
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
-import conftest  # noqa: F401  sets the flags of the tests, which make XLA compile fast, before JAX starts
+import conftest  # sets the flags of the tests, which make XLA compile fast, before JAX starts
+from fuzz import trial
+from fuzz.features import FAMILIES
+from fuzz.trial import Outcome
 
+assert conftest
 CONTEXT = multiprocessing.get_context("spawn")
 TIMEOUT = 180.0
 """The seconds after which a seed counts as one that never ends."""
@@ -23,16 +25,6 @@ SEEDS_EACH = 60
 """The seeds after which a process is replaced: XLA keeps what it compiled."""
 ENOUGH = 4
 """From so many cases of a family on, one in `ENOUGH` has to be compared."""
-
-
-def serve(connection: Connection) -> None:
-    """Try each seed that arrives: the process of a worker."""
-    from fuzz import trial
-
-    warnings.filterwarnings("error")
-    warnings.filterwarnings("default", "Error reading persistent compilation cache entry")
-    while (seed := connection.recv()) is not None:
-        connection.send(trial.run(seed).fields)
 
 
 class Worker:
@@ -44,7 +36,7 @@ class Worker:
     def start(self) -> None:
         """Start a process."""
         self.connection, child = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=serve, args=(child,), daemon=False)
+        self.process = CONTEXT.Process(target=trial.serve, args=(child,))
         self.process.start()
         child.close()
         self.left = SEEDS_EACH
@@ -73,10 +65,8 @@ class Worker:
         return {"seed": seed, "wrong": problem}
 
 
-def tried(seeds: Iterator[int], seconds: float) -> list[Any]:
+def tried(seeds: Iterator[int], seconds: float) -> list[Outcome]:
     """Returns the outcomes of seeds until the time is up, tried in two processes side by side."""
-    from fuzz.trial import Outcome
-
     outcomes, lock, end = list[Outcome](), threading.Lock(), time.monotonic() + seconds
 
     def work() -> None:
@@ -102,10 +92,8 @@ def tried(seeds: Iterator[int], seconds: float) -> list[Any]:
     return outcomes
 
 
-def table(outcomes: Sequence[Any]) -> int:
+def table(outcomes: Sequence[Outcome]) -> int:
     """Print the families and their refusals; returns the exit code."""
-    from fuzz.features import FAMILIES
-
     print(f"\n{'family':<18} generated  validated  ran  compared  refused  wrong")
     starved = list[str]()
     for family in (*FAMILIES, ""):
@@ -143,8 +131,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="one seed alone, in this process")
     options = parser.parse_args()
     if options.seed is not None:
-        from fuzz import trial
-
         outcome = trial.run(options.seed)
         print(outcome.line)
         return int(bool(outcome.wrong))

@@ -1,5 +1,7 @@
 """A generated step: a model, a schedule, and all else that it is run with."""
 
+# pyright: reportUnknownLambdaType=false
+
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +117,8 @@ def placed(draw: random.Random, meshes: int, stages: int) -> list[int]:
 def costs_of(draw: random.Random, stages: int) -> schedules.Costs:
     """Returns the costs of stages that differ."""
     kinds = ("forward", "input_grad", "weight_grad")
-    return schedules.Costs(**{kind: [draw.choice((1, 2, 5)) for _ in range(stages)] for kind in kinds})
+    costs: dict[str, Any] = {kind: [draw.choice((1, 2, 5)) for _ in range(stages)] for kind in kinds}
+    return schedules.Costs(**costs)
 
 
 def ordered(draw: random.Random, placement: schedules.Placement, microbatches: int) -> schedules.Schedule:

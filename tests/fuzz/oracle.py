@@ -1,5 +1,7 @@
 """Plain `jax.jit` of a step, given the product's own state at every call, and how far rounding may move its results."""
 
+# pyright: reportUnknownLambdaType=false
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

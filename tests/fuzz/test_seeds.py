@@ -3,8 +3,11 @@
 import pytest
 from fuzz import trial
 
-FAST = [seed for seed in range(71) if seed not in (9, 26, 38, 41, 43, 44, 52, 64)]
-"""A seed of each family, but those that take longest."""
+FAST = (
+    *(0, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 17, 18, 19, 20, 22, 25, 28, 29, 30, 31, 32, 33, 34, 37, 40, 45, 46),
+    *(49, 53, 54, 55, 57, 60, 61, 63, 65, 66, 67, 68, 69, 70),
+)
+"""Seeds of most families that take little time."""
 
 
 @pytest.mark.parametrize("seed", FAST)

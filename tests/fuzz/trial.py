@@ -1,5 +1,7 @@
 """One seed: its passes are validated, or its step runs beside plain `jax.jit`, or both; and what came of it."""
 
+# pyright: reportUnknownLambdaType=false
+
 import contextlib
 import itertools
 import os
@@ -8,9 +10,11 @@ import re
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection
 from operator import le
 from pathlib import Path
 from typing import Any
@@ -68,6 +72,14 @@ class Outcome:
     def fields(self) -> dict[str, Any]:
         """All of it, to be sent."""
         return asdict(self)
+
+
+def serve(connection: Connection) -> None:
+    """Try each seed that arrives: the process of a worker."""
+    warnings.filterwarnings("error")
+    warnings.filterwarnings("default", "Error reading persistent compilation cache entry")
+    while True:
+        connection.send(run(connection.recv()).fields)
 
 
 def run(seed: int) -> Outcome:
