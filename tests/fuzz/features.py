@@ -130,6 +130,13 @@ def left_out(draw: random.Random, case: Case) -> None:
     case.frozen = {stage: 1.0 for stage in some(draw, case)} if case.is_split else {}
 
 
+def in_processes(draw: random.Random, case: Case) -> None:
+    """Run in several processes, each with a mesh at least."""
+    case.way = "processes"
+    if case.plan.meshes == 1:
+        case.plan = schedules.make("1f1b", meshes=case.plan.stages, microbatches=case.plan.microbatches)
+
+
 def way(name: str, models: Sequence[str] = WHOLE, often: float = 0.04) -> Feature:
     """Returns a change of what happens between two calls."""
     return Feature(lambda draw, case: setattr(case, "way", name), models, often)
@@ -158,7 +165,7 @@ FEATURES: dict[str, Feature] = {
     "healed": way("healed"),
     "restored": way("restored"),
     "moved": way("moved", SIMPLE),
-    "processes": way("processes", SIMPLE, 0),
+    "processes": Feature(in_processes, SIMPLE, 0),
 }
 """In the order in which they are drawn: changes of the schedule stand before those that need it."""
 

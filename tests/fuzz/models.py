@@ -302,7 +302,7 @@ ALIKE: Sequence[Sequence[Layer]] = [
     [lambda x, w: jnp.where(x > 0, x @ w, x), lambda x, w: jnp.where(x >= 0.5, x @ w, x)],
     [looped(2), looped(3)],
     [chosen(jnp.sin, jnp.cos), chosen(jnp.cos, jnp.sin)],
-    [lambda x, w: pooled(x @ w, lax.max, -jnp.inf, (2, 1)), lambda x, w: pooled(x @ w, lax.min, jnp.inf, (2, 1))],
+    [lambda x, w: pooled(x @ w, lax.max, -jnp.inf, (1, 2)), lambda x, w: pooled(x @ w, lax.min, jnp.inf, (1, 2))],
     [lambda x, w: x @ w + jnp.array([0.0, -0.0] * 4), lambda x, w: x @ w + jnp.array([0.0, 0.5] * 4)],
 ]
 """Layers that differ in one attribute, constant or region."""

@@ -81,7 +81,7 @@ def switched(x: jax.Array, w: Any, i: jax.Array) -> jax.Array:
 
 
 def pooled(x: jax.Array, way: Any, first: float, window: tuple[int, int]) -> jax.Array:
-    """Returns what a window has of the rows, or of the columns."""
+    """Returns what a window has of the columns: of rows that devices divide XLA's gradient is wrong."""
     return lax.reduce_window(x, first, way, window, (1, 1), "SAME")
 
 
@@ -112,7 +112,7 @@ CONDITIONALS: dict[str, Operation] = {
 }
 
 REGIONS: dict[str, Operation] = {
-    "most": lambda x, w, i: pooled(x, lax.max, -jnp.inf, (2, 1)),
+    "most": lambda x, w, i: pooled(x, lax.max, -jnp.inf, (1, 2)),
     "least": lambda x, w, i: pooled(x, lax.min, jnp.inf, (1, 3)),
     "window": lambda x, w, i: pooled(x, lax.add, 0.0, (1, 2)) * 0.5,
     "sort": lambda x, w, i: jnp.sort(x + w["bias"], axis=1),
