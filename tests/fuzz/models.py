@@ -255,7 +255,7 @@ PAIRS: dict[str, Callable[[jax.Array], Any]] = {
     "results": lambda x: lax.scan(lambda c, _: ((jnp.tanh(c[0]), jnp.sin(c[1])), None), (x, x), None, length=2)[0],
     "sorted": lambda x: tuple(lax.sort((jnp.sin(x), x), num_keys=1)),
     "windows": lambda x: (
-        pooled(x, lax.max, -jnp.inf, (2, 1)),
+        pooled(x, lax.max, -jnp.inf, (1, 3)),
         pooled(x, lax.max, -jnp.inf, (1, 2)),
     ),
     "choices": lambda x: (lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), lax.cond(x[0, 0] > 0, jnp.cos, jnp.sin, x)),
