@@ -79,10 +79,10 @@ class Numbering:
 
     def __init__(
         self,
-        same: Callable[[ir.Operation, int], ir.Value | None] = lambda op, result: None,
+        same: Callable[[ir.Operation, int], ir.Value | None] | None = None,
         without: Collection[str] = (),
     ) -> None:
-        self._same = same
+        self._hands_on = same
         self._without = without
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[ir.Value, int] = {}
@@ -115,6 +115,9 @@ class Numbering:
         if value not in self._inputs:
             self._inputs[value] = self._find_inputs(value)
         return self._inputs[value]
+
+    def _same(self, op: ir.Operation, number: int) -> ir.Value | None:
+        return None if self._hands_on is None else self._hands_on(op, number)
 
     def _find_inputs(self, value: ir.Value) -> Sequence[ir.Value]:
         op = defining_op(value)
@@ -238,7 +241,7 @@ class Numbering:
     def _number_sorted(self, op: ir.Operation, number: int) -> int:
         """Numbers a result of a stable sort, for which only the operands that the comparison reads count."""
         (block,) = _blocks(op)
-        arguments = {
+        arguments: dict[ir.Value, int] = {
             argument: self._find(("compared", self._depth, self._known[op.operands[place // 2]], place % 2))
             for place, argument in enumerate(block.arguments)
         }
@@ -249,7 +252,7 @@ class Numbering:
         """Numbers a result of a `shard_map`."""
         (block,) = _blocks(op)
         given = sdy.TensorShardingPerValueAttr(op.attributes["in_shardings"]).shardings
-        arguments = {
+        arguments: dict[ir.Value, int] = {
             argument: self._find(("local", self._depth, self._known[value], sharding, argument.type))
             for argument, value, sharding in zip(block.arguments, op.operands, given, strict=True)
         }

@@ -190,7 +190,8 @@ def read_constant(op: ir.Operation) -> np.ndarray[Any, Any]:
     dtype, shape = DTYPES[str(type_.element_type)], tuple(type_.shape)
     if dtype.kind == "c":
         whole = np.empty(shape, dtype)
-        whole.real, whole.imag = (_evaluate(op, f"stablehlo.{part}", whole.real.dtype) for part in ("real", "imag"))
+        half = np.dtype(f"f{dtype.itemsize // 2}")
+        whole.real, whole.imag = (_evaluate(op, f"stablehlo.{part}", half) for part in ("real", "imag"))
         return whole
     attribute = op.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr):

@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.mesh_functions import on_meshes
-from jaxpp.ir.numbering import attributes_of
+from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_placed, main_line
@@ -205,7 +205,7 @@ class _Body:
         ops: its operations.
         uses: what each operation uses, also in its regions.
         results: what each operation makes.
-        makers: the operation that makes a value, or in whose regions it is; None for an argument.
+        makers: the operation that makes a value; None for an argument.
         scalar: whether a value is one.
         computed: what a value is computed of, as `_Numbers` tells.
         returned: what the function returns.
@@ -214,7 +214,7 @@ class _Body:
     def __init__(self, function: ir.Operation, numbers: _Numbers) -> None:
         self.function = function
         *self.ops, end = operations(body_of(function))
-        self.uses: list[list[int]] = [[] for _ in self.ops]
+        self.uses: list[list[int]] = []
         self.results: list[list[int]] = []
         self.makers: list[int | None] = []
         self.scalar: list[bool] = []
@@ -224,39 +224,23 @@ class _Body:
         self._ssa: list[ir.Value] = []
         entries = at.argument_attributes(function)
         for argument, entry in zip(body_of(function).arguments, entries, strict=True):
-            self._define(argument, argument.type, None, (argument.type, entry.get(at.SHARDING)))
+            self._define(argument, None, (argument.type, entry.get(at.SHARDING)))
         for number, op in enumerate(self.ops):
-            first = len(self.makers)
-            self._read(op, number)
-            after, count = len(self.makers), len(op.results)
-            self.results.append([*range(after - count, after)])
-            uses = dict.fromkeys(self.uses[number])
-            self.uses[number] = [*uses] if after - count == first else [each for each in uses if each < first]
+            kind, uses = kind_of(op)
+            used = [self._values[value] for value in uses]
+            made = numbers[kind, *[self.computed[value] for value in used]]
+            self.uses.append(list(dict.fromkeys(used)))
+            self.results.append([self._define(result, number, (made, n)) for n, result in enumerate(op.results)])
         self.returned = [self._values[value] for value in end.operands]
 
-    def _define(self, value: ir.Value, type_: ir.Type, maker: int | None, computed: Hashable) -> None:
-        self._values[value] = len(self.makers)
+    def _define(self, value: ir.Value, maker: int | None, computed: Hashable) -> int:
+        number = self._values[value] = len(self.makers)
+        type_ = value.type
         self._ssa.append(value)
         self.makers.append(maker)
         self.scalar.append(isinstance(type_, ir.RankedTensorType) and type_.rank == 0)
         self.computed.append(self._numbers[computed])
-
-    def _read(self, op: ir.Operation, outer: int) -> int:
-        """Read an operation that is number `outer`, or inside of that. Returns the number of what it computes."""
-        operands = [self._values[value] for value in op.operands]
-        self.uses[outer].extend(operands)
-        regions: list[Hashable] = []
-        for block in (block for region in op.regions for block in region.blocks) if len(op.regions) else ():
-            for number, argument in enumerate(block.arguments):
-                self._define(argument, argument.type, outer, (number, argument.type))
-            regions.append(tuple([self._read(inner, outer) for inner in operations(block)]))
-        results = list(op.results)
-        types = tuple([result.type for result in results])
-        computed = tuple([self.computed[operand] for operand in operands])
-        made = self._numbers[op.name, attributes_of(op), computed, tuple(regions), types]
-        for number, (result, type_) in enumerate(zip(results, types, strict=True)):
-            self._define(result, type_, outer, (made, number))
-        return made
+        return number
 
     def member(self, op: int, *, moves: bool) -> Member:
         """The operation of this number, for a function that it moves to or is cloned for."""

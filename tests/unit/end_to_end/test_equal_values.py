@@ -101,7 +101,7 @@ def ordered(descending: bool) -> Any:
 def convolved(dimensions: tuple[str, str, str]) -> Any:
     kernel = np.random.default_rng(3).normal(size=(4, 4, 4)).astype("f4")
     return lambda x: lax.conv_general_dilated(
-        jnp.stack([x[:, :4]] * 4), kernel, (1,), "SAME", dimension_numbers=dimensions
+        jnp.stack([x[:, :4]] * 4), jnp.asarray(kernel), (1,), "SAME", dimension_numbers=dimensions
     )
 
 
