@@ -91,5 +91,5 @@ def test_rows_and_factors_in_a_tree() -> None:
     params = {name: jax.random.normal(next(key), shape) for name, shape in shapes.items()} | {
         "w": jnp.stack(weights(4))
     }
-    new, _, _ = check_loss(partial(loss_of, change, True), "zb-h1", params)  # pyright: ignore[reportArgumentType]
+    new, _, _ = check_loss(partial(loss_of, change, True), "zb-h1", params)
     assert not any(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(new))

@@ -1,5 +1,7 @@
 """What acts besides making its results runs as often as under plain `jax.jit`, wherever it stands in a stage."""
 
+# pyright: reportUnknownLambdaType=false
+
 from collections.abc import Callable
 from typing import Any
 

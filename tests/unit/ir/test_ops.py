@@ -69,7 +69,7 @@ def test_a_cast_is_linear_only_where_it_keeps_every_number() -> None:
 def _keeps(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
     """Whether all numbers of one type are numbers of the other: wide types are taken at their bounds."""
     if before.itemsize > 2:
-        info = np.iinfo(before) if before.kind in "iu" else np.finfo(before)
+        info: Any = np.iinfo(before) if before.kind in "iu" else np.finfo(before)
         values = np.array([info.min, info.max, *(() if before.kind in "iu" else (info.tiny, 1 + info.eps))], before)
     elif before.kind == "b":
         values = np.array([False, True])
