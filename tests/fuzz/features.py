@@ -5,6 +5,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from fuzz.case import Case, costs_of, ordered, placed, plan_of, shardings_of
@@ -47,9 +48,10 @@ def searched(draw: random.Random, case: Case) -> None:
     """Take what the search finds in a moment."""
     stages = case.plan.stages
     chunks = draw.choice([each for each in (1, 2) if stages % each == 0])
-    seed, split, costs = draw.randrange(99), draw.random() < 0.5, costs_of(draw, stages)
+    options: dict[str, Any] = {"seed": draw.randrange(99), "split_backward": draw.random() < 0.5, "seconds": 0.05}
+    placement = "linear" if chunks == 1 else draw.choice(("v", "looped"))
     case.plan = schedules.search(
-        stages // chunks, case.plan.microbatches, costs, chunks=chunks, split_backward=split, seconds=0.05, seed=seed
+        stages // chunks, case.plan.microbatches, costs_of(draw, stages), chunks=chunks, placement=placement, **options
     )
 
 
