@@ -89,7 +89,7 @@ def kept(draw: random.Random, case: Case) -> None:
 
 
 def in_memory(draw: random.Random, case: Case) -> None:
-    case.limit = draw.uniform(0.5, 1.2)
+    case.limit = draw.uniform(0.8, 1.5)
 
 
 def fsdp(draw: random.Random, case: Case) -> None:
