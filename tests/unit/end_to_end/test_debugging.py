@@ -146,5 +146,7 @@ def test_python_ends_when_the_callbacks_have_run() -> None:
         thread.start()
         thread.join()
     """
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stdout, without_progress(ended.stderr)) == (0, "called (4, 4)\n", "")

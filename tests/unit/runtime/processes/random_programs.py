@@ -68,7 +68,7 @@ class RandomProgram:
         self.count += 1
         name = f"%v{self.count}"
         task, type_ = SHAPES.index(shape), tensor(shape)
-        attributes = f"{{jaxpp.mesh = {mesh} : i64, jaxpp.stage = 0 : i64, jaxpp.microbatch = {self.count} : i64}}"
+        attributes = f"{{jaxpp.mesh = {mesh} : i64, jaxpp.stage = {self.count} : i64, jaxpp.microbatch = 0 : i64}}"
         call = f"{name} = call @task_{task}({one}, {other}) {attributes} : ({type_}, {type_}) -> {type_}"
         self.lines[mesh].append(call)
         self.add(mesh, name, shape, self.values[one] * 3 + self.values[other])
