@@ -13,7 +13,7 @@ from jaxpp.ir.build import constant, remake, sharded, shardings
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.values import byte_size, is_used
+from jaxpp.ir.values import is_used
 
 
 def divide_conditional(op: ir.Operation, known: Known, mesh: MeshAxes | None) -> None:
@@ -54,7 +54,7 @@ class _Branch(BlockHalves):
         self._location = terminator(block).location
         self._last = [self.past(self._returned[number]) for number in late]
         _, needed = self.find_late(self._returned[number] for number in late)
-        moved, again = divide(self, needed, self._last, lambda value: byte_size(value.type))
+        moved, again = divide(self, needed, self._last)
         self._first = sorted(self.early | moved)
         self._second = sorted((set(needed) - moved) | again)
         read = {value for op in self._second for value in self.body.operands[op]}.union(self._last)

@@ -85,7 +85,7 @@ class _LoopHalves(BlockHalves):
 
     def __init__(self, loop: ir.Operation, known: Known) -> None:
         block = loop_body(loop)
-        following = dict(zip(block.arguments, terminator(block).operands, strict=True))
+        following: dict[ir.Value, ir.Value] = dict(zip(block.arguments, terminator(block).operands, strict=True))
         self._loop, self._trips, self._tested = loop, trips(loop) or 0, tested(loop)
         super().__init__(block, known, self._tested, following)
         results = zip(following, loop.results, strict=True)
