@@ -95,8 +95,9 @@ def test_a_service_that_can_not_start_is_tried_again(
     agent = come(own, agent="127.0.0.1:1", count=1)
     assert agent.receive() == {"slots": [0]}
     assert come(own, worker=0, pid=os.getpid()).receive()["go"] == 1
-    found = capsys.readouterr().err
-    assert found == "jaxpp: the coordination service can't start, and is tried again every 0.1 s: taken\n"
+    # The office of another test may still say that its launchers are gone.
+    found = [line for line in capsys.readouterr().err.splitlines() if "gone" not in line]
+    assert found == ["jaxpp: the coordination service can't start, and is tried again every 0.1 s: taken"]
 
 
 def test_a_launcher_that_falls_silent_is_given_up(
