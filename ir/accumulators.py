@@ -8,6 +8,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
+from jaxpp.ir.boundary import BARRIER
 from jaxpp.ir.build import combine, constant, sharded
 from jaxpp.ir.counted import affine, constant_integer
 from jaxpp.ir.functions import body_of, callee, kind_and_stage, loop_body, terminator
@@ -18,7 +19,7 @@ from jaxpp.ir.values import defining_op, is_used, only_use
 ADD, SUBTRACT = "stablehlo.add", "stablehlo.subtract"
 MAXIMUM, INSERT = "stablehlo.maximum", "stablehlo.dynamic_update_slice"
 UPDATES = (ADD, SUBTRACT, MAXIMUM, INSERT)
-BARRIER, CONSTRAINT = "stablehlo.optimization_barrier", "sdy.sharding_constraint"
+CONSTRAINT = "sdy.sharding_constraint"
 
 
 class Updates(NamedTuple):

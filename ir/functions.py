@@ -86,6 +86,15 @@ def callee(call: ir.Operation) -> str:
     return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
 
 
+CONDITIONALS = ("stablehlo.case", "stablehlo.if")
+"""The operations that take one of their regions."""
+
+
+def blocks_of(op: ir.Operation) -> list[ir.Block]:
+    """All blocks of an operation's regions: the test and the body of a loop, the branches of a conditional."""
+    return [block for region in op.regions for block in region.blocks]
+
+
 def nested(op: ir.Operation) -> Iterator[ir.Operation]:
     """All operations inside the regions of `op`, outermost first, as a list that survives edits."""
     if not len(op.regions):
@@ -199,7 +208,7 @@ def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
 
 def _read_regions(op: ir.Operation, used: list[ir.Value], made: set[ir.Value]) -> None:
     """Add what the regions of `op` use, and what they make."""
-    for block in (block for region in op.regions for block in region.blocks):
+    for block in blocks_of(op):
         made.update(block.arguments)
         for inner in operations(block):
             used.extend(inner.operands)

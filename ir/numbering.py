@@ -10,12 +10,20 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import has_side_effect, name_of, operations, reachable, symbols_in, terminator
+from jaxpp.ir.functions import (
+    CONDITIONALS,
+    blocks_of,
+    has_side_effect,
+    name_of,
+    operations,
+    reachable,
+    symbols_in,
+    terminator,
+)
 from jaxpp.ir.ops import traits
 from jaxpp.ir.tensors import constant_text
 from jaxpp.ir.values import defining_op
 
-_BRANCHES = ("stablehlo.case", "stablehlo.if")
 _PER_RESULT = (at.SHARDING, "in_shardings", "out_shardings")
 
 
@@ -129,8 +137,8 @@ class Numbering:
             return [same]
         if op.name == "stablehlo.while":
             return self._read_loop(op, number)
-        if op.name in _BRANCHES:
-            return [*op.operands, *self._outside(op, [terminator(block).operands[number] for block in _blocks(op)])]
+        if op.name in CONDITIONALS:
+            return [*op.operands, *self._outside(op, [terminator(block).operands[number] for block in blocks_of(op)])]
         return kind_of(op)[1] if len(op.regions) else list(op.operands)
 
     def _read_loop(self, loop: ir.Operation, number: int) -> list[ir.Value]:
@@ -138,7 +146,7 @@ class Numbering:
 
         Equal loops have them in one order: that in which the test, and then the body, use them.
         """
-        test, body = _blocks(loop)
+        test, body = blocks_of(loop)
         if is_invariant(body, number):
             return [loop.operands[number]]
         positions: list[int] = []
@@ -164,7 +172,7 @@ class Numbering:
 
     def _outside(self, op: ir.Operation, values: Sequence[ir.Value]) -> list[ir.Value]:
         """Returns the arguments of the blocks of `op`, and the values from outside, of which it makes `values`."""
-        blocks, work = _blocks(op), [*reversed(values)]
+        blocks, work = blocks_of(op), [*reversed(values)]
         seen: dict[ir.Value, bool] = {}
         while work:
             value = work.pop()
@@ -187,8 +195,8 @@ class Numbering:
             return self._known[same]
         if op.name == "stablehlo.while":
             return self._number_loop(op, number)
-        if op.name in _BRANCHES:
-            made = [self._inside({}, [terminator(block).operands[number]]) for block in _blocks(op)]
+        if op.name in CONDITIONALS:
+            made = [self._inside({}, [terminator(block).operands[number]]) for block in blocks_of(op)]
             return self._find((*self._result_of(op, number), *(self._known[each] for each in op.operands), *made))
         if op.name == "stablehlo.sort" and _is_stable(op):
             return self._number_sorted(op, number)
@@ -221,7 +229,7 @@ class Numbering:
         return numbers
 
     def _number_loop(self, loop: ir.Operation, number: int) -> int:
-        test, body = _blocks(loop)
+        test, body = blocks_of(loop)
         if is_invariant(body, number):
             return self._known[loop.operands[number]]
         positions = self._carried[loop.results[number]]
@@ -240,7 +248,7 @@ class Numbering:
 
     def _number_sorted(self, op: ir.Operation, number: int) -> int:
         """Numbers a result of a stable sort, for which only the operands that the comparison reads count."""
-        (block,) = _blocks(op)
+        (block,) = blocks_of(op)
         arguments: dict[ir.Value, int] = {
             argument: self._find(("compared", self._depth, self._known[op.operands[place // 2]], place % 2))
             for place, argument in enumerate(block.arguments)
@@ -250,7 +258,7 @@ class Numbering:
 
     def _number_mapped(self, op: ir.Operation, number: int) -> int:
         """Numbers a result of a `shard_map`."""
-        (block,) = _blocks(op)
+        (block,) = blocks_of(op)
         given = sdy.TensorShardingPerValueAttr(op.attributes["in_shardings"]).shardings
         arguments: dict[ir.Value, int] = {
             argument: self._find(("local", self._depth, self._known[value], sharding, argument.type))
@@ -266,7 +274,9 @@ class Numbering:
             return False
         while op.parent is not None:
             op = op.parent.operation
-        by_name = {name_of(each): each.operation for each in _blocks(op)[0].operations if "sym_name" in each.attributes}
+        by_name = {
+            name_of(each): each.operation for each in blocks_of(op)[0].operations if "sym_name" in each.attributes
+        }
         return not by_name.keys() >= {*names} or any(
             has_side_effect(by_name[each]) for name in names for each in reachable(name, by_name)
         )
@@ -275,11 +285,6 @@ class Numbering:
 def is_invariant(body: ir.Block, position: int) -> bool:
     """Whether the body of a loop hands on a carried value as it is."""
     return terminator(body).operands[position] == body.arguments[position]
-
-
-def _blocks(op: ir.Operation) -> list[ir.Block]:
-    """Returns the blocks of all regions of an operation."""
-    return [block for region in op.regions for block in region.blocks]
 
 
 def _is_stable(sort: ir.Operation) -> bool:

@@ -9,12 +9,10 @@ from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, replace, shardings
 from jaxpp.ir.counted import trips
-from jaxpp.ir.functions import body_of, loop_body, main_of, nested, operations, terminator
+from jaxpp.ir.functions import CONDITIONALS, body_of, loop_body, main_of, nested, operations, terminator
 
 MOST_TRIPS = 100_000
 """The default bound, in trips: about a second for an empty loop."""
-
-_CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 
 
 def bound_loops(module: ir.Module, most: int) -> list[ir.Location]:
@@ -59,7 +57,7 @@ class _Bounds:
             made = None
             if op.name == "stablehlo.while":
                 made = self._bound(op)
-            elif op.name in _CONDITIONALS:
+            elif op.name in CONDITIONALS:
                 made = self._choose([self.add(region.blocks[0]) for region in op.regions], op)
             found += [] if made is None else [made]
         if not found:

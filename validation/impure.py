@@ -6,6 +6,7 @@ from itertools import chain
 from jaxlib.mlir import ir
 
 from jaxpp.ir.functions import (
+    CONDITIONALS,
     body_of,
     callee,
     calls_in,
@@ -67,7 +68,7 @@ class _Flow:
             return _Flow(self._by_name, self._impure).block(body_of(self._by_name[callee(op)]), operands)
         if op.name == "stablehlo.while":
             return self._loop(op, operands)
-        if op.name in ("stablehlo.case", "stablehlo.if") and not operands[0]:
+        if op.name in CONDITIONALS and not operands[0]:
             branches = [self.block(region.blocks[0], []) for region in op.regions]
             return [any(results) for results in zip(*branches, strict=True)]
         is_impure = has_side_effect(op) or any(callee(call) in self._impure for call in calls_in(op))

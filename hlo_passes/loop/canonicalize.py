@@ -11,7 +11,7 @@ from jaxpp.ir.boundary import Marks
 from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import advance, constant_integer, counters
-from jaxpp.ir.functions import loop_body, operations, terminator
+from jaxpp.ir.functions import CONDITIONALS, blocks_of, loop_body, operations, terminator
 from jaxpp.ir.values import defining_op, is_used
 
 
@@ -25,8 +25,8 @@ def drop_scalar_constraints(ops: Iterable[ir.Operation]) -> None:
 def take_known_branches(block: ir.Block) -> None:
     """Replace each conditional that always takes the same branch by that branch, also inside of other operations."""
     for op in operations(block):
-        branches = [region.blocks[0] for region in op.regions]
-        if op.name in ("stablehlo.case", "stablehlo.if") and (taken := _known_branch(op, branches)) is not None:
+        branches = blocks_of(op)
+        if op.name in CONDITIONALS and (taken := _known_branch(op, branches)) is not None:
             take_known_branches(taken)
             *inside, end = operations(taken)
             returned = list(end.operands)

@@ -27,12 +27,10 @@ def check_work(loop: MicrobatchLoop) -> None:
     """
     body = _Dataflow(loop.body)
     of_microbatch = body.of_microbatch(loop)
-    marks = [boundary.read(op) for op in body.ops if boundary.is_mark(op)]
-    backward = {mark.stage for mark in marks if mark.phase == "backward"}
-    last = max((mark.stage for mark in marks), default=0)
+    backward = {mark.stage for mark in body.marks.values() if mark.phase == "backward"}
+    last = max((mark.stage for mark in body.marks.values()), default=0)
     for number in body.forward_marks:
-        mark = body.ops[number]
-        stage = boundary.read(mark).stage
+        mark, stage = body.ops[number], body.marks[number].stage
         if number in body.live and number not in of_microbatch:
             raise PassError(
                 f"the mark of stage {stage} marks what is the same for all microbatches",
@@ -64,7 +62,7 @@ def check_used(loop: ir.Operation, marks: Marks) -> None:
     backward = {mark.stage for _, mark in marks if mark.phase == "backward"}
     for number in body.forward_marks:
         op = body.ops[number]
-        if number not in body.live and at.SLICE not in op.attributes and boundary.read(op).stage not in backward:
+        if number not in body.live and at.SLICE not in op.attributes and body.marks[number].stage not in backward:
             raise PassError(_UNUSED, location=op.location, hint=_USE)
 
 
@@ -82,17 +80,21 @@ class _Dataflow(Numbered):
     """The operations of the loop's body.
 
     Attributes:
-        forward_marks: the marks of the forward, in program order.
+        marks: what the marks say, in program order.
+        forward_marks: those of the forward.
         live: those on whose results a result of the loop depends, or a side effect.
         to_forward: those on whose results a later forward mark depends.
     """
 
     def __init__(self, body: ir.Block) -> None:
         super().__init__(operations(body)[:-1])
-        self.forward_marks = [number for number, op in enumerate(self.ops) if _is_forward_mark(op)]
+        self.marks = {number: boundary.read(op) for number, op in enumerate(self.ops) if boundary.is_mark(op)}
+        self.forward_marks = [number for number, mark in self.marks.items() if mark.phase == "forward"]
         self.results_of_loop = [self.producers.get(value) for value in terminator(body).operands]
-        effects = [number for number, op in enumerate(self.ops) if has_side_effect(op)]
-        self.live = self._before(number for number in [*self.results_of_loop, *effects] if number is not None)
+        self.live = self._before(number for number in self.results_of_loop if number is not None)
+        # To ask each operation takes long: those on which a result depends are live whatever they do.
+        dead = (number for number in range(len(self.ops)) if number not in self.live)
+        self.live |= self._before(number for number in dead if has_side_effect(self.ops[number]))
         ends = self.live.intersection(self.forward_marks)
         self.to_forward = self._before(maker for number in ends for maker in self.makers[number])
 
@@ -114,9 +116,11 @@ class _Dataflow(Numbered):
 
         carried: the values that the last microbatch handed on.
         """
-        ends = [op for op in self.ops if boundary.is_mark(op) and boundary.read(op).stage == stage]
-        results = set[ir.Value](result for op in ends if _is_forward_mark(op) for result in op.results)
-        gradients = [self.producers.get(value) for op in ends if not _is_forward_mark(op) for value in op.operands]
+        ends = [number for number, mark in self.marks.items() if mark.stage == stage]
+        forward = {*self.forward_marks}.intersection(ends)
+        results = set[ir.Value](result for number in forward for result in self.results[number])
+        values = (value for number in ends if number not in forward for value in self.operands[number])
+        gradients = [self.producers.get(value) for value in values]
         found = self._behind(results) & self.live
         found |= self._before(number for number in gradients if number is not None) - self.to_forward
         sums = {number for number in found if any(value in carried for value in self.operands[number])}
@@ -137,7 +141,3 @@ class _Dataflow(Numbered):
             if not found.isdisjoint(makers) or not values.isdisjoint(self.operands[number]):
                 found.add(number)
         return found
-
-
-def _is_forward_mark(op: ir.Operation) -> bool:
-    return boundary.is_mark(op) and boundary.read(op).phase == "forward"

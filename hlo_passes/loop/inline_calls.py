@@ -88,6 +88,8 @@ def _inline_into(
 
 def _is_identity(op: ir.Operation) -> bool:
     """Whether `op` returns its operand: the type is the same, and so is the order of the dimensions."""
+    if op.operands[0].type != op.results[0].type:
+        return False
     order = [number for name in _ORDERS for number in at.integers(op, name)]
     has_more = any(name not in _ORDERS for name in op.attributes)  # such as a sharding
-    return op.operands[0].type == op.results[0].type and order == sorted(order) and not has_more
+    return order == sorted(order) and not has_more

@@ -12,6 +12,8 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, remake, shardings
 from jaxpp.ir.functions import (
+    CONDITIONALS,
+    blocks_of,
     body_of,
     has_side_effect,
     main_of,
@@ -23,8 +25,6 @@ from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.values import closure, defining_op
-
-_CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class SplitConditionals(Pass):
     def run(self, module: ir.Module) -> None:
         """Cut the conditionals of `@main`."""
         for op in operations(body_of(main_of(module))):
-            if op.name in _CONDITIONALS and not has_side_effect(op):
+            if op.name in CONDITIONALS and not has_side_effect(op):
                 _split(op)
 
 
 def _split(op: ir.Operation) -> None:
     """Cut one conditional, those in its branches first."""
-    blocks = [region.blocks[0] for region in op.regions]
+    blocks = blocks_of(op)
     for block in blocks:
         for inner in operations(block):
-            if inner.name in _CONDITIONALS:
+            if inner.name in CONDITIONALS:
                 _split(inner)
     if len(blocks) == 2:
         for block in blocks:

@@ -11,7 +11,8 @@ from jaxlib.mlir.dialects import func
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.runs import find_runs, tasks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.accumulators import ADD, BARRIER, CONSTRAINT, SUBTRACT, updates
+from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, updates
+from jaxpp.ir.boundary import BARRIER
 from jaxpp.ir.build import clone, combine, sharded
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, name_of

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.dependences import Dependences, blocks_of
+from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.hlo_passes.stages.halves import may_be_in_either
 from jaxpp.ir.counted import counters
-from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations
+from jaxpp.ir.functions import blocks_of, has_side_effect, operands_with_captures, operations
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
 

@@ -7,10 +7,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known, made_by
 from jaxpp.hlo_passes.stages.cut import divide
-from jaxpp.hlo_passes.stages.dependences import blocks_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, sharded, shardings
-from jaxpp.ir.functions import terminator
+from jaxpp.ir.functions import blocks_of, terminator
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import is_used

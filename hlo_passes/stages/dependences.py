@@ -5,28 +5,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from jaxlib.mlir import ir
 
 from jaxpp.ir.counted import is_counted
-from jaxpp.ir.functions import has_side_effect, is_product, operations, terminator
+from jaxpp.ir.functions import CONDITIONALS, blocks_of, has_side_effect, is_product, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.values import closure
-
-_CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 
 
 def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     """The counted loops and the conditionals of tensors among `ops`, without side effects, and those inside of them."""
     found: list[ir.Operation] = []
     for op in ops:
-        is_conditional = op.name in _CONDITIONALS and not has_side_effect(op)
+        is_conditional = op.name in CONDITIONALS and not has_side_effect(op)
         if is_counted(op) or (
             is_conditional and all(isinstance(each.type, ir.RankedTensorType) for each in op.results)
         ):
             found += [op, *(inner for block in blocks_of(op) for inner in opened_ops(operations(block)))]
     return found
-
-
-def blocks_of(op: ir.Operation) -> list[ir.Block]:
-    """The block of each region: the test and the body of a loop, the branches of a conditional."""
-    return [region.blocks[0] for region in op.regions]
 
 
 class Dependences:

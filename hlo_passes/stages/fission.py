@@ -8,11 +8,11 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known, made_by
 from jaxpp.hlo_passes.stages.conditional_fission import divide_conditional
 from jaxpp.hlo_passes.stages.cut import divide
-from jaxpp.hlo_passes.stages.dependences import Dependences, blocks_of, opened_ops
+from jaxpp.hlo_passes.stages.dependences import Dependences, opened_ops
 from jaxpp.hlo_passes.stages.halves import Backward
 from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops, tested
 from jaxpp.ir.counted import counters, trips
-from jaxpp.ir.functions import is_product, loop_body, operations, terminator
+from jaxpp.ir.functions import blocks_of, is_product, loop_body, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import byte_size, is_used

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from jax import lax
 from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
+from unit.end_to_end.test_equal_values import check_again
 
 import jaxpp.api as jaxpp
-from jaxpp import schedules
 
 mark = jaxpp.mark_stage_end
 TURNS = np.exp(1j * np.arange(4)[:, None] * np.array([1.0, 0.5, 0.2, 0.1])).astype(np.complex64)
@@ -55,15 +55,7 @@ WRAPS: list[Callable[[Any], Any]] = [lambda loss: loss, jax.checkpoint]
 @pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize(("layer", "schedule"), [(rotated, "1f1b"), (scaled, "1f1b"), (rotated, "zb-h1")])
 def test_complex_constants(layer: Callable[..., jax.Array], schedule: str, wrap: Callable[[Any], Any]) -> None:
-    @wrap
-    def loss(params: Any, microbatch: Any) -> jax.Array:
-        x = microbatch["x"]
-        for w in params:
-            x = mark(layer(w, x))
-        return jnp.mean((x - microbatch["y"]) ** 2)
-
-    made = schedules.make(schedule, meshes=2, microbatches=2)
-    check(partial(sgd_step, loss=loss, schedule=made), (weights(2), batch(2)), make_mesh(2))
+    check_again(layer, wrap, schedule)
 
 
 def test_complex_state_in_a_loop_over_steps() -> None:

@@ -15,6 +15,7 @@ from jax import lax
 from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
+from jaxpp import schedules
 
 mark = jaxpp.mark_stage_end
 end = jax.jit(lambda x: mark(x))
@@ -32,7 +33,9 @@ def check_pair(pair: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]], **
     check(partial(sgd_step, loss=loss, schedule=jaxpp.Std1F1B(2)), (weights(1), batch(2)), make_mesh(2), **options)
 
 
-def check_again(layer: Callable[[Any, jax.Array], jax.Array], wrap: Callable[..., Any] = jax.checkpoint) -> None:
+def check_again(
+    layer: Callable[[Any, jax.Array], jax.Array], wrap: Callable[..., Any] = jax.checkpoint, schedule: str = "1f1b"
+) -> None:
     """Compares a whole model under `jax.checkpoint`, of two stages of this layer, with `jax.jit`."""
 
     @wrap
@@ -42,7 +45,8 @@ def check_again(layer: Callable[[Any, jax.Array], jax.Array], wrap: Callable[...
             x = mark(layer(w, x))
         return jnp.mean((x - microbatch["y"]) ** 2)
 
-    check(partial(sgd_step, loss=loss, schedule=jaxpp.Std1F1B(2)), (weights(2), batch(2)), make_mesh(2))
+    made = schedules.make(schedule, meshes=2, microbatches=2)
+    check(partial(sgd_step, loss=loss, schedule=made), (weights(2), batch(2)), make_mesh(2))
 
 
 def applied(layer: Callable[..., jax.Array], one: Any, other: Any) -> Any:
