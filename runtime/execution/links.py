@@ -18,7 +18,7 @@ from jaxpp.runtime.processes.digests import digest, sampling
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind
 from jaxpp.runtime.processes.transfer import Peers, key
 from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer
-from jaxpp.runtime.processes.waiting import Waiting, in_a_line
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line
 
 ArrayFunction = Callable[[Sequence[Any]], list[Any]]
 """What a step of the flattened program does: arrays in, arrays out."""
@@ -53,6 +53,8 @@ class Links:
         """The processes that share a mesh with this one."""
         self.neighbours = self._find_neighbours()
         self._step = 0
+        self._is_needed = False
+        """Whether the processes that share a mesh may be in a collective of this step, and wait for this process."""
         self._offers: set[ProcessTransfer] = set()
         """All that a step offers."""
         self._offered: set[ProcessTransfer] = set()
@@ -94,9 +96,12 @@ class Links:
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and check that they have begun the last one."""
         self.transport.check(self.neighbours)
+        if self._partners:
+            self.messages.check_collectives()
         self._offered.clear()
-        self.messages.running.add(self)
+        self.messages.running[self] = self._partners
         self._step += 1
+        self._is_needed = bool(self._partners)
         names, digests = [self._name(number) for number in self._given], list(self._given.values())
         meeting = Meeting(
             MeetingKind.STEP,
@@ -108,10 +113,14 @@ class Links:
             self._sampling,
             self._left_out,
         )
-        self._meetings.begin(self.neighbours, meeting, self.owners)
-        # Check before collectives, which nothing could interrupt, and before transfers that are matched by their order.
-        for peer in self.neighbours if self.is_ordered else self._partners:
-            self._meetings.check(peer, self.owners)
+        try:
+            self._meetings.begin(self.neighbours, meeting, self.owners)
+            # Check before collectives, which nothing could interrupt, and before transfers matched by their order.
+            for peer in self.neighbours if self.is_ordered else self._partners:
+                self._meetings.check(peer, self.owners)
+        except TransferError:
+            self._is_needed = len(self._partners) > 1  # a single partner has found the same, and begins no collective
+            raise
         self.transport.begin(self._order, self._step)
         return []
 
@@ -235,15 +244,20 @@ class Links:
 
     def end(self) -> None:
         """End a step."""
-        self.messages.running.discard(self)
+        self.messages.running.pop(self, None)
+        self._is_needed = False
 
     def fail(self, error: BaseException) -> None:
         """End a step that failed: offer an error in place of what it has not offered yet.
 
-        For an error of XLA, raises PeerError if a process has died, which makes collectives fail.
+        The processes that share a mesh with this one are told first: they may be in a collective. For an error of XLA,
+        raises PeerError if a process has died, which makes collectives fail.
         """
+        said = in_a_line(error)
+        if self._is_needed:
+            self.messages.break_collectives(said)
         self.end()
-        reason = f"process {self.me} failed: {in_a_line(error)}"
+        reason = f"process {self.me} failed: {said}"
         for transfer in self._offers - self._offered:
             self.transport.fail(transfer, self._step, reason)
         self._offered.update(self._offers)

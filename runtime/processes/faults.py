@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from jaxpp import _jobs
 from jaxpp._system import tell
@@ -29,7 +30,8 @@ START = 2.0
 """Seconds that JAX's backends may go on starting after a loss: their start waits for all processes, in C++."""
 
 LAST = 10.0
-"""Seconds that process 0 waits for the other survivors to leave, and after which an exit that hangs is cut short."""
+"""Seconds after which a hang is cut short: of process 0, which lets other survivors leave first; of an exit; of a step
+in XLA when a process that shares a mesh has failed."""
 
 
 class PeerError(TransferError):
@@ -68,6 +70,7 @@ class Guard:
         """End the waits of this transport from now on, and send its small values over wires."""
         self._transport = transport
         transport.watch, transport.failed = self.look, self.settle
+        transport.on_break = partial(self.watchdog.goodbye, is_stuck=True)
         self._wire()
 
     def connect(self, addresses: Mapping[int, str]) -> None:
@@ -85,10 +88,15 @@ class Guard:
                 self._wired.add(peer)
 
     def look(self, waiting: Waiting, seconds: float) -> None:
-        """Called during waits. Raises PeerError when any peer is dead, or the one that is waited for has ended."""
+        """Called during waits.
+
+        Raises PeerError when any peer is dead, when the one that is waited for has ended, or when one that shares a
+        mesh with this process failed in a step: collectives then wait for it.
+        """
         ended = ENDED_MESSAGE if waiting.is_message else ENDED
         for loss in self.watchdog.lost:
-            if not loss.ended or (loss.peer == waiting.peer and seconds > ended):
+            is_needed = loss.is_stuck and any({self.me, loss.peer} <= {*owners} for owners in waiting.owners)
+            if not loss.ended or is_needed or (loss.peer == waiting.peer and seconds > ended):
                 raise PeerError(loss, waiting)
 
     def first_loss(self) -> Loss | None:
@@ -124,7 +132,7 @@ class Guard:
         self.watchdog.goodbye(error, skips)
         try:
             together = self.watchdog.wait_for_goodbyes(FAREWELL)
-            if skips or any(loss.skips_farewell for loss in self.watchdog.lost):
+            if skips or any(loss.is_stuck for loss in self.watchdog.lost):
                 together = False
             if not together and self.me == 0:
                 self.watchdog.wait_until_alone(LAST)
@@ -145,9 +153,13 @@ class Guard:
 
     def _on_loss(self, loss: Loss) -> None:
         # At once: when process 0 dies, JAX aborts this process before an exception can be printed.
-        running = set(self._transport.running) if self._transport is not None else set[object]()
-        if not loss.ended:
-            timer = threading.Timer(self.patience, self._give_up, [loss, running])
+        running = {
+            step
+            for step, partners in (self._transport.running.copy() if self._transport is not None else {}).items()
+            if not loss.ended or (loss.is_stuck and loss.peer in partners)
+        }
+        if running:
+            timer = threading.Timer(self.patience if not loss.ended else LAST, self._give_up, [loss, running])
             timer.daemon = True
             timer.start()
         if self._transport is None:
@@ -163,7 +175,7 @@ class Guard:
             begun = (begun or now) if _jobs.is_backend_starting() else None
             if begun is not None and now - begun > START:
                 tell(f"{loss}; JAX waits for its devices here, so this process ends")
-                self.watchdog.goodbye(f"PeerError: {loss}", skips_farewell=True)
+                self.watchdog.goodbye(f"PeerError: {loss}", is_stuck=True)
                 if self.me == 0:
                     self.watchdog.wait_until_alone(START)
                 os._exit(1)
@@ -171,6 +183,6 @@ class Guard:
 
     def _give_up(self, loss: Loss, running: set[object]) -> None:
         """End the process when a step that ran at the loss still runs: its thread is inside a collective of XLA."""
-        if self._transport is not None and running & self._transport.running:
+        if self._transport is not None and running & self._transport.running.keys():
             tell(f"{loss}; this process is in a program of XLA that waits for it, and ends")
             os._exit(1)

@@ -88,7 +88,8 @@ class PullTransport:
     host: the address of this machine that the peers connect to.
 
     `watch` is called during every wait, and `failed` when what was waited for has failed: a `Guard`, which knows of
-    dead peers, puts functions there that raise. `running` has an object for each step that has begun and not ended.
+    dead peers, puts functions there that raise. `on_break` is called with an error that has put collectives out of
+    step. `running` has for each step that has begun, and not ended, the processes that share a mesh with this one.
     """
 
     name = "pull"
@@ -99,7 +100,10 @@ class PullTransport:
         self.me, self.device, self.host, self._find = me, device, host, find
         self.watch: WatchCallback = lambda waiting, seconds: None
         self.failed: Callable[[Waiting], None] = lambda waiting: None
-        self.running: set[object] = set()
+        self.on_break: Callable[[str], None] = lambda error: None
+        self.running: dict[object, Sequence[int]] = {}
+        self._broken = ""
+        """The error of a step after which other processes may wait in collectives; empty where there was none."""
         self.others: list[SideTransport] = []
         """Those that carry values in place of this one."""
         self._server = _compat.start_transfer_server(device, host)
@@ -283,6 +287,19 @@ class PullTransport:
             else:
                 _compat.offer(self._server, number, [_compat.error_array(self._message.types[0], text)])
 
+    def break_collectives(self, error: str) -> None:
+        """Make no more steps on meshes that other processes share: this one failed in one, and they may wait in XLA."""
+        self._broken = self._broken or error
+        self.on_break(error)
+
+    def check_collectives(self) -> None:
+        """Raise TransferError where no step on a mesh of several processes can be made any more."""
+        if self._broken:
+            raise TransferError(
+                f"collectives are matched by their order, and some were not made ({self._broken}): "
+                "start the job again from a checkpoint"
+            )
+
     def finish(self, seconds: float) -> None:
         """Wait so many seconds for each wire to send what it still has, before Python ends."""
         for wire in self._wires.values():
@@ -292,8 +309,8 @@ class PullTransport:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether some transport has a thread that may wait in XLA until the other process ends."""
-        return any(each.is_stuck for each in self.others)
+        """Whether a thread may wait in XLA until another process ends: of a transport, or in a collective."""
+        return bool(self._broken) or any(each.is_stuck for each in self.others)
 
 
 def _message_number(sender: int, receiver: int, count: int) -> int:

@@ -53,8 +53,9 @@ class Loss:
 
     peer: its number; name: as which process, host and pid it introduced itself.
     how: "died", "is frozen: ...", "failed: ..." with the error that ended it, or "has ended".
-    ended: whether it said goodbye; has_failed: because of an error; skips_farewell: it takes no part in JAX's own
-        farewell, as JAX had not started on all processes, or as a thread of it may still wait in XLA.
+    ended: whether it said goodbye; has_failed: because of an error; is_stuck: a thread of it may still wait in XLA
+        for other processes, in a step or because JAX had not started everywhere: no collective of it comes to an end,
+        and it takes no part in JAX's own farewell.
     """
 
     peer: int
@@ -62,7 +63,7 @@ class Loss:
     how: str
     ended: bool = False
     has_failed: bool = False
-    skips_farewell: bool = False
+    is_stuck: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.how}"
@@ -177,9 +178,9 @@ class Watchdog:
         with self._changed:
             return self._changed.wait_for(self._is_one_dead, seconds)
 
-    def goodbye(self, reason: str, skips_farewell: bool = False) -> None:
+    def goodbye(self, reason: str, is_stuck: bool = False) -> None:
         """Tell the peers that this process ends, and the error that ends it. It goes on listening to them."""
-        self._goodbye = {"goodbye": reason, "skips": skips_farewell}
+        self._goodbye = {"goodbye": reason, "skips": is_stuck}
         self._say(self._goodbye)
 
     def wait_for_goodbyes(self, seconds: float) -> bool:
@@ -292,9 +293,9 @@ class Watchdog:
         while True:
             message: dict[str, Any] = json.loads((yield))
             if "goodbye" in message:
-                error, skips_farewell = str(message["goodbye"]), bool(message.get("skips"))
+                error, is_stuck = str(message["goodbye"]), bool(message.get("skips"))
                 how = f"failed: {error}" if error else "has ended"
-                self._lose(peer, how, ended=True, has_failed=bool(error), skips_farewell=skips_farewell)
+                self._lose(peer, how, ended=True, has_failed=bool(error), is_stuck=is_stuck)
 
     def _admit(self, peer: int, name: str, use: str) -> None:
         if use not in {LIFE, VALUES, PROOF} or peer == self.me or (use == VALUES and peer in self.wires):

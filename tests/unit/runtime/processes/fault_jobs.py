@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 from unit.runtime.processes import jobs
 
 from jaxpp import _jobs, distributed
-from jaxpp.runtime.processes import job, membership
+from jaxpp.runtime.processes import faults, job, membership
 
 STAGES_OF_TWO = [0, 2, 1, 3]
 """The devices of two processes so that each of two stages has one of both."""
@@ -34,17 +35,26 @@ def raised(function: Callable[[], Any]) -> None:
         tell(type=type(error).__name__, message=str(error), at=time.time())
 
 
-def hit_in_mid_step(step: Any, blow: int, task: str) -> None:
-    """Send this process a signal when the step comes to a task."""
+def act_in_mid_step(step: Any, task: str, act: Callable[[], Any]) -> None:
+    """Do something when the step comes to a task, and tell when that was."""
     steps = step.executable._flat.steps
     position = next(i for i, each in enumerate(steps) if each[-1] and task in str(each[-1][0][1]))
 
     def hit(*_: Any) -> Any:
         tell(hit=time.time())
+        return act()
+
+    steps[position] = (hit, *steps[position][1:])
+
+
+def hit_in_mid_step(step: Any, blow: int, task: str) -> None:
+    """Send this process a signal when the step comes to a task."""
+
+    def hit() -> None:
         os.kill(os.getpid(), blow)
         time.sleep(3600)
 
-    steps[position] = (hit, *steps[position][1:])
+    act_in_mid_step(step, task, hit)
 
 
 def lose(victim: int, blow: int) -> None:
@@ -80,14 +90,58 @@ def one_is_stopped_in_a_transfer() -> None:
     lose(2, signal.SIGSTOP)
 
 
-def one_of_a_mesh_is_stopped() -> None:
-    """Two stages on both processes; the second process is stopped, and the first is in a collective with it."""
+def shared_step() -> tuple[Any, Any, Any]:
+    """Two stages on both processes: the step, the weights after a first step, and the batch."""
     weights, batch = jobs.arguments(2)
     step = jobs.compiled(2, [jax.devices()[i] for i in STAGES_OF_TWO]).compile(weights, batch)
-    weights, _ = step(weights, batch)
+    return step, step(weights, batch)[0], batch
+
+
+def one_of_a_mesh_is_stopped() -> None:
+    """The second process is stopped, and the first is in a collective with it."""
+    step, weights, batch = shared_step()
     if jax.process_index() == 1:
         hit_in_mid_step(step, signal.SIGSTOP, "stage 1, microbatch 2")
     raised(lambda: step(weights, batch))
+
+
+def fail() -> None:
+    raise ValueError("no such expert")
+
+
+def one_of_a_mesh_fails() -> None:
+    """The second process fails in a step, and the first is in a collective with it; nobody catches the errors."""
+    step, weights, batch = shared_step()
+    if jax.process_index() == 1:
+        act_in_mid_step(step, "stage 1, microbatch 2", fail)
+    step(weights, batch)
+
+
+def one_of_a_mesh_fails_and_goes_on() -> None:
+    """As `one_of_a_mesh_fails`, but both catch the error, and call the step again."""
+    step, weights, batch = shared_step()
+    if jax.process_index() == 1:
+        act_in_mid_step(step, "stage 1, microbatch 2", fail)
+    raised(lambda: step(weights, batch))
+    raised(lambda: step(*jobs.arguments(2)))
+
+
+def one_of_a_mesh_fails_while_another_is_in_xla() -> None:
+    """The first process is where no error can be raised: the second one lives on, and makes no other call."""
+    faults.LAST = 1.0
+    step, weights, batch = shared_step()
+    if jax.process_index() == 1:
+        act_in_mid_step(step, "stage 1, microbatch 2", fail)
+        raised(lambda: step(weights, batch))
+        time.sleep(3600)
+    act_in_mid_step(step, "stage 1, microbatch 2", threading.Event().wait)
+    step(weights, batch)
+
+
+def shared_steps_without_end() -> None:
+    """As `steps_without_end`, where both processes are in collectives with each other."""
+    step, weights, batch = shared_step()
+    repeat(step, weights, batch)
 
 
 def one_fails_early() -> None:
@@ -113,7 +167,10 @@ def one_fails_before_it_compiles() -> None:
 def steps_without_end() -> None:
     """Nothing here catches Ctrl-C."""
     weights, batch = jobs.arguments(2)
-    step = jobs.compiled(2).compile(weights, batch)
+    repeat(jobs.compiled(2).compile(weights, batch), weights, batch)
+
+
+def repeat(step: Any, weights: Any, batch: Any) -> None:
     for number in range(10**9):
         weights, _ = step(weights, batch)
         if number == 3:

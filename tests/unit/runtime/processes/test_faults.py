@@ -98,6 +98,35 @@ def test_a_stopped_process_of_a_shared_mesh(monkeypatch: pytest.MonkeyPatch) -> 
     check_loss(found, 1, {0: frozen}, seconds=3)
 
 
+def test_a_failure_on_a_shared_mesh() -> None:
+    """Collectives of the other process wait for the one that failed, which no error of a transfer could end."""
+    found = run("one_of_a_mesh_fails", 2, devices=2, survivors=[0, 1])
+    assert found.codes == [1, 1], found.shown
+    failed = r"meshes 0, 1 on process 1 \(\S+, pid \d+\) failed: ValueError: no such expert; mesh \d waited "
+    assert re.search(failed, found.texts[0]), found.shown
+    assert "ValueError: no such expert" in found.texts[1]
+
+
+def test_a_failure_on_a_shared_mesh_that_is_caught() -> None:
+    """No step can be made on that mesh any more, and both processes are told why."""
+    found = run("one_of_a_mesh_fails_and_goes_on", 2, devices=2, survivors=[0, 1])
+    assert found.codes == [0, 0], found.shown
+    assert found.find(0, "type") == ["PeerError", "TransferError"]
+    assert found.find(1, "type") == ["ValueError", "TransferError"]
+    for process, error in ((0, r"PeerError: meshes 0, 1 on process 1 .*"), (1, "ValueError: no such expert")):
+        message = rf"collectives are matched by their order, and some were not made \({error}\): start the job again .*"
+        assert re.fullmatch(message, found.find(process, "message")[1])
+
+
+def test_a_failure_on_a_shared_mesh_whose_collective_cannot_be_interrupted() -> None:
+    found = run("one_of_a_mesh_fails_while_another_is_in_xla", 2, devices=2, survivors=[0])
+    assert found.codes[0] == 1, found.shown
+    failed = (
+        r"jaxpp: process 1 \(\S+, pid \d+\) failed: ValueError: no such expert; this process is in a program of XLA"
+    )
+    assert re.search(failed, found.texts[0]), found.shown
+
+
 def test_process_0_takes_the_others_with_it_but_says_so() -> None:
     """JAX's coordination service lives in process 0: without it JAX aborts the others, at any moment."""
     found = run("the_first_is_killed", 3, survivors=[1, 2])
@@ -139,7 +168,7 @@ from jaxpp.runtime.processes.faults import Guard
 from jaxpp.runtime.processes.watchdog import Watchdog
 
 guard = Guard(0, "127.0.0.1", b"secret", seconds=0.5)
-guard.attach(types.SimpleNamespace(running={"a step"}))
+guard.attach(types.SimpleNamespace(running={"a step": ()}))
 peer = Watchdog(1, b"secret")
 peer.connect({0: guard.watchdog.address})
 peer.close()
@@ -174,11 +203,12 @@ def test_processes_that_disagree() -> None:
     assert ended == "waiting for process 0: process 0 has ended"
 
 
-@pytest.fixture(scope="module")
-def interrupted() -> tuple[Outcome, float, list[str]]:
+@pytest.fixture(scope="module", params=["steps_without_end", "shared_steps_without_end"])
+def interrupted(request: pytest.FixtureRequest) -> tuple[Outcome, float, list[str]]:
     """Two processes, the second of which gets Ctrl-C: how they ended, after how many seconds; where they listened."""
     struck: list[float] = []
     listened: list[str] = []
+    devices = 2 if request.param.startswith("shared") else 1
 
     def interrupt(children: Sequence[Any], outputs: Sequence[str]) -> None:
         end = time.monotonic() + 200
@@ -189,7 +219,7 @@ def interrupted() -> tuple[Outcome, float, list[str]]:
         children[1].send_signal(signal.SIGINT)
         struck.append(time.monotonic())
 
-    found = run("steps_without_end", 2, survivors=[0, 1], act=interrupt)
+    found = run(request.param, 2, devices=devices, survivors=[0, 1], act=interrupt)
     return found, time.monotonic() - struck[0], listened
 
 
