@@ -58,9 +58,10 @@ def start(processes: int, arguments: Sequence[str]) -> int:
             child.terminate()
 
     signal.signal(signal.SIGTERM, end)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    kept = socket.socket()  # it never listens: while it is open, nobody but process 0 gets its port
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    coordinator = f"127.0.0.1:{kept.getsockname()[1]}"
     command = [sys.executable, str(Path(__file__).with_name("gpt.py")), *arguments, "--coordinator", coordinator]
     environment = {**os.environ, LAUNCHED: "1"}
     listen, hold = os.pipe()  # nothing is written to it; the system closes it when this process ends, in whatever way
@@ -80,6 +81,7 @@ def start(processes: int, arguments: Sequence[str]) -> int:
             child.kill()
         for child in children:
             child.wait()
+        kept.close()
         os.close(listen)
         os.close(hold)
     return code if code >= 0 else 128 - code

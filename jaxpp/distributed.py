@@ -1,6 +1,7 @@
 """The start of a job of several processes, and the errors that end its steps (docs/multihost.md)."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from jaxpp import _jobs
@@ -9,6 +10,9 @@ from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.roll_call import roll_call
 from jaxpp.runtime.processes.waiting import TransferError
+
+LONG = 100_000
+"""Seconds after which JAX aborts a process whose start waits: long after it was given up."""
 
 __all__ = ["PeerError", "ProcessError", "TransferError", "initialize"]
 
@@ -51,7 +55,22 @@ def initialize(
     coordinator_address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
     if coordinator_address is None or num_processes is None or process_id is None:
         options["initialization_timeout"] = round(initialization_timeout)
-    elif roll_call(coordinator_address, num_processes, process_id, initialization_timeout):
-        options.setdefault("coordinator_bind_address", coordinator_address)
-    _jobs.initialize_distributed(coordinator_address, num_processes, process_id, **options)
-    membership.watch_all(initialization_timeout)
+        _jobs.initialize_distributed(coordinator_address, num_processes, process_id, **options)
+        membership.watch_all(initialization_timeout)
+        return
+    bind = options.get("coordinator_bind_address") or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", "")
+    joint = roll_call(coordinator_address, num_processes, process_id, initialization_timeout, bind)
+    if joint.bind_address:
+        options["coordinator_bind_address"] = joint.bind_address
+
+    def start(seconds: float, look: Callable[[], None]) -> None:
+        options["initialization_timeout"] = LONG
+        _jobs.initialize_distributed(coordinator_address, num_processes, process_id, **options)
+        membership.watch_all(2 * seconds, look)  # after `seconds` the start as a whole is given up
+
+    try:
+        joint.run(start)
+    except BaseException:  # nothing can end JAX's start
+        membership.leave_job()
+        _jobs.skip_farewell()
+        raise

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import queue
-import socket
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ from jaxpp.healing.head import Head, Worker
 from jaxpp.healing.member import HEAD, SLOT
 from jaxpp.healing.messages import Listener, MessageConnection, dial
 from jaxpp.healing.store import Store
+from jaxpp.runtime.processes import membership
 from jaxpp.runtime.processes.waiting import in_a_line
 
 TICK = 0.05
@@ -251,11 +251,8 @@ class Office:
             self._head.done(worker)
 
     def _start_service(self, count: int) -> tuple[Any, str]:
-        with socket.socket(socket.AF_INET) as reserved:
-            # The service shares the port with this socket, which never listens; nobody else can take it meanwhile.
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            reserved.bind((self._host, 0))
-            address = f"{self._host}:{reserved.getsockname()[1]}"
+        with membership.keep_port(self._host) as kept:
+            address = f"{self._host}:{kept.getsockname()[1]}"
             return _jobs.start_coordination(address, count), address
 
     def _drop(self, generation: int, step: int) -> None:

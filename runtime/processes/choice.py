@@ -1,6 +1,7 @@
 """Which transport carries the values between the processes of a `jax.distributed` job."""
 
 import os
+import socket
 from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
@@ -10,7 +11,7 @@ import jax
 from jaxpp._system import tell
 from jaxpp.runtime.processes import nccl_library
 from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
-from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten, listening
+from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten, keep_own_port
 from jaxpp.runtime.processes.nccl import NcclTransport
 from jaxpp.runtime.processes.ordered import tags_are_wanted
 from jaxpp.runtime.processes.transport import Transport
@@ -19,6 +20,9 @@ TRANSPORTS = ("pull", "device_put", "pair", "nccl")
 
 _ADDRESS = "jax_cross_host_transfer_socket_address"
 """Where other processes ask for what `jax.device_put` sends from CPUs; JAX reads it as it starts."""
+
+_kept: list[socket.socket] = []
+"""Keeps the port of that address."""
 
 _given: list[str] = []
 """What `jaxpp.distributed.initialize` was given."""
@@ -32,8 +36,10 @@ def choose(name: str | None) -> None:
     _given[:] = [name] if name is not None else []
     if wanted() == "device_put" and _platform() == "cpu":
         host = os.environ.get("JAXPP_TRANSFER_ADDRESS", "127.0.0.1")
-        with listening(host) as free:
-            port = free.getsockname()[1]  # JAX does not take port 0
+        for each in _kept:
+            each.close()
+        _kept[:] = [keep_own_port(host)]  # JAX takes no port 0, and listens at this one later
+        port = _kept[0].getsockname()[1]
         jax.config.update(_ADDRESS, f"{host}:{port}")
         jax.config.update("jax_cross_host_transport_addresses", f"{host}:0,{host}:0")
 

@@ -73,12 +73,12 @@ class Guard:
         transport.on_break = partial(self.watchdog.goodbye, is_stuck=True)
         self._wire()
 
-    def connect(self, addresses: Mapping[int, str]) -> None:
+    def connect(self, addresses: Mapping[int, str], seconds: float) -> None:
         """Watch these peers, at these addresses of their watchdogs.
 
         All of them call this. Raises ConnectionError as `Watchdog.connect` does.
         """
-        self.watchdog.connect(addresses)
+        self.watchdog.connect(addresses, seconds)
         self._wire()
 
     def _wire(self) -> None:

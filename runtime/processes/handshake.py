@@ -44,7 +44,7 @@ class Connection:
     """A connection that carries messages.
 
     dialled: whether this end asked for it; use: what for, as the end that dialled has said.
-    peer: the process at the other end, as soon as that has proven which one it is.
+    peer: the process at the other end, as soon as that has proven which one it is; name: its number, host and pid.
     heard: when the peer's last message came; before it is known, when the connection was made.
     talk: follows the connection message by message, from `introduce` on.
     asks: the peer that this connection is to prove alive, because the one before it broke.
@@ -56,6 +56,7 @@ class Connection:
         self.socket, self.dialled, self.use = connected, dialled, use
         self.heard = time.monotonic()
         self.peer: int | None = None
+        self.name = ""
         self.asks: int | None = None
         self.meant: int | None = None
         self.talk: Generator[None, bytes, None]
@@ -75,6 +76,10 @@ class Connection:
         if self.peer is not None:  # a stranger's time runs from the start
             self.heard = time.monotonic()
         self.rest += data
+        yield from self.taken_apart()
+
+    def taken_apart(self) -> Generator[bytes, None, None]:
+        """The messages that make up what has come. Raises ValueError for a long one."""
         while len(self.rest) >= 4:
             end = 4 + struct.unpack(">I", self.rest[:4])[0]
             if end > LONGEST:

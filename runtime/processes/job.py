@@ -3,7 +3,6 @@
 import collections
 import hashlib
 import itertools
-import threading
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,8 +28,7 @@ from jaxpp.runtime.processes.membership import (
     watch_all,
 )
 from jaxpp.runtime.processes.transfer import Peers
-from jaxpp.runtime.processes.waiting import Waiting
-from jaxpp.runtime.processes.wire import TICK
+from jaxpp.runtime.processes.waiting import Waiting, aside
 
 WIDTH = 100
 """How much of a line a message shows."""
@@ -135,24 +133,15 @@ def interruptible(function: Callable[[], None]) -> None:
     Raises what the function raises, and PeerError when a process is gone. The function then goes on in a thread of its
     own.
     """
-    errors: list[BaseException] = []
+    seen: list[float] = []
 
-    def run() -> None:
-        try:
-            function()
-        except BaseException as error:  # of any kind: it is raised again in the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="jaxpp-together", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(TICK)
-        if thread.is_alive() and (loss := guard().first_loss()):
-            thread.join(ENDED_MESSAGE if loss.ended else 0)  # the other process may have ended because it was done
-            if thread.is_alive():
+    def look(seconds: float) -> None:
+        if loss := guard().first_loss():
+            seen.append(seconds)
+            if not loss.ended or seconds - seen[0] > ENDED_MESSAGE:  # one that has ended may have done so when done
                 raise PeerError(loss, Waiting(loss.peer))
-    if errors:
-        raise errors[0]
+
+    aside(function, look)
 
 
 def begin(meeting: Meeting) -> list[int]:

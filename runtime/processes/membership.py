@@ -16,6 +16,7 @@ from jaxpp import _jobs
 from jaxpp.runtime.processes.faults import Guard
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import Waiting
+from jaxpp.runtime.processes.watchdog import ANSWER_SECONDS
 
 PATIENCE = 1800.0
 """Seconds that a process waits for another one to trace the same step: that may still compile the step before it. A
@@ -92,22 +93,23 @@ def is_stuck() -> bool:
     return bool(endpoint.cache_info().currsize) and endpoint().is_stuck
 
 
-def watch_all(seconds: float) -> None:
+def watch_all(seconds: float, look: Callable[[], None] = lambda: None) -> None:
     """Notice from now on when any process of the job dies.
 
-    All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger.
+    All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger; and
+    what `look` raises, as of `published`.
     """
     me, count = _jobs.process_numbers()
-    watch([process for process in range(count) if process != me], seconds)
+    watch([process for process in range(count) if process != me], seconds, look)
 
 
-def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
+def watch(processes: Sequence[int], seconds: float = PATIENCE, look: Callable[[], None] = lambda: None) -> None:
     """Notice from now on when any of these processes dies. They all call this. Raises as `watch_all`."""
     own = guard()
     new = [process for process in processes if process not in own.watchdog.wires]
-    addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in new}
+    addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds, look).decode() for process in new}
     try:
-        own.connect(addresses)
+        own.connect(addresses, min(seconds, ANSWER_SECONDS))
     except ConnectionError as error:
         raise ProcessError(str(error)) from None
 
@@ -131,15 +133,29 @@ def _find(process: int) -> str:
     return published(f"jaxpp/transfer/{process}", process).decode()
 
 
-def listening(given: str) -> socket.socket:
-    """A socket that listens on any port of this address. Raises ProcessError when this machine does not have it.
-
-    given: JAXPP_TRANSFER_ADDRESS.
-    """
+def keep_own_port(given: str) -> socket.socket:
+    """`keep_port` for JAXPP_TRANSFER_ADDRESS. Raises ProcessError when this machine does not have the address."""
     try:
-        return socket.create_server((given.strip("[]"), 0), family=socket.AF_INET6 if ":" in given else socket.AF_INET)
+        return keep_port(given.strip("[]"))
     except OSError as error:
         raise ProcessError(f"JAXPP_TRANSFER_ADDRESS is {given!r}, no address of this host ({error})") from None
+
+
+def keep_port(host: str, port: int = 0) -> socket.socket:
+    """A socket that keeps a port, and never listens: only a server may still have it, which asks for SO_REUSEADDR.
+
+    port: 0 for any that is free. Raises OSError when it is in use, or this machine does not have the address.
+    """
+    kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if host == "::":
+            kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        kept.bind((host, port))
+    except BaseException:
+        kept.close()
+        raise
+    return kept
 
 
 def _host() -> str:
@@ -148,7 +164,7 @@ def _host() -> str:
     Raises ProcessError when the former is no address of this machine.
     """
     if given := os.environ.get("JAXPP_TRANSFER_ADDRESS"):
-        listening(given).close()
+        keep_own_port(given).close()
         return given
     host, port = _jobs.coordinator_address().rsplit(":", 1)
     host = host.strip("[]")

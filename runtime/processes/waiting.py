@@ -5,9 +5,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxpp.runtime.processes.wire import TICK
+
+Found = TypeVar("Found")
 
 
 class TransferError(RuntimeError):
@@ -50,6 +52,33 @@ def in_a_line(error: BaseException) -> str:
     if len(text) > 500:
         text = f"{text[:200]} ... {text[-295:]}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found:
+    """Call a function that may wait where nothing can end the wait, in a thread of its own; return what it returns.
+
+    look: called every TICK with the seconds so far; what it raises ends this call, and the function goes on alone.
+    Raises what the function raises.
+    """
+    found: list[Found] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(function())
+        except BaseException as error:  # of any kind: it is raised again in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="jaxpp-aside", daemon=True)
+    thread.start()
+    begun = time.monotonic()
+    thread.join(TICK)
+    while thread.is_alive():
+        look(time.monotonic() - begun)
+        thread.join(TICK)
+    if errors:
+        raise errors[0]
+    return found[0]
 
 
 class WaitingThread:

@@ -132,41 +132,42 @@ class Watchdog:
         """The peers that are gone, in the order in which they went."""
         return list(self._lost.values())
 
-    def connect(self, addresses: Mapping[int, str]) -> None:
+    def connect(self, addresses: Mapping[int, str], seconds: float = ANSWER_SECONDS) -> None:
         """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is, twice.
 
-        Raises ConnectionError when a peer can't be reached within ANSWER_SECONDS, or belongs to another job.
+        Raises ConnectionError when a peer can't be reached within so many seconds, or belongs to another job.
         """
         self._addresses.update(addresses)
         self._asked.clear()
+        end = time.monotonic() + seconds
         for peer, address in addresses.items():
             if peer < self.me and peer not in self._names:  # the higher number dials
-                self._new += [self._dial(peer, address, use) for use in (LIFE, VALUES)]
+                self._new += [self._dial(peer, address, use, end) for use in (LIFE, VALUES)]
         self._wake.send(b"!")
 
         def decided() -> bool:
             connected = self._names.keys() & self.wires.keys()
             return connected >= addresses.keys() or not self._hopeless.isdisjoint(addresses)
 
-        end = time.monotonic() + ANSWER_SECONDS
         while not decided() and (left := end - time.monotonic()) > 0:
             with self._changed:
                 self._changed.wait_for(lambda: decided() or bool(self._dropped), left)
             if self._dropped and not decided():
                 time.sleep(REDIAL_SECONDS)
                 again, self._dropped = self._dropped, []
-                self._new += [self._dial(peer, addresses[peer], use) for peer, use in again if peer in addresses]
+                self._new += [self._dial(peer, addresses[peer], use, end) for peer, use in again if peer in addresses]
                 self._wake.send(b"!")
         with self._changed:
             for peer in addresses.keys() - (self._names.keys() & self.wires.keys()):
-                reason = self._refused.get(peer, f"did not connect within {ANSWER_SECONDS:g} s")
+                reason = self._refused.get(peer, f"did not connect within {seconds:g} s")
                 raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
 
-    def _dial(self, peer: int, address: str, use: str) -> Connection:
-        connected = unix.connect(address, ANSWER_SECONDS) if use == VALUES else None
+    def _dial(self, peer: int, address: str, use: str, end: float) -> Connection:
+        left = max(end - time.monotonic(), 0.1)
+        connected = unix.connect(address, left) if use == VALUES else None
         host, port = address.rsplit(":", 1)
         try:
-            connected = connected or socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS)
+            connected = connected or socket.create_connection((host.strip("[]"), int(port)), left)
         except OSError as error:
             raise ConnectionError(f"process {peer} can't be reached at {address}: {error}") from None
         connection = Connection(connected, True, use)

@@ -226,3 +226,13 @@ def main(port: str, count: str, number: str, name: str) -> None:
     initialize(f"127.0.0.1:{port}", int(count), int(number))
     globals()[name]()
     tell(leaves=time.time())
+
+
+def hit_before_jax_starts(port: str, count: str, number: str, blow: str) -> None:
+    """Process 1 gets a signal between the roll call and JAX's own start, which waits for all in C++."""
+    if number == "1":
+        _jobs.initialize_distributed = lambda *_, **__: os.kill(os.getpid(), signal.Signals[blow])
+    begun = time.time()
+    address = f"127.0.0.1:{port}"
+    raised(lambda: distributed.initialize(address, int(count), int(number), initialization_timeout=4))
+    tell(took=time.time() - begun)

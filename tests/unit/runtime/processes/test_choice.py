@@ -1,5 +1,6 @@
 """Which transport is taken, and which are refused."""
 
+import socket
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -51,6 +52,21 @@ def test_what_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     choice._given.clear()
     with pytest.raises(ProcessError, match=r"^JAXPP_TRANSPORT is 'tcp'; give one of pull, device_put, pair, nccl$"):
         distributed.initialize()
+
+
+def test_a_port_that_was_found_free_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX listens at it later, for `device_put`; it takes no port 0."""
+    told = Mock()
+    monkeypatch.setattr("jax.config.update", told)
+    monkeypatch.setattr(choice, "_platform", lambda: "cpu")
+    monkeypatch.setattr(choice, "_kept", [])
+    for _ in range(2):
+        choice.choose("device_put")
+        port = int(told.call_args_list[-2].args[1].rpartition(":")[2])
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    for kept in choice._kept:
+        kept.close()
 
 
 def test_nccl_is_refused_where_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,30 @@ def check_loss(found: Outcome, victim: int, waited: dict[int, str], seconds: flo
         assert took < together.SOON
 
 
+@pytest.mark.parametrize(
+    ("blow", "message"),
+    [
+        (
+            "SIGKILL",
+            "process 1 {} has ended after all had come, and before JAX had started on all 3 processes; its own .*",
+        ),
+        (
+            "SIGSTOP",
+            "not all 3 processes have started JAX within . s after .*: nothing is heard of process 1 {}; start .*",
+        ),
+    ],
+)
+def test_one_is_hit_before_jax_starts(blow: str, message: str) -> None:
+    """JAX would wait for it for minutes, and then abort the others."""
+    main = f"{fault_jobs.__name__}:{fault_jobs.hit_before_jax_starts.__name__}"
+    found = run(blow, 3, survivors=[0, 2], main=main)
+    for process in (0, 2):
+        assert found.find(process, "type") == ["ProcessError"], found.shown
+        assert re.fullmatch(message.format(r"\(\S+, pid \d+\)"), found.find(process, "message")[0])
+        assert found.find(process, "took")[0] < 30
+        assert found.codes[process] == 0, found.shown
+
+
 @pytest.mark.parametrize("job", ["one_is_killed", "one_is_killed_in_a_transfer"])
 def test_a_killed_process(job: str) -> None:
     found = run(job, 3, survivors=[0, 2])

@@ -30,7 +30,7 @@ def meet(port: int, *processes: tuple[int, int], seconds: float = 20) -> list[st
 
     def come(place: int, process: int, count: int) -> None:
         try:
-            roll_call.roll_call(f"127.0.0.1:{port}", count, process, seconds)
+            roll_call.roll_call(f"127.0.0.1:{port}", count, process, seconds).run(lambda seconds, look: None)
         except ProcessError as error:
             told[place] = str(error)
 
@@ -77,8 +77,8 @@ def test_one_may_be_started_again(port: int) -> None:
     thread = threading.Thread(target=lambda: told.extend(meet(port, (0, 3))))
     thread.start()
     own = {"processes": 3, "jax": version("jax"), "jaxlib": version("jaxlib")}
-    with pytest.raises(TimeoutError):
-        come(port, 1, own, seconds=0.3)
+    with pytest.raises(ConnectionError):
+        come(port, 1, own, leaves=True)
     assert meet(port, (1, 3), (2, 3)) == ["", ""]
     thread.join()
     assert told == [""]
@@ -177,11 +177,14 @@ def dial(port: int) -> socket.socket:
             return socket.create_connection(("127.0.0.1", port), 20)
 
 
-def come(port: int, process: int, own: Mapping[str, object], seconds: float = 20) -> str:
-    """What a process is told that says this of itself."""
+def come(port: int, process: int, own: Mapping[str, object], *, leaves: bool = False) -> str:
+    """What a process is told that says this of itself. It may leave again after a moment."""
     with dial(port) as dialled:
-        end = time.monotonic() + seconds
-        return roll_call._converse(Connection(dialled, True, roll_call.USE), process, own, end, end)
+        timer = threading.Timer(0.3, lambda: dialled.shutdown(socket.SHUT_RDWR))
+        if leaves:
+            timer.start()
+        end = time.monotonic() + 20
+        return roll_call._converse(Connection(dialled, True, roll_call.USE), process, own, end, 20)[0]
 
 
 def test_no_coordinator(port: int) -> None:
@@ -223,5 +226,81 @@ def test_no_such_port(port: str) -> None:
     assert str(error.value) == f"the coordinator's address is 'host0:{port}'; ports go from 1 to 65535"
 
 
-def test_an_address_that_only_the_others_see(port: int) -> None:
-    assert not roll_call.roll_call(f"192.0.2.1:{port}", 2, 0, 1)  # of no host: for documentation (RFC 5737)
+def test_an_address_that_process_0_does_not_have(port: int) -> None:
+    """It says so to those that reach it by another one."""
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.extend(meet(port, (1, 2))))
+    thread.start()
+    with pytest.raises(ProcessError) as error:  # 192.0.2.1 is of no host: for documentation (RFC 5737)
+        roll_call.roll_call(f"192.0.2.1:{port}", 2, 0, 1)
+    thread.join()
+    assert str(error.value) == (
+        f"process 0 was not reached at 192.0.2.1:{port} within 1 s, and its host can't listen there "
+        "([Errno 99] Cannot assign requested address); give all processes an address of the host of process 0"
+    )
+    assert told == [str(error.value)]
+
+
+def test_a_name_of_no_host(port: int) -> None:
+    with pytest.raises(ProcessError, match=rf"^process 0 was not reached at nowhere.invalid:{port} within 0.5 s"):
+        roll_call.roll_call(f"nowhere.invalid:{port}", 1, 0, 0.5)
+    with pytest.raises(ProcessError, match=rf"^no coordinator at nowhere.invalid:{port} within 0.5 s \("):
+        roll_call.roll_call(f"nowhere.invalid:{port}", 2, 1, 0.5)
+
+
+def test_a_name_that_takes_long_to_resolve(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def resolve(*_: object, **__: object) -> None:
+        over.wait(60)
+        raise OSError("late")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    begun = time.monotonic()
+    for process in (0, 1):
+        with pytest.raises(ProcessError, match=r"no answer within|was not reached at"):
+            roll_call.roll_call(f"slow.example:{port}", 2, process, 0.5)
+    assert time.monotonic() - begun < 20
+    over.set()
+
+
+def test_an_address_that_passes_on_to_process_0(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a load balancer: process 0 listens at all its addresses then, and so does JAX."""
+
+    def dial_another(address: tuple[str, int], timeout: float) -> socket.socket:
+        return dialled(("127.0.0.1", address[1]), timeout)
+
+    dialled = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", dial_another)
+    found: list[str] = []
+
+    def come(process: int) -> None:
+        joint = roll_call.roll_call(f"192.0.2.1:{port}", 2, process, 20)
+        joint.run(lambda seconds, look: None)
+        found.append(joint.bind_address)
+
+    threads = [threading.Thread(target=come, args=[process]) for process in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == ["", ""]
+
+
+def test_an_address_to_bind(port: int) -> None:
+    with pytest.raises(ProcessError, match=rf"^process 0 can't listen at 192.0.2.1:{port}: "):
+        roll_call.roll_call(f"127.0.0.1:{port}", 2, 0, 1, f"192.0.2.1:{port}")
+    with pytest.raises(ProcessError, match=r"^coordinator_bind_address is 'host0'; give host:port of process 0$"):
+        roll_call.roll_call(f"127.0.0.1:{port}", 2, 0, 1, "host0")
+    joint = roll_call.roll_call(f"192.0.2.1:{port}", 1, 0, 1, f"127.0.0.1:{port}")
+    joint.run(lambda seconds, look: None)
+    assert joint.bind_address == f"127.0.0.1:{port}"
+
+
+def test_the_port_is_kept_for_jax(port: int) -> None:
+    def start(seconds: float, look: object) -> None:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        socket.create_server(("127.0.0.1", port)).close()  # as JAX does it, with SO_REUSEADDR
+
+    roll_call.roll_call(f"127.0.0.1:{port}", 1, 0, 1).run(start)

@@ -204,11 +204,10 @@ def test_another_secret_is_refused_by_both(make: Make, monkeypatch: pytest.Monke
 
 
 def test_a_missing_peer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxpp.runtime.processes.watchdog.ANSWER_SECONDS", 0.3)
     monkeypatch.setattr("jaxpp.runtime.processes.watchdog.PROOF_SECONDS", 0.1)
     first, second = make(0), make(2)
     with pytest.raises(ConnectionError, match=r"^process 2 at 127.0.0.1:\d+ did not connect within 0.3 s$"):
-        first.connect({2: second.address})
+        first.connect({2: second.address}, 0.3)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionError, match=rf"^process 1 can't be reached at 127.0.0.1:{port}: .*refused"):

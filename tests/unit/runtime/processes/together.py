@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import sys
 import tempfile
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from unit.runtime.processes import forks
+
+from jaxpp.runtime.processes import membership
 
 SOON = 20.0
 """Seconds within which a test wants something that takes at most two: other tests run on the same cores."""
@@ -95,10 +96,8 @@ def started(
 
     Returns the processes, and the files that hold what they print.
     """
-    with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-        free.close()
+    with membership.keep_port("127.0.0.1") as kept, tempfile.TemporaryDirectory() as folder:
+        port = str(kept.getsockname()[1])
         outputs = [f"{folder}/{number}" for number in range(len(arguments))]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
         children: list[forks.Fork] = []
