@@ -186,9 +186,12 @@ def counter_of_test(loop: ir.Operation) -> tuple[int, int, int]:
 
 
 def never_ends(loop: ir.Operation) -> bool:
-    """Whether `loop` counts to a constant that it never reaches: its step is 0, or leads away from the constant."""
+    """Whether `loop` counts to a constant that it never reaches: its step is 0, or leads away from the constant.
+
+    A counter of fewer than 32 bits soon wraps around, and gets there.
+    """
     test = _test(loop)
-    if test is None:
+    if test is None or (test.step and _integer_width(loop.operands[test.position]) < 32):
         return False
     start, limit = test.start, test.limit
     match test.direction:

@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 _next_stage: ContextVar[int] = ContextVar("jaxpp_next_stage", default=0)
 _traced: ContextVar[list[tuple[int, str]] | None] = ContextVar("jaxpp_traced_marks", default=None)
-_slice = jax.make_user_context(None)  # a part of the keys of JAX's caches: a function is traced anew for each slice
+# Parts of the keys of JAX's caches: a jitted function is traced anew for each lowering, and for each slice.
+_lowering = jax.make_user_context(None)
+_slice = jax.make_user_context(None)
 
 
 def mark_stage_end(x: T, name: str | None = None) -> T:
@@ -96,11 +98,15 @@ def stage_numbering() -> Generator[None]:
 
 @contextmanager
 def traced_marks() -> Generator[list[tuple[int, str]]]:
-    """Gives the number and position of each mark that is traced inside, but for those of `jax.eval_shape`."""
+    """Gives the number and position of each mark that is traced inside, but for those of `jax.eval_shape`.
+
+    JAX takes no jitted function from its cache: it would not trace the marks of that again.
+    """
     found: list[tuple[int, str]] = []
     token = _traced.set(found)
     try:
-        yield found
+        with _lowering(object()):
+            yield found
     finally:
         _traced.reset(token)
 

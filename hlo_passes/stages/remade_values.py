@@ -14,11 +14,11 @@ from jaxpp.hlo_passes.stages.two_loops import Divided
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
-from jaxpp.ir.functions import has_side_effect, nested, operands_with_captures, operations
+from jaxpp.ir.functions import blocks_of, has_side_effect, nested, operands_with_captures, operations
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.values import byte_size
+from jaxpp.ir.values import byte_size, is_used
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,7 @@ class Forward:
             PassError: it can't keep as few bytes.
         """
         if keep.inputs:
-            loops = [op for op in self._ops if self._loop(op) is not None]
-            if not any(map(has_side_effect, loops)):
-                return Remaking(self._ops)
-            return self._divided([op for op in self._ops if op not in loops], {}, handed_on)
+            return _without_effects(self._ops)
         choice, builder = self._choice(keep)
         again = choice.fewest_bytes(self.budget(keep)) if keep.size is None else _fewest_flops(choice, keep.size)
         if again is None:
@@ -123,10 +120,9 @@ class Forward:
     def _find_free(self, ops: Iterable[ir.Operation], uses: Iterable[Sequence[ir.Value]]) -> None:
         """Find what is made of free values without a FLOP: constants, masks of positions, slices, and any scalar."""
         for op, operands in zip(ops, uses, strict=True):
-            if has_side_effect(op) and not is_counted(op):
-                continue
             scalar = all(not shape_of(result) for result in op.results) and not len(op.regions)
-            if (scalar or not self._counter.of(op)) and self._free.issuperset(operands):
+            no_work = (scalar or not self._counter.of(op)) and not has_side_effect(op)
+            if no_work and self._free.issuperset(operands):
                 self._free.update(op.results)
             elif is_counted(op):
                 loop = self._loops[op.results[0]] = OpenLoop(op)
@@ -322,6 +318,27 @@ def _is_costly(op: ir.Operation) -> bool:
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         return not len(numbers.lhs_batching_dimensions)
     return traits(op).product or traits(op).collective
+
+
+def _without_effects(ops: Sequence[ir.Operation]) -> Remaking:
+    """Returns a recompute of `ops` without the callbacks in their regions, which the forward runs."""
+    again: list[ir.Operation] = []
+    twins: dict[ir.Value, ir.Value] = {}
+    for op in ops:
+        again.append(op.clone(ir.InsertionPoint(op)).operation if len(op.regions) and has_side_effect(op) else op)
+        if again[-1] is not op:
+            _erase_unused(again[-1])
+            twins.update(zip(op.results, again[-1].results, strict=True))
+    return Remaking(again, twins)
+
+
+def _erase_unused(op: ir.Operation) -> None:
+    """Erases the operations in the regions of `op` whose results nobody uses, callbacks among them."""
+    for inner in (inner for block in blocks_of(op) for inner in reversed(operations(block)[:-1])):
+        if any(map(is_used, inner.results)):
+            _erase_unused(inner)
+        else:
+            inner.erase()
 
 
 def behind(ops: Sequence[ir.Operation], outputs: Collection[ir.Value], *, effects: bool = False) -> list[ir.Operation]:

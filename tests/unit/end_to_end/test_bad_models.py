@@ -244,10 +244,11 @@ def test_a_mark_in_a_scan_whose_value_nobody_uses() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda layer: layer, jax.jit], ids=["plain", "jit"])
 def test_unused_marks_however_the_stages_are_said(wrap: Any) -> None:
-    """By cuts, by the least time, in a loop of the user's, or of one microbatch; the layers are traced each time."""
+    """By cuts, by the least time, in a loop of the user's, or of one microbatch; each time that a step is lowered."""
+    bad = wrap(lambda x, w: forgetful(x, w))
 
     def of_one(params: Any, microbatch: Any) -> Any:
-        x, bad = microbatch["x"], wrap(lambda x, w: forgetful(x, w))
+        x = microbatch["x"]
         for w in params:
             x = bad(x, w)
         return squared_error(x, microbatch)

@@ -96,9 +96,5 @@ def test_callbacks_in_scans_over_layers(
     w, batch = (jnp.asarray(random.normal(size=size), jnp.float32) for size in ((2, 3, 4, 4), (4, 5, 4)))
     expected = counted(jax.jit(step), w, batch)
     assert expected
-    if recompute == "inputs" and layer is either:
-        with pytest.raises(jaxpp.PassError, match=r"can't be made again: a stablehlo\.while with side effects"):
-            lowered(step, (w, batch), make_mesh(2), recompute=recompute).compile()
-        return
     found = counted(lowered(step, (w, batch), make_mesh(2), recompute=recompute).compile(), w, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

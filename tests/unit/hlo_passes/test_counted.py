@@ -5,7 +5,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.counted import affine, counter_of_test, counters, trips
+from jaxpp.ir.counted import affine, counter_of_test, counters, never_ends, trips
 from jaxpp.ir.functions import body_of, loop_body, main_of, operations, terminator
 
 # The first counter comes to the same value twice, the second one never moves.
@@ -90,6 +90,17 @@ def test_counters_that_wrap_around_count_nothing(
         more = next(op for op in operations(body) if op.name == "stablehlo.add").results[0]
         assert trips(loop) == runs
         assert runs is None or affine(more, {body.arguments[0]: (start, step)}, runs) == row
+
+
+@pytest.mark.parametrize(
+    ("type_", "step", "never"),
+    [("i8", -1, False), ("i8", 0, True), ("ui8", 255, False), ("i16", -7, False), ("i32", -1, True), ("ui64", 0, True)],
+)
+def test_a_narrow_counter_that_leads_away_wraps_around_and_ends(type_: str, step: int, never: bool) -> None:
+    with make_context():
+        module = ir.Module.parse(narrow_loop(type_, 0, step, 9))
+        loop = next(op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while")
+        assert never_ends(loop) == never
 
 
 def test_known_integers_wrap_around_as_their_types_do() -> None:
