@@ -6,9 +6,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
+from jaxpp.ir import tensors
 from jaxpp.ir.counted import constant_integer
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.values import defining_op, splat_of
+from jaxpp.ir.values import defining_op
 
 
 def with_size(type_: ir.Type, dimension: int, size: int) -> ir.RankedTensorType:
@@ -100,7 +101,7 @@ def is_uniform(value: ir.Value, dimension: int) -> bool:
         return True
     if op is not None and op.name == "stablehlo.broadcast_in_dim":
         return dimension not in at.integers(op, "broadcast_dimensions")
-    return splat_of(op) is not None
+    return op is not None and tensors.is_splat_constant(op)
 
 
 def is_splat(value: ir.Value) -> bool:
@@ -113,9 +114,10 @@ def resized(value: ir.Value, type_: ir.RankedTensorType, ip: ir.InsertionPoint) 
     if value.type == type_:
         return value
     op = defining_op(value)
-    splat = splat_of(op) if shape_of(value) else None
-    if splat is not None:
-        return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, splat), ip=ip, loc=value.location)
+    if op is not None and shape_of(value) and tensors.is_splat_constant(op):
+        made = tensors.resized_splat(op, type_.shape)
+        ip.insert(made)
+        return made.results[0]
     dimensions: list[int] = []
     if shape_of(value):
         assert op is not None

@@ -181,13 +181,15 @@ def sharding_text(spec: TensorSpec, mesh: str) -> str:
 
 
 def read_constant(op: ir.Operation) -> np.ndarray[Any, Any]:
-    """Returns the elements of a `stablehlo.constant` of any element type, bit by bit.
+    """Returns the elements of a `stablehlo.constant` of any element type, bit by bit; equal ones are in memory once.
 
     The bindings have no NumPy type for some elements: the reference interpreter evaluates those.
     Raises ProgramError for elements that the module does not hold itself (`dense_resource`).
     """
     type_ = ir.RankedTensorType(op.results[0].type)
     dtype, shape = DTYPES[str(type_.element_type)], tuple(type_.shape)
+    if shape and is_splat_constant(op):
+        return np.broadcast_to(read_constant(resized_splat(op, ())), shape)
     if dtype.kind == "c":
         whole = np.empty(shape, dtype)
         half = np.dtype(f"f{dtype.itemsize // 2}")
@@ -203,6 +205,24 @@ def read_constant(op: ir.Operation) -> np.ndarray[Any, Any]:
         return _evaluate(op, "stablehlo.bitcast_convert", np.dtype(f"u{bits // 8}")).view(dtype)
     is_integer = isinstance(type_.element_type, ir.IntegerType)
     return _evaluate(op, "stablehlo.convert", np.dtype("i4" if is_integer else "f4")).astype(dtype)
+
+
+def is_splat_constant(op: ir.Operation) -> bool:
+    """Whether `op` is a constant of equal elements."""
+    if op.name != "stablehlo.constant":
+        return False
+    if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
+        return constant_text(op).startswith(" stablehlo.constant dense<(")  # jaxlib can't read its attribute
+    attribute = op.attributes["value"]
+    return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
+
+
+def resized_splat(op: ir.Operation, shape: Sequence[int]) -> ir.Operation:
+    """Returns a constant of another shape, in no block, whose elements are that of `op`, a constant of equal ones."""
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    text, type_ = constant_text(op).rpartition(" : ")[0], f"tensor<{''.join(f'{size}x' for size in shape)}{element}>"
+    with op.context:
+        return ir.Operation.parse(f"%0 ={text} : {type_} {op.location}").operation
 
 
 def constant_text(op: ir.Operation) -> str:

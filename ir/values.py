@@ -1,12 +1,12 @@
 """Values: what defines one, how big it is, whether anyone uses it."""
 
-import math
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir.ops import traits
+from jaxpp.ir.tensors import is_splat_constant, read_constant
 
 _Each = TypeVar("_Each")
 
@@ -40,23 +40,9 @@ def is_zero(value: ir.Value) -> bool:
     while str(ir.RankedTensorType(found.type).element_type) != "f8E8M0FNU":  # it has no zero: to cast one makes a NaN
         op = defining_op(found)
         if op is None or not traits(op).view:
-            splat = splat_of(op)
-            is_number = isinstance(splat, ir.IntegerAttr | ir.FloatAttr)
-            return is_number and splat.value == 0 and math.copysign(1, splat.value) > 0
+            return op is not None and is_splat_constant(op) and not any(read_constant(op).flat[:1].tobytes())
         found = op.operands[0]
     return False
-
-
-def splat_of(op: ir.Operation | None) -> ir.Attribute | None:
-    """The element that `op` repeats, if it is a constant of equal elements; None for complex ones."""
-    if op is None or op.name != "stablehlo.constant":
-        return None
-    if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
-        return None  # jaxlib can't read its attribute
-    attribute = op.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
-        return None
-    return attribute.get_splat_value()
 
 
 def only_use(value: ir.Value) -> ir.OpOperand | None:

@@ -14,8 +14,13 @@ from jaxpp.ir.values import is_zero
         ("%0 = stablehlo.constant dense<0.0> : tensor<4xf32>", True),
         ("%0 = stablehlo.constant dense<-0.0> : tensor<4xf32>", False),
         ("%0 = stablehlo.constant dense<0> : tensor<4xi32>", True),
-        ("%0 = stablehlo.constant dense<false> : tensor<4xi1>", False),  # a truth value is no number
-        ("%0 = stablehlo.constant dense<(0.0, 0.0)> : tensor<4xcomplex<f32>>", False),  # jaxlib can't read it
+        ("%0 = stablehlo.constant dense<false> : tensor<4xi1>", True),
+        ("%0 = stablehlo.constant dense<[0.0, 1.0]> : tensor<2xf32>", False),
+        ("%0 = stablehlo.constant dense<(0.0, 0.0)> : tensor<4xcomplex<f32>>", True),
+        ("%0 = stablehlo.constant dense<(0.0, -0.0)> : tensor<4xcomplex<f32>>", False),
+        ("%0 = stablehlo.constant dense<0.0> : tensor<4xf8E5M2>", True),
+        ("%0 = stablehlo.constant dense<-0.0> : tensor<4xbf16>", False),
+        ("%0 = stablehlo.constant dense<0> : tensor<4xui4>", True),
         (
             "%z = stablehlo.constant dense<0> : tensor<i32>\n%0 = stablehlo.convert %z : (tensor<i32>) -> tensor<bf16>",
             True,
