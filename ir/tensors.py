@@ -231,7 +231,7 @@ def constant_text(op: ir.Operation) -> str:
     for name in [*copy.attributes]:
         if name != "value":
             del copy.attributes[name]
-    return str(copy.get_asm(use_local_scope=True)).partition("=")[2]
+    return str(copy.get_asm(use_local_scope=True, assume_verified=True)).partition("=")[2]
 
 
 def _evaluate(op: ir.Operation, operation: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
