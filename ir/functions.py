@@ -279,7 +279,7 @@ def bytecode_of(function: ir.Operation) -> bytes:
     order. C++ writes it in a fraction of the time in which `ir/numbering.py` would read the function. Equal bytes are
     equal functions; equal functions whose operations stand in another order have other bytes.
     """
-    copy = function.clone().operation
+    copy = function.clone(ip=False).operation
     copy.attributes["sym_name"] = ir.StringAttr.get("")
     if at.STAGE in copy.attributes:
         del copy.attributes[at.STAGE]

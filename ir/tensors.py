@@ -227,7 +227,7 @@ def resized_splat(op: ir.Operation, shape: Sequence[int]) -> ir.Operation:
 
 def constant_text(op: ir.Operation) -> str:
     """Returns the value and the type of a `stablehlo.constant` as text, which the bindings give for all types."""
-    copy = op.clone().operation
+    copy = op.clone(ip=False).operation
     for name in [*copy.attributes]:
         if name != "value":
             del copy.attributes[name]

@@ -192,7 +192,7 @@ module attributes {mhlo.num_partitions = 2 : i32} {
 // CHECK:         %[[ZEROS:.*]] = stablehlo.constant {{{.*}}<@mesh, [{"data"}, {}, {}]>]>} dense<(0.000000e+00,0.000000e+00)> : tensor<2x4x4xcomplex<f32>>
 // CHECK:         stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %{{[^ ]*}} = %[[ZEROS]])
 // CHECK:         %[[TOTAL:.*]] = stablehlo.reduce
-// CHECK-NEXT:    stablehlo.add %{{.*}}, %[[TOTAL]]
+// CHECK-NEXT:    return %[[TOTAL]]
 module attributes {mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
   func.func public @main(%x: tensor<6x4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %y: tensor<6x4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) -> tensor<4x4xcomplex<f32>> {

@@ -75,3 +75,18 @@ def test_elements_that_stand_elsewhere_are_refused() -> None:
             ProgramError, match=r"a constant is dense_resource<weights> : tensor<2xf32>, expected dense"
         ):
             read_constant(op)
+
+
+def test_reading_a_constant_adds_nothing_to_the_module() -> None:
+    text = """
+      func.func public @main() -> tensor<2xbf16> {
+        %0 = stablehlo.constant dense<1.0> : tensor<2xbf16>
+        return %0 : tensor<2xbf16>
+      }
+    """
+    with make_context():
+        module = ir.Module.parse(text)
+        op, end = operations(body_of(main_of(module)))
+        with ir.InsertionPoint(end), op.location:
+            assert read_constant(op).tolist() == [1, 1]
+        assert len(operations(body_of(main_of(module)))) == 2
