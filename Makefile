@@ -54,7 +54,7 @@ train: $(STAMP) ## Train the example and compare it with plain jax.jit on one de
 
 test: lint ## Everything below: lint, and side by side types, unit and lit tests; then a minute of generated steps
 	+@$(MAKE) --no-print-directory -j2 types unit
-	+@$(MAKE) --no-print-directory fuzz SECONDS=60 FIRST=3
+	+@$(MAKE) --no-print-directory fuzz SECONDS=60
 
 quick: lint ## A minute's worth: lint, lit tests, and unit tests that start few processes, compile and search little
 	$(PYTEST) $(QUICK) $(addprefix --ignore=,$(SEARCHES))
