@@ -25,6 +25,8 @@ class Traits:
             gradients of weights.
         effect: running it once differs from running it twice, or not at all.
         collective: devices exchange values, by their numbers.
+        rounds: the last bit of its result may depend on what XLA fuses it with; see `rounds`.
+        jumps: a change in the last bit of an operand may change the result by much; see `jumps`.
     """
 
     cheap: bool = False
@@ -35,26 +37,32 @@ class Traits:
     product: bool = False
     effect: bool = False
     collective: bool = False
+    rounds: bool = False
+    jumps: bool = False
 
 
 _LIGHT = Traits(light=True)
 _CHEAP = Traits(cheap=True, light=True)
 _VIEW = replace(_CHEAP, view=True, linear=((0,),))
 _SIMPLE = replace(_CHEAP, elementwise=True)
-_FUNCTION = replace(_LIGHT, elementwise=True)
+_ARITHMETIC = replace(_SIMPLE, rounds=True)
+_FUNCTION = replace(_LIGHT, elementwise=True, rounds=True)
 
 _ROWS = (
     (_CHEAP, "broadcast concatenate constant dynamic_slice dynamic_update_slice iota pad"),
     (_VIEW, "broadcast_in_dim reshape reverse slice transpose"),
     (replace(_VIEW, elementwise=True), "convert sdy.sharding_constraint"),
     (replace(_VIEW, elementwise=True, linear=()), "bitcast_convert"),
-    (replace(_SIMPLE, linear=((0, 1),)), "add subtract"),
-    (replace(_SIMPLE, linear=((0,), (1,))), "multiply"),
-    (replace(_SIMPLE, linear=((0,),)), "divide negate"),
-    (_SIMPLE, "abs ceil clamp complex floor imag maximum minimum real reduce_precision remainder"),
-    (_SIMPLE, "round_nearest_afz round_nearest_even select sign chlo.conj chlo.square"),
+    (replace(_ARITHMETIC, linear=((0, 1),)), "add subtract"),
+    (replace(_ARITHMETIC, linear=((0,), (1,))), "multiply"),
+    (replace(_ARITHMETIC, linear=((0,),)), "divide"),
+    (_ARITHMETIC, "reduce_precision chlo.square"),
+    (replace(_SIMPLE, linear=((0,),)), "negate"),
+    (_SIMPLE, "abs clamp complex imag maximum minimum real select chlo.conj"),
     (_SIMPLE, "and count_leading_zeros not or popcnt shift_left shift_right_arithmetic shift_right_logical xor"),
-    (_SIMPLE, "compare is_finite chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf"),
+    (replace(_SIMPLE, jumps=True), "ceil compare floor is_finite round_nearest_afz round_nearest_even sign"),
+    (replace(_SIMPLE, jumps=True), "chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf"),
+    (replace(_ARITHMETIC, jumps=True), "remainder"),
     (_FUNCTION, "atan2 cbrt cosine exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt"),
     (_FUNCTION, "tan tanh chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.cosh"),
     (_FUNCTION, "chlo.digamma chlo.erf chlo.erf_inv chlo.erfc chlo.lgamma chlo.mulhi chlo.next_after chlo.polygamma"),
@@ -109,6 +117,21 @@ def linear_in(op: ir.Operation) -> Sequence[tuple[int, ...]]:
     if op.name in ("stablehlo.multiply", "stablehlo.divide") and not float_width(op.results[0]):
         return ()
     return traits(op).linear
+
+
+def rounds(op: ir.Operation) -> bool:
+    """Whether `op` of equal operands may make another last bit elsewhere: XLA fuses sums of products, and casts."""
+    if op.name == "stablehlo.convert":
+        are_floats = float_width(op.operands[0]) and float_width(op.results[0])
+        return bool(are_floats) and not _keeps_floats(op.operands[0], op.results[0])
+    return traits(op).rounds
+
+
+def jumps(op: ir.Operation) -> bool:
+    """Whether a change in the last bit of a floating point operand may change the result of `op` by much."""
+    if op.name == "stablehlo.convert":
+        return not float_width(op.results[0]) and float_width(op.operands[0]) > 0
+    return traits(op).jumps and float_width(op.operands[0]) > 0
 
 
 def _keeps_floats(before: ir.Value, after: ir.Value) -> bool:

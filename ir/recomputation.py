@@ -54,6 +54,8 @@ class Recomputation:
     values: Sequence[ValueNode]
     steps: Sequence[OpNode]
     wanted: Sequence[int]
+    ties: Sequence[tuple[int, int]] = ()
+    """Values, each with a step that is not done again if the value is kept."""
 
     def fewest_bytes(self, flops: int | None = None) -> set[int]:
         """The steps to do again so that the fewest bytes are kept, with at most so many FLOPs (None: any number)."""
@@ -138,6 +140,9 @@ class Recomputation:
             for value in step.operands:
                 rows.append(self._has(value) | {len(self.values) + number: -1})
                 least.append(0)
+        for value, number in self.ties:
+            rows.append({value: -1, len(self.values) + number: -1})
+            least.append(-1)
         return rows, least
 
     def _has(self, value: int) -> dict[int, float]:

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from jaxlib.mlir import ir
 
+from jaxpp.hlo_passes.stages.ties import ties
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, traits
@@ -131,11 +132,19 @@ class _FlowProblem:
                 self._edges.extend((node, above, UNCUTTABLE) for node in inside)
         if not self._movable and not self._again:
             return Division(set(), set())
+        self._add_ties(late)
         early = min_cut(self._edges, 2 + 2 * len(self._nodes))
         return Division(
             {op for op in self._movable if self._nodes[op] in early},
             {op for op in self._again if self._nodes[op] not in early},
         )
+
+    def _add_ties(self, late: Sequence[int]) -> None:
+        """Where one value of a tie is kept, let the other one be kept too."""
+        for kept, again in ties(self._body, [*late, *self._again], self._again.__contains__):
+            for key in (kept, *self._body.results[kept]):
+                if key in self._nodes:
+                    self._edges.append((self._nodes[key], self._nodes[again], UNCUTTABLE))
 
     def _find_uses(self, late: Sequence[int]) -> dict[ir.Value, list[int | None]]:
         """Find the uses by late operations, those of movable ones separately."""

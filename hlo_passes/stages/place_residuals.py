@@ -45,6 +45,9 @@ class PlaceResiduals(Pass):
     its backward only what is not cheaply made of the rest: the backward makes that again in each of its trips. So do
     loops inside of it, of which each trip of the outer one stacks the stacks: one minimum cut chooses for all of them.
 
+    A value that is compared with what is chosen of it, as with its maximum, is not made again if that is kept: it could
+    round otherwise, and be equal to none of it.
+
     Of a value that the forward hands on in two shapes one is kept, and rows of keys and values that an earlier slice of
     the sequence keeps for its own backward cost nothing.
 

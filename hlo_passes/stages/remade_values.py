@@ -1,7 +1,7 @@
 """The forward of a stage, and the minimum cut that says what of it is kept and what is computed again."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -10,11 +10,13 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.kept_values import Keep
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.hlo_passes.stages.ties import ties
 from jaxpp.hlo_passes.stages.two_loops import Divided
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import blocks_of, has_side_effect, nested, operands_with_captures, operations
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
 from jaxpp.ir.shardings import MeshAxes
@@ -282,7 +284,14 @@ class _RecomputationBuilder:
         """The choice, where these values are wanted."""
         steps = [OpNode(self._all(operands), flops) for operands, flops in self._steps]
         numbers = self._all(wanted)
-        return Recomputation(tuple(self._sizes), tuple(steps), numbers)
+        return Recomputation(tuple(self._sizes), tuple(steps), numbers, tuple(self._ties()))
+
+    def _ties(self) -> Iterator[tuple[int, int]]:
+        """Yields the values and the steps of `Recomputation.ties`."""
+        body = Numbered(self.ops)
+        again = [number for number, (_, flops) in enumerate(self._steps) if flops is not None]
+        for kept, step in ties(body, again, set(again).__contains__):
+            yield from ((self._numbers[value], step) for value in body.results[kept] if value in self._numbers)
 
     def _all(self, values: Sequence[ir.Value]) -> tuple[int, ...]:
         return tuple(self._number(value) for value in values if value not in self._free)

@@ -1,6 +1,7 @@
 """The choice of what is kept and what is done again, against all choices of small computations."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -20,12 +21,18 @@ def computations(draw: st.DrawFn) -> Recomputation:
         steps.append(OpNode(operands, draw(st.one_of(st.none(), st.integers(0, 30)))))
         values += [ValueNode(draw(st.integers(0, 40)), number) for _ in range(draw(st.integers(1, 2)))]
     wanted = draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=4, unique=True))
-    return Recomputation(values, steps, wanted)
+    pairs = st.tuples(st.integers(0, len(values) - 1), st.integers(0, len(steps) - 1))
+    return Recomputation(values, steps, wanted, draw(st.lists(pairs, max_size=2)))
 
 
 def choices(problem: Recomputation) -> Iterator[set[int]]:
     allowed = [number for number, step in enumerate(problem.steps) if step.flops is not None]
-    return (set(each) for count in range(len(allowed) + 1) for each in combinations(allowed, count))
+    every = (set(each) for count in range(len(allowed) + 1) for each in combinations(allowed, count))
+    return (again for again in every if not any(map(partial(is_torn, problem, again), problem.ties)))
+
+
+def is_torn(problem: Recomputation, again: set[int], tie: tuple[int, int]) -> bool:
+    return tie[0] in problem.kept(again) and tie[1] in again
 
 
 @settings(max_examples=60, deadline=None)
