@@ -1,6 +1,7 @@
 """Every private name of `jax.distributed` that jaxpp uses: `_compat.py` for jobs of several processes."""
 
 import atexit
+import contextlib
 import gc
 import inspect
 from typing import Any
@@ -71,15 +72,31 @@ def start_coordination(address: str, count: int) -> Any:
     return jaxlib_extension().get_distributed_runtime_service(address, count, shutdown_timeout=1, recoverable=True)
 
 
-def join_coordination(address: str, number: int, count: int) -> None:
+def connected_client(address: str, number: int, seconds: int) -> Any:
+    """A client of a `start_coordination`, as soon as all processes of the job have one.
+
+    Nothing but time ends its wait. Raises an error then, or later when the service is gone: jaxlib, which without a
+    callback would abort the process, fails to call this one.
+    """
+    client = jaxlib_extension().get_distributed_runtime_client(
+        address,
+        number,
+        init_timeout=seconds,
+        missed_heartbeat_callback=lambda *_: None,
+        shutdown_on_destruction=False,
+    )
+    client.connect()
+    return client
+
+
+def join_coordination(client: Any, address: str, number: int, count: int) -> None:
     """`jax.distributed.initialize` where the service is in none of the processes."""
     import jax
     from jax._src import distributed
 
     state = distributed.global_state
     state.process_id, state.num_processes, state.coordinator_address = number, count, address
-    state.client = client = jaxlib_extension().get_distributed_runtime_client(address, number, init_timeout=60)
-    client.connect()
+    state.client = client
     state.preemption_sync_manager = _PreemptionOnDemand()
     atexit.unregister(jax.distributed.shutdown)
     atexit.register(jax.distributed.shutdown)
@@ -88,9 +105,12 @@ def join_coordination(address: str, number: int, count: int) -> None:
 def leave_coordination() -> None:
     """Leave the job, and forget all devices: JAX can then start as if for the first time."""
     import jax
+    from jax._src import distributed
     from jax.extend.backend import clear_backends
 
-    jax.distributed.shutdown()
+    with contextlib.suppress(Exception):  # the service may be gone
+        jax.distributed.shutdown()
+    distributed.global_state.client = None
     clear_backends()
     gc.collect()
 

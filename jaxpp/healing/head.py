@@ -6,6 +6,7 @@ or when one comes back, the others leave the generation and say that they are re
 """
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Sequence, Set
 from typing import Any
@@ -136,6 +137,12 @@ class Head:
         if worker.number is not None and not worker.is_done:
             self._break(f"process {worker.number} of {self.generation.count if self.generation else 0} {how}")
         self._form()
+
+    def frozen(self, worker: Worker) -> None:
+        """A process says nothing any more."""
+        if worker in self.workers and self.end is None:
+            worker.kill()
+            self.gone(worker, "is frozen")
 
     def ready(self, worker: Worker, error: str, lost: list[int], unreachable: Sequence[str] = ()) -> None:
         """A process has left the generation, after an error (empty: as it was asked to), to go on in the next.
@@ -309,7 +316,9 @@ class Head:
             self._start_error = str(error)
             return
         if self.generation is not None:
-            self.generation.service.shutdown()
+            # In a thread: where a host has vanished, the service waits 5 s for what its process has asked it. It is no
+            # daemon: Python can't end while a thread is in C++.
+            threading.Thread(target=self.generation.service.shutdown, name="jaxpp-shutdown").start()
             self.former.append(self.generation)
         self._start_error = ""
         self.generation = Generation(number, len(workers), service, prepares=prepares)

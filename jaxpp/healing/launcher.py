@@ -1,8 +1,10 @@
 """What `jaxpp-run` does on each host: it starts the processes, starts anew those that die, and keeps their states."""
 
+import collections
 import contextlib
 import os
 import queue
+import socket
 import subprocess
 import threading
 import time
@@ -26,6 +28,8 @@ LAST_WORD = 2.0
 """Seconds in which the head tells that the job is done, after a process of it has ended well."""
 STARTS = 3
 """How often a process may end before it has joined: its script is wrong."""
+KEPT = 64
+"""How many ports of services are kept."""
 
 
 class Agent:
@@ -148,6 +152,8 @@ class Office:
     ) -> None:
         self._host = host
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._kept: collections.deque[socket.socket] = collections.deque()
+        """Keep the ports of the last services: who waits for one in C++ may go on doing so, and not reach another."""
         self._agents: list[tuple[str, MessageConnection, Sequence[int]]] = []
         self._head = Head(processes, least, wait, self._start_service, self._drop, prepares=prepares)
         self.address = Listener(host, secret, self._serve, port).address
@@ -235,6 +241,8 @@ class Office:
             while True:
                 message = connection.receive()
                 self._todo.put(partial(self._hear, worker, message))
+        except TimeoutError:
+            self._todo.put(lambda: self._head.frozen(worker))
         finally:
             connection.close()
             self._todo.put(lambda: self._head.gone(worker))
@@ -251,9 +259,12 @@ class Office:
             self._head.done(worker)
 
     def _start_service(self, count: int) -> tuple[Any, str]:
-        with membership.keep_port(self._host) as kept:
-            address = f"{self._host}:{kept.getsockname()[1]}"
-            return _jobs.start_coordination(address, count), address
+        kept = membership.keep_port(self._host)
+        self._kept.append(kept)
+        if len(self._kept) > KEPT:
+            self._kept.popleft().close()
+        address = f"{self._host}:{kept.getsockname()[1]}"
+        return _jobs.start_coordination(address, count), address
 
     def _drop(self, generation: int, step: int) -> None:
         self._tell_agents(drop=[generation, step])

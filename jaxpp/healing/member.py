@@ -16,6 +16,7 @@ from jaxpp.healing.messages import MessageConnection, dial
 from jaxpp.healing.state import HeldShard
 from jaxpp.healing.store import Shard, StatePart, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
+from jaxpp.runtime.processes.waiting import aside
 
 HEAD, SLOT = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT"
 """The variables by which `jaxpp-run` tells a process where the head is, and which one of its processes it is."""
@@ -25,6 +26,9 @@ ANSWER_SECONDS = 3.0
 
 AGAIN_SECONDS = 5.0
 """After so long a launcher that did not take a copy is tried again."""
+
+START_SECONDS = 60.0
+"""How long a generation may take to begin: its processes come from the same head at the same time."""
 
 RESTART = 75
 """The exit code of a process that is to be started again."""
@@ -84,7 +88,8 @@ class Membership:
     def join(self) -> Go:
         """Wait for the next generation, and become a process of its job of `jax.distributed`.
 
-        Raises EndError when there is none, SystemExit when the job is done without this process.
+        Raises EndError when there is none, SystemExit when the job is done without this process, and BrokenError when
+        another one is gone before all have joined.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._go is not None or self._end is not None)
@@ -95,9 +100,19 @@ class Membership:
             self.generation, self._go = self._go, None
         own = self.generation
         choice.choose(None)
-        _jobs.join_coordination(own.coordinator, own.number, own.count)
-        membership.watch_all(60)
+        connect = partial(_jobs.connected_client, own.coordinator, own.number, int(START_SECONDS))
+        client = aside(connect, lambda _: self._look())
+        _jobs.join_coordination(client, own.coordinator, own.number, own.count)
+        membership.watch_all(START_SECONDS, self._look)
         return own
+
+    def _look(self) -> None:
+        """Raises BrokenError when the generation has come to an end, and EndError when the job has."""
+        with self._changed:
+            if self._end:
+                raise EndError(self._end)
+            if self._stop is not None:
+                raise BrokenError(self._stop)
 
     def leave(self, error: str = "", lost: Sequence[int] = ()) -> None:
         """Leave the generation; JAX starts anew in the next one.
@@ -132,11 +147,9 @@ class Membership:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._safe >= step or self._stop is not None or self._end)
-            if self._safe >= step:
-                return self._regroups
-            if self._end:
-                raise EndError(self._end)
-            raise BrokenError(self._stop)
+            if self._safe < step:
+                self._look()
+            return self._regroups
 
     def held(self) -> list[HeldShard]:
         """The shards of the state to go on from."""

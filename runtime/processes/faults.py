@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from jaxpp import _jobs
@@ -73,12 +73,12 @@ class Guard:
         transport.on_break = partial(self.watchdog.goodbye, is_stuck=True)
         self._wire()
 
-    def connect(self, addresses: Mapping[int, str], seconds: float) -> None:
+    def connect(self, addresses: Mapping[int, str], seconds: float, look: Callable[[], None]) -> None:
         """Watch these peers, at these addresses of their watchdogs.
 
         All of them call this. Raises ConnectionError as `Watchdog.connect` does.
         """
-        self.watchdog.connect(addresses, seconds)
+        self.watchdog.connect(addresses, seconds, look)
         self._wire()
 
     def _wire(self) -> None:

@@ -109,7 +109,7 @@ def watch(processes: Sequence[int], seconds: float = PATIENCE, look: Callable[[]
     new = [process for process in processes if process not in own.watchdog.wires]
     addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds, look).decode() for process in new}
     try:
-        own.connect(addresses, min(seconds, ANSWER_SECONDS))
+        own.connect(addresses, min(seconds, ANSWER_SECONDS), look)
     except ConnectionError as error:
         raise ProcessError(str(error)) from None
 

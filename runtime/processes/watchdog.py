@@ -132,9 +132,15 @@ class Watchdog:
         """The peers that are gone, in the order in which they went."""
         return list(self._lost.values())
 
-    def connect(self, addresses: Mapping[int, str], seconds: float = ANSWER_SECONDS) -> None:
+    def connect(
+        self,
+        addresses: Mapping[int, str],
+        seconds: float = ANSWER_SECONDS,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is, twice.
 
+        look: called several times a second; what it raises ends the wait.
         Raises ConnectionError when a peer can't be reached within so many seconds, or belongs to another job.
         """
         self._addresses.update(addresses)
@@ -151,7 +157,8 @@ class Watchdog:
 
         while not decided() and (left := end - time.monotonic()) > 0:
             with self._changed:
-                self._changed.wait_for(lambda: decided() or bool(self._dropped), left)
+                self._changed.wait_for(lambda: decided() or bool(self._dropped), min(left, REDIAL_SECONDS))
+            look()
             if self._dropped and not decided():
                 time.sleep(REDIAL_SECONDS)
                 again, self._dropped = self._dropped, []

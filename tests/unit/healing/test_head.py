@@ -1,5 +1,6 @@
 """What the head of a job that heals decides, told of processes that are not there."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ class Service:
     def __init__(self) -> None:
         self.is_up = True
 
-    def shutdown(self) -> None:
+    def shutdown(self) -> Any:
         self.is_up = False
 
 
@@ -276,6 +277,18 @@ def test_the_first_error_is_told_and_not_what_follows_from_it() -> None:
         job.head.joined(job.workers[0])
         job.held(7, 0, 1, 2)
     assert job.head.end == "what follows step 7 failed 3 times, at last: ValueError: bad batch"
+
+
+def test_a_service_that_ends_slowly_holds_up_nobody() -> None:
+    """It waits for what a process has asked it whose host has vanished."""
+    job = Job()
+    over = threading.Event()
+    job.services[0].shutdown = over.wait
+    job.head.gone(job.workers[2])
+    job.ready(0, 1)
+    assert len(job.services) == 2
+    assert job.told[0][-1]["go"] == 2
+    over.set()
 
 
 def test_who_is_missing_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

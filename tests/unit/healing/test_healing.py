@@ -23,13 +23,17 @@ from jaxpp.tools import run
 TESTS = Path(__file__).parents[2]
 
 
+def ran(options: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """What `jaxpp-run` does, in processes of one device each, with these variables."""
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": path, **environment}
+    command = [sys.executable, "-m", "jaxpp.tools.run", *options]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
 def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) -> None:
     """The one that dies is the first, where a job of `jax.distributed` has its service."""
-    options = ["--processes", "2", "--least", "1", "--prepare"]
-    command = [sys.executable, "-m", "jaxpp.tools.run", *options, job.__file__, str(tmp_path)]
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": path}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = ran(["--processes", "2", "--least", "1", "--prepare", job.__file__, str(tmp_path)], {})
     assert done.returncode == 0, done.stdout + done.stderr
     told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
     losses = {each["step"]: each["loss"] for each in told if "step" in each}
@@ -55,6 +59,34 @@ def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) 
     lowered = (tmp_path / "lowered").read_text().split()
     assert sorted(lowered) == ["1", "2", "2"]  # each process once for each number of processes, and never again
     assert re.search(r"jaxpp: 2 of 2 processes go on after step \d\n", found)
+
+
+DIES_AS_IT_BEGINS = """
+import os, signal, sys
+from unit.healing import job
+from jaxpp import _jobs, healing
+
+def hit(*_):
+    open(sys.argv[1], "x").close()
+    os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+
+if os.environ["JAXPP_RUN_SLOT"] == "1" and not os.path.exists(sys.argv[1]):
+    _jobs.connected_client = hit
+healing.train(*(job.EXAMPLE[name] for name in ("make_step", "first_state", "batch")), 2)
+"""
+
+
+@pytest.mark.parametrize("blow", ["SIGKILL", "SIGSTOP"])
+def test_a_process_is_hit_while_a_generation_begins(blow: str, tmp_path: Path) -> None:
+    """The others would wait for it in C++ for a minute, and be killed for that."""
+    script = tmp_path / "dies.py"
+    script.write_text(DIES_AS_IT_BEGINS)
+    options = ["--processes", "2", "--least", "1", str(script), str(tmp_path / "hit"), blow]
+    done = ran(options, {"JAXPP_WATCHDOG_SECONDS": "3"})
+    assert done.returncode == 0, done.stderr
+    assert "processes go on from the beginning\n" in done.stderr
+    assert "it is killed" not in done.stderr
+    assert "the process of slot 0" not in done.stderr
 
 
 def test_a_script_that_fails_before_it_trains_ends_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

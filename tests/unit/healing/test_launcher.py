@@ -125,3 +125,18 @@ def test_a_launcher_that_falls_silent_is_given_up(
     workers[1].send(ready="PeerError", lost=[0], unreachable=[])
     assert workers[1].receive()["stores"] == ["127.0.0.1:2"]
     assert come(own, agent="127.0.0.1:3", count=1).receive() == {"slots": [0]}
+
+
+def test_a_process_that_falls_silent_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started anew then: else its place would be lost for the job, and the job would wait for it in the end."""
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "1")
+    own = office(monkeypatch, processes=2)
+    agent = come(own, agent="127.0.0.1:1", count=2)
+    agent.beat()
+    assert agent.receive() == {"slots": [0, 1]}
+    workers = [come(own, worker=slot, pid=4000 + slot) for slot in range(2)]
+    workers[1].beat()
+    assert {agent.receive()["joined"] for _ in workers} == {0, 1}
+    assert agent.receive() == {"kill": 0, "pid": 4000}
+    assert workers[1].receive()["go"] == 1
+    assert workers[1].receive() == {"stop": "process 0 of 2 is frozen"}

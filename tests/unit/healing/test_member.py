@@ -66,6 +66,19 @@ def test_a_late_stop_is_not_for_the_next_generation(process: Process) -> None:
     assert process.membership._stop is None
 
 
+def test_a_generation_that_ends_while_it_begins(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX waits in C++ for the process that is gone."""
+    over = threading.Event()
+    monkeypatch.setattr("jaxpp._jobs.connected_client", lambda *_: over.wait(60))
+    process.head.send(**begin(1))
+    threading.Timer(0.3, lambda: process.head.send(stop="process 1 of 2 died")).start()
+    begun = time.monotonic()
+    with pytest.raises(BrokenError, match=r"^process 1 of 2 died$"):
+        process.membership.join()
+    assert time.monotonic() - begun < 20
+    over.set()
+
+
 def test_a_connection_to_a_launcher_that_is_cut_is_made_anew(
     process: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
