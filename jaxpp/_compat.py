@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 from jaxpp._versions import explained
-from jaxpp._xla import module_for_xla, with_defaults
+from jaxpp._xla import module_for_xla, with_defaults, xla_flags
 
 
 def make_context() -> ir.Context:
@@ -420,6 +420,33 @@ def as_passes_read() -> Generator[None]:
         config.embedded_constants_max_bytes(sys.maxsize),
     ):
         yield
+
+
+def numeric_settings() -> dict[str, str]:
+    """The settings of JAX and flags of XLA with which the same function may compute other numbers, by their names.
+
+    These are what traces and XLA's options depend on, but for what each process has for itself.
+    """
+    from jax._src import cache_key, config
+
+    traced: Any = config.trace_context_names  # jaxlibs before 0.10.2 have no such function
+    names = {*traced(), *_NUMERIC} - {
+        "jax_default_device",
+        "jax_debug_key_reuse",
+        "jax_hlo_source_file_canonicalization_regex",
+    }
+    states, values = config.config_states, config.config.values
+    found = {name: str(states[name].value if name in states else values[name]) for name in names & values.keys()}
+    own = cache_key.xla_flags_to_exclude_from_cache_key
+    return found | {flag: value for flag, value in xla_flags().items() if flag not in own and "xla_dump" not in flag}
+
+
+_NUMERIC = {
+    *("jax_compiler_enable_remat_pass", "jax_default_prng_impl", "jax_disable_most_optimizations"),
+    *("jax_enable_custom_prng", "jax_exec_time_optimization_effort", "jax_memory_fitting_effort"),
+    *("jax_memory_fitting_level", "jax_optimization_level"),
+}
+"""Settings of JAX that no trace depends on, but keys, or what XLA compiles."""
 
 
 def trace_context() -> Any:

@@ -1,5 +1,6 @@
 """How XLA is to compile stage programs: rewrites of correct modules that it gets wrong, and options for GPUs."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,18 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 _SEVERAL = ("stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", "stablehlo.while")
+
+
+def xla_flags() -> dict[str, str]:
+    """The flags of XLA that the environment sets, with their values."""
+    found: dict[str, str] = {}
+    for text in (os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")):
+        if text and not text.lstrip().startswith("-"):  # the name of a file
+            with contextlib.suppress(OSError), open(text, encoding="utf-8") as file:
+                text = file.read()
+        parts = [each.partition("=") for each in text.split()]
+        found |= {flag: value if is_given else "true" for flag, is_given, value in parts}
+    return found
 
 
 def module_for_xla(bytecode: bytes) -> ir.Module:
@@ -83,6 +96,6 @@ def with_defaults(devices: Sequence[Any], given: Mapping[str, Any]) -> dict[str,
     if devices[0].platform not in ("gpu", "cuda"):
         return dict(given)
     applies = {"devices": len(devices) > 1, "processes": len({device.process_index for device in devices}) > 1}
-    flags = {flag.lstrip("-").partition("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()}
+    flags = {flag.lstrip("-") for flag in xla_flags()}
     own = {option.name: option.value for option in GPU if applies[option.where] and option.name not in flags}
     return own | dict(given)

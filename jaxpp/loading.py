@@ -20,7 +20,7 @@ from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Program
 from jaxpp.runtime import load as read_program
-from jaxpp.runtime.execution.options import Options, from_json
+from jaxpp.runtime.execution.options import Options, from_json, named
 from jaxpp.runtime.processes import job
 from jaxpp.saved import SavedStep, SavedStepError, check_surroundings, refused, types
 from jaxpp.saved_check import check_saved
@@ -108,7 +108,9 @@ class ReadStep:
         Raises SavedStepError for code that XLA refuses, when the processes have agreed on the step; ProcessError as
         `load`.
         """
-        backend = LocalBackend(self.lowered.mpmd_mesh.platform)
+        mesh = self.lowered.mpmd_mesh
+        job.agree_on(mesh.jax_mesh, named(self.options), self.lowered.described)
+        backend = LocalBackend(mesh.platform)
         try:
             executable = backend.restore(self.lowered, self.module, self.program, self.options, self.code)
         except jax.errors.JaxRuntimeError as error:

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp._compat import make_context, own_copy
+from jaxpp._compat import make_context, numeric_settings, own_copy
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
@@ -25,7 +25,7 @@ from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, ScheduleLike, rewrite, text_of
 from jaxpp.runtime import Event, load, measured_costs, mesh_speeds
-from jaxpp.runtime.execution.options import Options
+from jaxpp.runtime.execution.options import Options, named
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
 from jaxpp.runtime.processes import job
@@ -127,7 +127,7 @@ class LoweredStep:
         Raises:
             PassError: as `program`.
             LimitError: a mesh needs more than its memory limit.
-            ProcessError: processes of a job were given different limits.
+            ProcessError: processes of a job were given different options, or have other settings of JAX and XLA.
         """
         if made := self.made(None):
             self._program = made.program()
@@ -159,12 +159,12 @@ class LoweredStep:
         return made
 
     def _agree(self) -> None:
-        """Refuse limits that differ between the processes of the mesh: they would choose other programs, or wait."""
+        """Refuse settings that differ between the processes of the mesh."""
         mesh = self._lowered.mpmd_mesh
         if mesh.is_present and mesh.backend is None:
-            given = {name: self._passes.get(name) or "none" for name in _LIMITS}
-            text = ", ".join(f"{name}={value}" for name, value in given.items())
-            job.agree_on(mesh.jax_mesh, "other limits", text, self._lowered.described)
+            passes = {name: str(value) for name, value in self._passes.items() if value and name != "schedule"}
+            settings = numeric_settings() | passes | named(self._compiler_options or {})
+            job.agree_on(mesh.jax_mesh, settings, self._lowered.described)
 
 
 class CompiledStep:

@@ -32,6 +32,17 @@ def options_of(options: Options, mesh: int) -> dict[str, Any]:
     return common | dict(options.get(mesh, {}))
 
 
+def named(options: Options) -> dict[str, str]:
+    """The options by what errors call them, with their values as text."""
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        own = {f"compiler_options[{name}]": value} if isinstance(name, str) else {}
+        if isinstance(name, int):
+            own = {f"compiler_options[{name}][{each}]": of_mesh for each, of_mesh in value.items()}
+        found |= {each: str(given).lower() if isinstance(given, bool) else str(given) for each, given in own.items()}
+    return found
+
+
 def variants(function: str, meshes: Sequence[int], options: Options) -> dict[str, list[int]]:
     """The meshes that call a function, by what is compiled for them: the function once for each set of options.
 

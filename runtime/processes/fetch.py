@@ -1,9 +1,10 @@
 """`fetch`: the numbers of arrays, in every process."""
 
+import dataclasses
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -78,18 +79,28 @@ def fetch(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     keys = {number: leaf.dtype for number, leaf in enumerate(leaves) if _is_key(leaf)}
     leaves = [jax.random.key_data(leaf) if number in keys else leaf for number, leaf in enumerate(leaves)]
-    call = next(_calls)
-    arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if _is_global(leaf)}
+    arrays = {number: _Fetched(leaf, number) for number, leaf in enumerate(leaves) if _is_global(leaf)}
     if arrays:
-        types = ((number, jax.typeof(leaf.array), leaf.array.sharding) for number, leaf in arrays.items())
-        job.begin(_meeting(structure, tuple(types)))
-    for array in arrays.values():
-        array.send()
+        _exchange(structure, arrays)
     with _compat.OwnTransfers():
         leaves = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(leaves)]
     for number, dtype in keys.items():
         leaves[number] = jax.random.wrap_key_data(jnp.asarray(leaves[number]), impl=_compat.key_implementation(dtype))
     return jax.tree.unflatten(structure, leaves)
+
+
+def _exchange(structure: Any, arrays: Mapping[int, "_Fetched"]) -> None:
+    """Begin to send what others lack of these arrays, and to receive what this process lacks."""
+    types = ((number, jax.typeof(leaf.array), leaf.array.sharding) for number, leaf in arrays.items())
+    call = next(_calls)
+    job.begin(dataclasses.replace(_meeting(structure, tuple(types)), count=call))
+    for array in arrays.values():
+        array.send(call)
+    # Each process counts its calls: where one has failed, the others may have made more.
+    senders = sorted({sender for array in arrays.values() for *_, sender in array.lacks()})
+    calls = {sender: endpoint().meetings.check(sender) for sender in senders}
+    for array in arrays.values():
+        array.ask(calls)
 
 
 @functools.lru_cache(maxsize=64)
@@ -125,34 +136,45 @@ def _is_global(leaf: Any) -> bool:
 class _Fetched:
     """One array while it goes from the processes that hold a part of it to all others.
 
-    name: the same in all of them, and of no other array.
+    number: that of the array among those of a call, the same in all of them.
     """
 
-    def __init__(self, array: jax.Array, name: str) -> None:
-        self.array, self.name = in_default_layout(array), name
+    def __init__(self, array: jax.Array, number: int) -> None:
+        self.array, self.number = in_default_layout(array), number
         self.transport = endpoint()
         self.here = {shard.device: shard.data for shard in self.array.addressable_shards}
         self.coming: list[tuple[tuple[slice, ...], int, Any]] = []
         """(where, the process that sends it, the part)"""
 
-    def send(self) -> None:
-        """Offer the parts that others lack, and ask for those that this process lacks."""
+    def send(self, call: int) -> None:
+        """Offer the parts that others lack, in this process's call of this number."""
         me = self.transport.me
-        shape = self.array.sharding.shard_shape(self.array.shape)
-        here = SingleDeviceSharding(self.transport.device)
-        types = [jax.ShapeDtypeStruct(shape, self.array.dtype, sharding=here)]
-        for number, (index, device, holders) in enumerate(self.parts()):
+        for part, (_, device, holders) in enumerate(self.parts()):
             if device in self.here:
                 # A copy: the array may be donated to the next step while it is still on offer.
                 copied = batch_copy([SingleDeviceSharding(device)], always=True)([self.here[device]])
                 for peer in set(range(jax.process_count())) - holders:
-                    self.transport.offer(
-                        ProcessTransfer(key("fetch", self.name, number, peer), me, peer, types, ()), 0, copied
-                    )
-            elif me not in holders:
-                sender = device.process_index
-                asked = ProcessTransfer(key("fetch", self.name, number, me), sender, me, (), types)
-                self.coming.append((index, sender, self.transport.pull(asked, 0)[0]))
+                    self.transport.offer(self._transfer(call, part, me, peer), 0, copied)
+
+    def ask(self, calls: Mapping[int, int]) -> None:
+        """Ask for the parts that this process lacks, in the calls of those that send them."""
+        for part, index, sender in self.lacks():
+            asked = self._transfer(calls[sender], part, sender, self.transport.me)
+            self.coming.append((index, sender, self.transport.pull(asked, 0)[0]))
+
+    def lacks(self) -> Iterator[tuple[int, tuple[slice, ...], int]]:
+        """(number, where, the process that sends it) of each part that this process lacks."""
+        for part, (index, device, holders) in enumerate(self.parts()):
+            if self.transport.me not in holders:
+                yield part, index, device.process_index
+
+    def _transfer(self, call: int, part: int, sender: int, receiver: int) -> ProcessTransfer:
+        """A part on its way; `call` is the number of the sender's call."""
+        shape, here = self.array.sharding.shard_shape(self.array.shape), SingleDeviceSharding(self.transport.device)
+        types = [jax.ShapeDtypeStruct(shape, self.array.dtype, sharding=here)]
+        number = key("fetch", sender, call, self.number, part, receiver)
+        sources, targets = (types, ()) if sender == self.transport.me else ((), types)
+        return ProcessTransfer(number, sender, receiver, sources, targets)
 
     def read(self) -> np.ndarray[Any, Any]:
         """The whole array, when all parts have arrived."""
@@ -160,7 +182,6 @@ class _Fetched:
         for shard in self.array.addressable_shards:
             found[shard.index] = shard.data
         for index, sender, part in self.coming:
-            self.transport.meetings.check(sender)
             found[index] = self.transport.wait(part, Waiting(sender))
         return found
 

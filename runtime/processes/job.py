@@ -1,10 +1,12 @@
 """The calls that processes of a `jax.distributed` job make together: they agree on a program, meet, gather texts."""
 
 import collections
+import dataclasses
 import hashlib
 import itertools
+import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -26,6 +28,7 @@ from jaxpp.runtime.processes.membership import (
     published,
     watch,
     watch_all,
+    withdraw,
 )
 from jaxpp.runtime.processes.transfer import Peers
 from jaxpp.runtime.processes.waiting import Waiting, aside
@@ -67,11 +70,10 @@ def peers(
         )
     watch(others)
     title = _title(described(), together)
-    _meet_to_compile(others, together, title)
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
     lines += [choice.described()]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
-    program = agree("\n".join([*lines, text()]), together)
+    program = agree("\n".join([*lines, text()]), together, title)
     publish_text(program[:16], title)
     exchange = partial(_exchange, Meeting(MeetingKind.LIMIT, program[:16], text=f"the memory of {title}"), together)
     found = Peers(endpoint(), choice.transport(), owners, program, gather, exchange, title)
@@ -80,28 +82,21 @@ def peers(
     return found
 
 
-def agree_on(mesh: Mesh, what: str, text: str, described: Callable[[], Sequence[str]]) -> None:
-    """Compare what a step was given before it becomes a program: it may be another one then, or none at all.
+def agree_on(mesh: Mesh, settings: Mapping[str, str], described: Callable[[], Sequence[str]]) -> None:
+    """Compare the settings of a step: with others it may become another program, wait, or round otherwise.
 
-    Every process that holds a device of the mesh calls this, and then compiles the step.
+    Every process that holds a device of the mesh calls this, and then compiles or loads the step.
 
-    what, text: what differs where the texts do, such as "other limits", and the text of this process.
+    settings: by their names; one that is not there is none.
     described: as for `peers`.
-    Raises ProcessError, with the same message everywhere, when a process has another text; TransferError when one does
-    not compile a step for this mesh now.
+    Raises ProcessError, with the same message everywhere, when a process has other settings; TransferError when one
+    does not compile or load a step for this mesh now.
     """
     together = sorted({device.process_index for device in mesh.devices.flat})
     if len(together) == 1 or jax.process_index() not in together:
         return
-    others = [peer for peer in together if peer != jax.process_index()]
-    watch(others)
-    _meet_to_compile(others, together, _title(described(), together))
-    agree(text, together, what)
-
-
-def _meet_to_compile(others: Sequence[int], together: Sequence[int], title: str) -> None:
-    identity = identity_of(together, _agreements[tuple(together)])
-    meet(others, Meeting(MeetingKind.COMPILE, identity, text=title))
+    watch([peer for peer in together if peer != jax.process_index()])
+    agree(json.dumps(settings, sort_keys=True), together, _title(described(), together), _other_settings)
 
 
 def _title(described: Sequence[str], together: Sequence[int]) -> str:
@@ -110,15 +105,15 @@ def _title(described: Sequence[str], together: Sequence[int]) -> str:
     return "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
 
 
-def meet(others: Sequence[int], meeting: Meeting) -> None:
-    """Begin a call with these processes, and wait until they begin it too.
+def meet(others: Sequence[int], meeting: Meeting) -> dict[int, int]:
+    """Begin a call with these processes, and wait until they begin it too. Returns the count that each tells.
 
     Raises TransferError when one of them makes another call, or none within PATIENCE.
     """
     publish_text(meeting.identity, meeting.text)
-    endpoint().meetings.begin(others, meeting)
-    for peer in others:
-        endpoint().meetings.check(peer, patience=PATIENCE)
+    meetings = endpoint().meetings
+    meetings.begin(others, meeting)
+    return {peer: meetings.check(peer, patience=PATIENCE) for peer in others}
 
 
 def meet_all(meeting: Meeting) -> None:
@@ -163,45 +158,53 @@ def _others() -> list[int]:
 
 _told: set[bytes] = set()
 
-_agreements: collections.Counter[tuple[int, ...]] = collections.Counter()
+Difference = Callable[[Sequence[int], Sequence[int], Sequence[str]], str]
+"""Called as (processes, others, a text of each): the error for texts that differ."""
 
 
-def agree(text: str, together: Sequence[int], what: str = "") -> bytes:
+def agree(text: str, together: Sequence[int], title: str, difference: "Difference | None" = None) -> bytes:
     """Compare `text` with those that the processes `together`, this one among them, give in their calls.
 
-    what: what differs where the texts do, such as "other limits"; by default the program.
-    Returns a digest of it and of how often they have compared texts: no two calls return the same. Raises ProcessError,
-    on each of them with the same message, when the texts differ: which processes have another one, and the first line
-    that does.
+    title: what errors say of a step, as `_title`.
+    difference: makes the error; by default it tells of another program.
+    Returns a digest of it and of this exchange: no two calls return the same. Raises
+    ProcessError, on each of them with the same message, when the texts differ; TransferError as `_exchange`.
     """
-    me = jax.process_index()
     group = tuple(together)
-    _agreements[group] += 1
-    place = f"jaxpp/program/{'-'.join(map(str, group))}/{_agreements[group]}"
+    meeting = Meeting(MeetingKind.COMPILE, identity_of("compile", *group), text=title)
     digest = hashlib.sha256(text.encode())
-    publish(f"{place}/digest/{me}", digest.digest())
-    found = {process: published(f"{place}/digest/{process}", process) for process in group}
+    keys = _begin_exchange(meeting, group, digest.hexdigest())
+    found = {process: _text(process, key) for process, key in zip(group, keys, strict=True)}
     if len(set(found.values())) == 1:
-        digest.update(place.encode())
+        digest.update("\n".join(keys).encode())
         return digest.digest()
-    publish(f"{place}/text/{me}", zlib.compress(text.encode()))
     most = collections.Counter(found.values()).most_common(1)[0][0]
     usual = [process for process in group if found[process] == most]
     other = [process for process in group if found[process] != most]
-    texts = [zlib.decompress(published(f"{place}/text/{each[0]}", each[0])).decode() for each in (usual, other)]
-    one, several = ("has", "have") if what else ("runs", "run")
-    verb, differs = one if len(other) == 1 else several, what or "another program"
-    raise ProcessError(f"{named(other)} {verb} {differs} than {named(usual)}{_difference(usual, other, texts)}")
+    places = dict(zip(group, _begin_exchange(meeting, group, text), strict=True))
+    texts = [_text(each[0], places[each[0]]) for each in (usual, other)]
+    raise ProcessError((difference or _other_program)(usual, other, texts))
 
 
-def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
-    """Say where two texts start to differ, with this line of both."""
+def _other_program(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
+    """Say where two programs start to differ, with this line of both."""
     lines = itertools.zip_longest(*(text.splitlines() for text in texts), fillvalue="(nothing)")
     number, pair = next((number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1])
     column = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
     start = max(0, column - WIDTH // 2)
     shown = [f"{'...' if start else ''}{line[start : start + WIDTH].strip()}" for line in pair]
-    where = f", from line {number} on" if any("\n" in text for text in texts) else ""
+    runs = "runs" if len(other) == 1 else "run"
+    where = f"{named(other)} {runs} another program than {named(usual)}, from line {number} on"
+    return f"{where}:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
+
+
+def _other_settings(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
+    """Name the settings that differ, with the values of both."""
+    both: list[dict[str, str]] = [json.loads(text) for text in texts]
+    names = [name for name in sorted(both[0] | both[1]) if both[0].get(name) != both[1].get(name)]
+    shown = [", ".join(f"{name}={each.get(name, 'none')}" for name in names) for each in both]
+    has = "has" if len(other) == 1 else "have"
+    where = f"{named(other)} {has} other settings than {named(usual)}"
     return f"{where}:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
 
 
@@ -227,24 +230,52 @@ def gather(text: str) -> list[str]:
     return _exchange(_GATHER, range(jax.process_count()), text)
 
 
-_exchanged: collections.Counter[bytes] = collections.Counter()
+_numbers = itertools.count()
+"""The numbers of this process's texts, other ones than those of other processes: who failed in between is behind."""
+
+_offered: dict[tuple[int, ...], list[str]] = {}
+"""By the processes that may still read them, the keys of this process's texts."""
 
 
 def _exchange(meeting: Meeting, together: Sequence[int], text: str) -> list[str]:
     """The texts of these processes, this one among them, in their order; all of them make this call.
 
-    Raises ProcessError when one of them doesn't come, and TransferError when it makes another call.
+    Raises TransferError when one of them makes another call, or none.
     """
-    _exchanged[meeting.identity] += 1
-    place = f"jaxpp/exchange/{meeting.identity.hex()}/{_exchanged[meeting.identity]}"
-    publish(f"{place}/{jax.process_index()}", zlib.compress(text.encode()))
-    meet([process for process in together if process != jax.process_index()], meeting)
-    return [zlib.decompress(published(f"{place}/{process}", process)).decode() for process in together]
+    keys = _begin_exchange(meeting, tuple(together), text)
+    return [_text(process, key) for process, key in zip(together, keys, strict=True)]
+
+
+def _begin_exchange(meeting: Meeting, group: tuple[int, ...], text: str) -> list[str]:
+    """Wait until all have begun an exchange, and return where the text of each is. Raises as `_exchange`.
+
+    A text is there before a message tells its number. Whoever sends that has read what the exchange before had, which
+    is then deleted: the coordinator holds one text of a process, however many there were.
+    """
+    me, number = jax.process_index(), next(_numbers)
+    publish(_key(me, number), zlib.compress(text.encode()))
+    before = _offered.get(group, [])
+    _offered[group] = [*before, _key(me, number)]
+    numbers = meet([process for process in group if process != me], dataclasses.replace(meeting, count=number))
+    for key in before:
+        withdraw(key)
+        _offered[group].remove(key)
+    return [_key(process, {**numbers, me: number}[process]) for process in group]
+
+
+def _key(process: int, number: int) -> str:
+    return f"jaxpp/exchange/{process}/{number}"
+
+
+def _text(process: int, key: str) -> str:
+    return zlib.decompress(published(key, process)).decode()
 
 
 def _forget() -> None:
-    for each in (_told, _agreements, _exchanged):
-        each.clear()
+    global _numbers
+    _numbers = itertools.count()
+    _told.clear()
+    _offered.clear()
 
 
 forgotten(_forget)

@@ -180,6 +180,11 @@ def publish(key: str, value: bytes, allow_overwrite: bool = False) -> None:
     _jobs.key_value_store().key_value_set_bytes(key, value, allow_overwrite)
 
 
+def withdraw(key: str) -> None:
+    """Take away what this process let the others find."""
+    _jobs.key_value_store().key_value_delete(key)
+
+
 def published(key: str, process: int, patience: float = PATIENCE, look: Callable[[], None] = lambda: None) -> bytes:
     """What `process` put under `key`, waiting for it. Raises ProcessError after so long.
 

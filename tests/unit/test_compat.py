@@ -6,6 +6,7 @@ import inspect
 import operator
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -42,6 +43,24 @@ def test_every_function_is_tested() -> None:
     ]
     tests = inspect.getsource(sys.modules[__name__]) + inspect.getsource(compat_jobs)
     assert [name for name in functions if f"_compat.{name}(" not in tests] == []
+
+
+def test_settings_that_numbers_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also those that are set for this thread only; flags may stand in a file."""
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_dump_to=/here --xla_cpu_enable_fast_math --xla_force_host_platform_device_count=3"
+    )
+    before = _compat.numeric_settings()
+    assert before["--xla_cpu_enable_fast_math"] == "true"
+    assert not [name for name in before if "dump" in name or "count" in name]
+    (tmp_path / "flags").write_text("--xla_allow_excess_precision=false\n")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    with jax.default_matmul_precision("highest"), jax.debug_key_reuse(True):
+        after = _compat.numeric_settings()
+    assert after.items() - before.items() == {
+        ("--xla_allow_excess_precision", "false"),
+        ("jax_default_matmul_precision", "highest"),
+    }
 
 
 def test_contexts_and_copies_of_modules() -> None:

@@ -25,9 +25,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from unit.end_to_end import decoder, test_vocabulary, transformer, tuning
 
 import jaxpp.api as jaxpp
-from jaxpp import _jobs, load, partition, schedules
+from jaxpp import _jobs, load, loading, partition, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
+from jaxpp.runtime.processes.arrays import put
 from jaxpp.runtime.processes.transfer import PullTransport, key
 from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting
@@ -619,6 +620,58 @@ def another_program() -> tuple[str, str, float]:
     return raised(lambda: compiled(2, function=other_step).compile(*arguments(2)))
 
 
+def other_settings() -> list[str]:
+    """Process 1 has other options, settings of JAX, flags, and another saved step: what both are told."""
+    me = jax.process_index()
+    mesh = jaxpp.MpmdMesh(jax.make_mesh((2, 2), ("mpmd", "data"), devices=jax.devices()), "mpmd")
+    fast = {"xla_cpu_enable_fast_math": True}
+    given: list[dict[str, Any]] = [
+        {"compiler_options": fast},
+        {"compiler_options": {1: fast}},
+        {"share_tasks": "never"},
+    ]
+
+    def refused(**options: Any) -> str:
+        step = jaxpp.mpmd_jit_with_loop(train_step, mesh, **(options if me else {}))
+        kind, message, _ = raised(lambda: step(*arguments(2)))
+        return f"{kind}: {message}"
+
+    found = [refused(**each) for each in given]
+    for name, value in (("enable_x64", True), ("default_matmul_precision", "highest"), ("default_prng_impl", "rbg")):
+        before = getattr(jax.config, f"jax_{name}")
+        if me:
+            jax.config.update(f"jax_{name}", value)
+        found.append(refused())
+        jax.config.update(f"jax_{name}", before)
+    with mock.patch.dict(os.environ):
+        if me:
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
+            os.environ["XLA_FLAGS"] += " --xla_dump_to=/tmp/of-this-process"
+        found.append(refused())
+    folder = job.gather(tempfile.mkdtemp())[0]
+    compiled(2).compile(*arguments(2)).save(folder)
+    with mock.patch.object(loading, "from_json", return_value=fast if me else {}):
+        kind, message, _ = raised(lambda: load(folder))
+    return [*found, f"{kind}: {message}"]
+
+
+def calls_left_out() -> list[Any]:
+    """Process 1 fails before calls that process 0 makes. Once both are told, the next exchange of texts is right.
+
+    Also how many texts of this process the coordinator holds in the end.
+    """
+    me, sharding = jax.process_index(), NamedSharding(jax.make_mesh((4,), ("x",)), PartitionSpec("x"))
+    array = put(np.arange(4, dtype="i4"), sharding)
+    found: list[Any] = []
+    for call in (lambda: job.gather(""), lambda: compiled(2).compile(*arguments(2))):
+        found.append(raised(call if me == 0 else lambda: jaxpp.fetch(array))[1])
+        found.append([job.gather(f"{number} of {me}") for number in range(3)])
+        assert jaxpp.fetch(array).tolist() == [0, 1, 2, 3]
+        compiled(2).compile(*arguments(2))
+    held = _jobs.key_value_store().key_value_dir_get_bytes(f"jaxpp/exchange/{me}/")
+    return [*found, len(held)]
+
+
 def another_schedule() -> tuple[str, str, float]:
     """Process 1 has another schedule."""
     schedule = jaxpp.GPipe(2) if jax.process_index() else jaxpp.Std1F1B(2)
@@ -762,7 +815,7 @@ def transfers_that_differ() -> list[tuple[str, str, float]]:
         waited(asked(key("another test", 7), np.float32, 4), patience),
         waited(asked(key("test", 10), np.float32, 8), interrupt),
     ]
-    job.agree("", (0, 1))  # the next call of the other process would end the waits
+    job.gather("")  # the next call of the other process would end the waits
     return found
 
 

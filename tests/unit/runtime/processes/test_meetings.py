@@ -100,3 +100,24 @@ def test_steps_that_leave_out_other_tasks() -> None:
         "give `jaxpp.frozen` the same stages in every process"
         for me in (0, 1)
     ]
+
+
+def test_an_exchange_tells_the_number_of_the_other_process() -> None:
+    """Each process numbers its texts by itself: one that has failed in between is behind."""
+    first, second = pair()
+    for meetings, number in ((first, 3), (second, 7)):
+        meetings.begin([1 - meetings.me], dataclasses.replace(OTHER_SHAPE, count=number))
+    assert [first.check(1), second.check(0)] == [7, 3]
+
+
+def test_a_call_that_fails_with_several_processes_is_told_once() -> None:
+    sent = {
+        peer: collections.deque([np.array(each.message(), np.uint32) for each in (OTHER_SHAPE, STEP)])
+        for peer in (1, 2)
+    }
+    meetings = Meetings(0, lambda peers, message: None, sent.__getitem__, lambda queue, waiting: queue.popleft())
+    meetings.begin([1, 2], STEP)
+    with pytest.raises(TransferError, match="process 1 compiles something else, process 0 calls the step"):
+        meetings.check(1)
+    meetings.begin([1, 2], dataclasses.replace(STEP))
+    assert [meetings.check(peer) for peer in (1, 2)] == [1, 1]

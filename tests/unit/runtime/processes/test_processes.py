@@ -34,6 +34,8 @@ JOBS = [
     jobs.deleted_at_once,
     jobs.one_step_ahead,
     jobs.memory_limits,
+    jobs.other_settings,
+    jobs.calls_left_out,
     jobs.another_program,
     jobs.another_schedule,
     jobs.another_program_later,
@@ -50,6 +52,8 @@ ONCE = [
     jobs.state_on_the_host,
     jobs.saved_and_loaded,
     jobs.a_saved_step_that_one_cannot_load,
+    jobs.other_settings,
+    jobs.calls_left_out,
     jobs.another_schedule,
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
@@ -184,8 +188,38 @@ def test_memory_limits(results: dict[str, list[Any]]) -> None:
         refusal,
     )
     for found, limits in ((one_alone, ("1000000000", "none")), (one_too_small, ("1000", "1000000000"))):
-        lines = [f"  process {me}: memory_limit={limit}, host_memory_limit=none" for me, limit in enumerate(limits)]
-        assert found.splitlines() == ["process 1 has other limits than process 0:", *lines]
+        lines = [f"  process {me}: memory_limit={limit}" for me, limit in enumerate(limits)]
+        assert found.splitlines() == ["process 1 has other settings than process 0:", *lines]
+
+
+@once
+def test_other_settings(results: dict[str, list[Any]]) -> None:
+    """With another option in one process, replicas of weights would differ in silence."""
+    first, second = results["other_settings"]
+    assert first == second
+    assert [re.sub(r"^.*\n  process \d: |\n  process \d:", "", each) for each in first] == [
+        "compiler_options[xla_cpu_enable_fast_math]=none compiler_options[xla_cpu_enable_fast_math]=true",
+        "compiler_options[1][xla_cpu_enable_fast_math]=none compiler_options[1][xla_cpu_enable_fast_math]=true",
+        "share_tasks=auto share_tasks=never",
+        "jax_enable_x64=False jax_enable_x64=True",
+        "jax_default_matmul_precision=None jax_default_matmul_precision=highest",
+        "jax_default_prng_impl=threefry2x32 jax_default_prng_impl=rbg",
+        "--xla_allow_excess_precision=none --xla_allow_excess_precision=false",
+        "compiler_options[xla_cpu_enable_fast_math]=none compiler_options[xla_cpu_enable_fast_math]=true",
+    ]
+    assert {each.partition("\n")[0] for each in first} == {"ProcessError: process 1 has other settings than process 0:"}
+
+
+@once
+def test_calls_that_one_process_leaves_out(results: dict[str, list[Any]]) -> None:
+    texts = [[f"{number} of {me}" for me in range(2)] for number in range(3)]
+    fetches = "fetches 1 array"
+    for me, (gathers, before, compiles, after, held) in enumerate(results["calls_left_out"]):
+        told = [f"process 1 {fetches}, process 0 {{}}", f"process 0 {{}}, process 1 {fetches}"][me]
+        assert gathers == told.format("traces a step")
+        assert compiles == told.format("compiles the step `train_step`")
+        assert before == after == texts
+        assert held == 1
 
 
 def test_traces_of_processes(results: dict[str, list[Any]]) -> None:
