@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import platform
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.ir.errors import PassError
+from jaxpp.validation.cpu import NO_FMA
 from jaxpp.validation.validator import Findings, ValidationError, Validator
 
 _CHILD = "from jaxpp.validation import apart; apart.serve()"
@@ -27,7 +29,11 @@ class Apart:
         self._errors = tempfile.TemporaryFile()  # the child may write more than a pipe holds
         # -P: a folder named jaxpp in the current one is not the package.
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+            [sys.executable, "-P", "-c", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "XLA_FLAGS": _flags()},
         )
         weakref.finalize(self, _end, self._child, self._errors)
         self._send(arguments)
@@ -74,6 +80,12 @@ class Apart:
         check = next((line.partition("] ")[2] for line in lines if "Check failed" in line or "] Fatal" in line), "")
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"{how}, {check[:300]}" if check else how
+
+
+def _flags() -> str:
+    """XLA's flags for the child."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return flags if "xla_cpu_max_isa" in flags or platform.machine() != "x86_64" else f"{flags} {NO_FMA}"
 
 
 def _end(child: "subprocess.Popen[bytes]", errors: BinaryIO) -> None:

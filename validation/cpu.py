@@ -1,5 +1,6 @@
 """Runs one function of a module by XLA on the CPU, for numeric validation."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from math import prod
@@ -22,9 +23,11 @@ Array = Any  # a jax.Array that is replicated over the runner's devices
 _EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 _PREFIX = re.compile(r"bf|f8|f|ui|i")
 _LONG = {"bf": "bfloat", "f8": "float8_", "f": "float", "ui": "uint", "i": "int"}
-# Without the first XLA keeps more bits of a bfloat16 where it fuses; the second saves time, for code that runs once. At
-# level 0 a product and a sum round once in one loop and twice in another: then a maximum is none of its operands.
-_OPTIONS = {"xla_allow_excess_precision": False, "xla_backend_optimization_level": 1}
+NO_FMA = "--xla_cpu_max_isa=AVX"
+"""A flag for XLA: without it XLA's level 0 rounds a sum of products once in one loop and twice in another.
+
+Then a maximum is equal to none of the values that it is of.
+"""
 
 
 class Runner:
@@ -68,7 +71,7 @@ class Runner:
         handlers = [self._handler(type_) for type_ in results]
         text = str(alone)
         if text not in self._compiled:
-            self._compiled[text] = _by_xla(lambda: _compat.compile_program(text.encode(), self._devices, _OPTIONS))
+            self._compiled[text] = _by_xla(lambda: _compat.compile_program(text.encode(), self._devices, _options()))
         executable = self._compiled[text]
 
         def run(arguments: Sequence[Array]) -> list[Array]:
@@ -86,6 +89,12 @@ class Runner:
     def _handler(self, type_: ir.Type) -> Any:
         shape, dtype = shape_and_dtype(type_)
         return _compat.result_handler(_compat.abstract_value(shape, dtype, self._sharding), self._sharding)
+
+
+def _options() -> dict[str, bool | int]:
+    """XLA's: without the first it keeps more bits of a bfloat16 where it fuses; level 0 compiles twice as fast."""
+    level = int(NO_FMA not in os.environ.get("XLA_FLAGS", "").split())
+    return {"xla_allow_excess_precision": False, "xla_backend_optimization_level": level}
 
 
 def _by_xla(run: Callable[[], Any]) -> Any:
