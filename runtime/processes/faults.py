@@ -5,14 +5,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from jaxpp import _jobs
 from jaxpp._system import tell
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line, place
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
+from jaxpp.runtime.processes.wire import TICK
 
 SETTLE = 0.5
 """Seconds that a failed transfer waits for the news that its peer is dead."""
@@ -54,22 +56,25 @@ class Guard:
     Like the transport and the watchdog, it knows nothing of `jax.distributed`.
 
     me: the number of this process; host: the address to listen at.
-    secret, seconds: as for Watchdog.
+    secret, seconds: as for Watchdog; progress: seconds that it waits for a process that lives.
     """
 
-    def __init__(self, me: int, host: str, secret: bytes, seconds: float) -> None:
-        self.me, self.host, self._pid = me, host, os.getpid()
+    def __init__(self, me: int, host: str, secret: bytes, seconds: float, progress: float = 1800.0) -> None:
+        self.me, self.host, self._pid, self.progress = me, host, os.getpid(), progress
         self.patience = min(seconds, 30.0)
         """Seconds that a step may go on after a loss, if it waits in a program of XLA, where nothing can end a wait."""
         self._transport: PullTransport | None = None
         self._leaving = False
         self._wired: set[int] = set()
-        self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss)
+        self._awaited: tuple[float, Sequence[int]] = 0.0, ()
+        """The processes that this one waits for, and when it last looked for them."""
+        pause = min(progress / 4, 5.0)
+        self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss, self._state, pause)
 
     def attach(self, transport: PullTransport) -> None:
         """End the waits of this transport from now on, and send its small values over wires."""
         self._transport = transport
-        transport.watch, transport.failed = self.look, self.settle
+        transport.watch, transport.failed = self.watch, self.settle
         transport.on_break = partial(self.watchdog.goodbye, is_stuck=True)
         self._wire()
 
@@ -98,6 +103,43 @@ class Guard:
             is_needed = loss.is_stuck and any({self.me, loss.peer} <= {*owners} for owners in waiting.owners)
             if not loss.ended or is_needed or (loss.peer == waiting.peer and seconds > ended):
                 raise PeerError(loss, waiting)
+
+    def watch(self, waiting: Waiting, seconds: float) -> None:
+        """As `look`; also raises TransferError when a process lives, but has not come for too long."""
+        self.look(waiting, seconds)
+        self._awaited = time.monotonic(), self._needed_for(waiting)
+        if seconds > self.progress:
+            late = [f"process {peer} {self._last_seen(peer)}" for peer in self._late()]
+            where = "this process" if waiting.mesh is None else f"mesh {waiting.mesh}"
+            raise TransferError(
+                f"{where} waited {self.progress:g} s (JAXPP_PROGRESS_SECONDS) for {waiting.what}: {', '.join(late)}"
+            )
+
+    def _needed_for(self, waiting: Waiting) -> Sequence[int]:
+        """The processes that a wait is for: in a collective all that share the mesh."""
+        owners = waiting.owners[waiting.mesh] if waiting.mesh is not None and waiting.owners else ()
+        return sorted({*owners} - {self.me}) if {waiting.peer, self.me} <= {*owners} else [waiting.peer]
+
+    def _late(self) -> Sequence[int]:
+        """The processes that others wait for, and that wait for nobody; where all wait, those that this one needs."""
+        needed = list(self._awaited[1])
+        found = [*needed]
+        for peer in found:  # grows
+            found += [each for each in self.watchdog.heard.get(peer, {}).get("awaits", ()) if each not in found]
+        return [peer for peer in found if peer != self.me and not self._awaits(peer)] or needed
+
+    def _awaits(self, peer: int) -> bool:
+        return bool(self.watchdog.heard.get(peer, {}).get("awaits"))
+
+    def _last_seen(self, peer: int) -> str:
+        at = self.watchdog.heard.get(peer, {}).get("at")
+        return f"lives, and was last seen at {at}" if at else "lives, and has not come"
+
+    def _state(self) -> Mapping[str, Any]:
+        """What this process does, for others that wait for it."""
+        when, awaited = self._awaited
+        awaits = list(awaited[:64]) if time.monotonic() - when < 10 * TICK else []
+        return {"at": place(threading.main_thread().ident or 0)[-500:], "awaits": awaits}
 
     def first_loss(self) -> Loss | None:
         """The peer that is gone: one that died or froze before one that has ended."""
@@ -131,7 +173,7 @@ class Guard:
         skips = is_stuck or (bool(error) and self._transport is None)
         self.watchdog.goodbye(error, skips)
         try:
-            together = self.watchdog.wait_for_goodbyes(FAREWELL)
+            together = self.watchdog.wait_for_goodbyes(min(FAREWELL, self.progress))
             if skips or any(loss.is_stuck for loss in self.watchdog.lost):
                 together = False
             if not together and self.me == 0:

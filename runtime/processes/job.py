@@ -17,12 +17,12 @@ from jaxpp.runtime.processes import choice
 from jaxpp.runtime.processes.faults import ENDED_MESSAGE, PeerError
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.processes.membership import (
-    PATIENCE,
     ProcessError,
     endpoint,
     forgotten,
     guard,
     named,
+    progress_seconds,
     publish,
     publish_text,
     published,
@@ -108,17 +108,17 @@ def _title(described: Sequence[str], together: Sequence[int]) -> str:
 def meet(others: Sequence[int], meeting: Meeting) -> dict[int, int]:
     """Begin a call with these processes, and wait until they begin it too. Returns the count that each tells.
 
-    Raises TransferError when one of them makes another call, or none within PATIENCE.
+    Raises TransferError when one of them makes another call, or none.
     """
     publish_text(meeting.identity, meeting.text)
     meetings = endpoint().meetings
     meetings.begin(others, meeting)
-    return {peer: meetings.check(peer, patience=PATIENCE) for peer in others}
+    return {peer: meetings.check(peer) for peer in others}
 
 
 def meet_all(meeting: Meeting) -> None:
     """`meet` with all other processes of the job, which are watched from then on."""
-    watch_all(PATIENCE)
+    watch_all(progress_seconds())
     meet(_others(), meeting)
 
 

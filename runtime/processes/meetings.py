@@ -119,11 +119,11 @@ class Meetings:
             while len(self.unread[peer]) > 1:
                 self._read(Waiting(peer, owners=owners, is_message=True))
 
-    def check(self, peer: int, owners: Sequence[Sequence[int]] = (), patience: float | None = None) -> int:
+    def check(self, peer: int, owners: Sequence[Sequence[int]] = ()) -> int:
         """Wait for the peer's message, and return its count. Raises TransferError when it does something else."""
         count = 0
         while self.unread[peer]:
-            count = self._read(Waiting(peer, owners=owners, is_message=True, patience=patience))
+            count = self._read(Waiting(peer, owners=owners, is_message=True))
         return count
 
     def _read(self, waiting: Waiting) -> int:

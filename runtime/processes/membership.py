@@ -18,11 +18,6 @@ from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import Waiting
 from jaxpp.runtime.processes.watchdog import ANSWER_SECONDS
 
-PATIENCE = 1800.0
-"""Seconds that a process waits for another one to trace the same step: that may still compile the step before it. A
-process that is dead or frozen is noticed much sooner."""
-
-
 _forgets: list[Callable[[], None]] = []
 
 
@@ -56,18 +51,30 @@ def endpoint() -> PullTransport:
 
 def watchdog_seconds() -> float:
     """JAXPP_WATCHDOG_SECONDS. Raises ProcessError when that is no number of seconds."""
-    seconds = os.environ.get("JAXPP_WATCHDOG_SECONDS", "60")
+    return _seconds("JAXPP_WATCHDOG_SECONDS", "60")
+
+
+def progress_seconds() -> float:
+    """JAXPP_PROGRESS_SECONDS: how long a process waits for another one that lives. Raises as `watchdog_seconds`.
+
+    That one may still compile the step before. One that is dead or frozen is noticed much sooner.
+    """
+    return _seconds("JAXPP_PROGRESS_SECONDS", "1800")
+
+
+def _seconds(variable: str, default: str) -> float:
+    seconds = os.environ.get(variable, default)
     if not seconds.replace(".", "", 1).isdigit() or float(seconds) == 0:
-        raise ProcessError(f"JAXPP_WATCHDOG_SECONDS is {seconds!r}; give seconds, as 60")
+        raise ProcessError(f"{variable} is {seconds!r}; give seconds, as {default}")
     return float(seconds)
 
 
 @cache
 def guard() -> Guard:
     """The Guard of this process. It needs no device. Raises as `watchdog_seconds`."""
-    seconds = watchdog_seconds()
+    seconds, progress = watchdog_seconds(), progress_seconds()
     me, _ = _jobs.process_numbers()
-    found = Guard(me, _host(), _secret(), seconds)
+    found = Guard(me, _host(), _secret(), seconds, progress)
     publish(f"jaxpp/watchdog/{me}", found.watchdog.address.encode())
     atexit.register(found.leave)
     return found
@@ -103,9 +110,9 @@ def watch_all(seconds: float, look: Callable[[], None] = lambda: None) -> None:
     watch([process for process in range(count) if process != me], seconds, look)
 
 
-def watch(processes: Sequence[int], seconds: float = PATIENCE, look: Callable[[], None] = lambda: None) -> None:
+def watch(processes: Sequence[int], seconds: float | None = None, look: Callable[[], None] = lambda: None) -> None:
     """Notice from now on when any of these processes dies. They all call this. Raises as `watch_all`."""
-    own = guard()
+    own, seconds = guard(), progress_seconds() if seconds is None else seconds
     new = [process for process in processes if process not in own.watchdog.wires]
     addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds, look).decode() for process in new}
     try:
@@ -185,13 +192,13 @@ def withdraw(key: str) -> None:
     _jobs.key_value_store().key_value_delete(key)
 
 
-def published(key: str, process: int, patience: float = PATIENCE, look: Callable[[], None] = lambda: None) -> bytes:
+def published(key: str, process: int, patience: float | None = None, look: Callable[[], None] = lambda: None) -> bytes:
     """What `process` put under `key`, waiting for it. Raises ProcessError after so long.
 
     Ctrl-C ends the wait, and what `look` raises, which is called several times a second.
     """
     store = _jobs.key_value_store()
-    start = time.monotonic()
+    start, patience = time.monotonic(), progress_seconds() if patience is None else patience
     while (seconds := time.monotonic() - start) < patience:
         guard().look(Waiting(process, is_message=True), seconds)
         look()

@@ -200,7 +200,7 @@ class PullTransport:
         """Wait until an array that was pulled has arrived, and return it. All waits for other processes end here.
 
         Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
-        what was waited for, if it will not come, or not within the patience of `waiting`.
+        what was waited for, if it will not come.
         """
         if isinstance(array, _WireArray):
             return self._receive(array, waiting)
@@ -224,10 +224,6 @@ class PullTransport:
             with contextlib.suppress(WireError):  # the watchdog will tell what has become of the peer
                 if reason := self._wires[waiting.peer].error(number):
                     self.give_up(TransferError(reason), waiting)
-        if waiting.patience is not None and seconds > waiting.patience:
-            raise TransferError(
-                f"process {waiting.peer} made no call with process {self.me} within {waiting.patience:.0f} s"
-            )
 
     def _receive(self, array: _WireArray, waiting: Waiting) -> Any:
         """Wait for an array that comes over a wire."""

@@ -2,9 +2,12 @@
 
 import dataclasses
 import queue
+import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxpp.runtime.processes.wire import TICK
@@ -25,7 +28,6 @@ class Waiting:
     action: what waits there, as "receive on channel 7 (forward of stage 0, microbatch 2) from"; empty between steps.
     owners: as of Peers; empty where no program is run.
     is_message: whether it comes at the beginning of the peer's next call, whatever that is.
-    patience: how many seconds it waits at most; None: for as long as the peer lives.
     """
 
     peer: int
@@ -33,7 +35,6 @@ class Waiting:
     action: str = ""
     owners: Sequence[Sequence[int]] = ()
     is_message: bool = False
-    patience: float | None = None
 
     def __str__(self) -> str:
         if self.mesh is None:
@@ -44,6 +45,25 @@ class Waiting:
     def what(self) -> str:
         """Say in words what the mesh waits for, and for which process."""
         return f"{self.action} process {self.peer}".lstrip()
+
+
+def place(thread: int) -> str:
+    """The line of the user's that a thread of this process is at; of JAX's and Python's own files the user's callers.
+
+    thread: as of `threading.get_ident`.
+    """
+    frame = innermost = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
+        frame = frame.f_back
+    frame = frame or innermost
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+_NOT_USERS = (
+    *(sysconfig.get_paths()[each] for each in ("stdlib", "purelib", "platlib")),
+    *(str(Path(__file__).parents[2]), str(Path(__file__).resolve().parents[2]), "<frozen"),
+)
+"""How the names of files begin that are no user's: Python's, installed packages', ours."""
 
 
 def in_a_line(error: BaseException) -> str:

@@ -77,6 +77,8 @@ class Watchdog:
     host: the address to listen at.
     seconds: a peer that says nothing for so long is frozen. No work of a peer may keep Python's lock for longer.
     on_loss: called with the Loss, in the watchdog's thread.
+    state: makes what each sign of life tells, as JSON; `heard` has what the peers told last.
+    pause: seconds from one sign of life to the next, at most.
     """
 
     def __init__(
@@ -86,10 +88,13 @@ class Watchdog:
         host: str = "127.0.0.1",
         seconds: float = 60.0,
         on_loss: Callable[[Loss], None] = lambda loss: None,
+        state: Callable[[], Mapping[str, Any]] = dict,
+        pause: float = 5.0,
     ) -> None:
         self.me, self.seconds = me, seconds
-        self._secret, self._on_loss = secret, on_loss
-        self._pause = min(seconds / 4, 5.0)
+        self._secret, self._on_loss, self._state = secret, on_loss, state
+        self._pause = min(seconds / 4, pause)
+        self.heard: dict[int, Mapping[str, Any]] = {}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._host, self._listeners = host, [socket.create_server((host.strip("[]"), 0), family=family)]
         if local := unix.listen(self.address):
@@ -231,7 +236,7 @@ class Watchdog:
             if self._refused:
                 self._ask_for_proof()
             if time.monotonic() - said > self._pause:
-                self._say({})
+                self._say(self._state())
                 said = time.monotonic()
             self._find_silent()
 
@@ -304,6 +309,8 @@ class Watchdog:
                 error, is_stuck = str(message["goodbye"]), bool(message.get("skips"))
                 how = f"failed: {error}" if error else "has ended"
                 self._lose(peer, how, ended=True, has_failed=bool(error), is_stuck=is_stuck)
+            else:
+                self.heard[peer] = message
 
     def _admit(self, peer: int, name: str, use: str) -> None:
         if use not in {LIFE, VALUES, PROOF} or peer == self.me or (use == VALUES and peer in self.wires):

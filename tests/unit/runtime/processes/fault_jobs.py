@@ -105,6 +105,37 @@ def one_of_a_mesh_is_stopped() -> None:
     raised(lambda: step(weights, batch))
 
 
+def nap() -> None:
+    time.sleep(3600)
+
+
+def one_sleeps() -> None:
+    """Three stages in three processes; the last one does something else before its second step."""
+    weights, batch = jobs.arguments(3)
+    step = jobs.compiled(3).compile(weights, batch)
+    weights, _ = step(weights, batch)
+    faults.LAST = 1.0
+    if jax.process_index() == 2:
+        nap()
+    raised(lambda: step(weights, batch))
+
+
+def one_of_a_mesh_sleeps() -> None:
+    """The second process does something else in a step, and the first is in a collective with it."""
+    step, weights, batch = shared_step()
+    if jax.process_index() == 1:
+        act_in_mid_step(step, "stage 1, microbatch 2", nap)
+    faults.LAST = 1.0
+    raised(lambda: step(weights, batch))
+
+
+def one_does_not_compile() -> None:
+    faults.LAST = 1.0
+    if jax.process_index() == 1:
+        nap()
+    raised(lambda: jobs.compiled(2).compile(*jobs.arguments(2)))
+
+
 def fail() -> None:
     raise ValueError("no such expert")
 
