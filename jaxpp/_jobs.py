@@ -82,11 +82,14 @@ def connected_client(address: str, number: int, seconds: int) -> Any:
         address,
         number,
         init_timeout=seconds,
-        missed_heartbeat_callback=lambda *_: None,
+        missed_heartbeat_callback=_ignore,
         shutdown_on_destruction=False,
     )
     client.connect()
     return client
+
+
+def _ignore(*_: object) -> None: ...
 
 
 def join_coordination(client: Any, address: str, number: int, count: int) -> None:

@@ -8,6 +8,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from jaxpp import _jobs
+from jaxpp.runtime.processes import job
 
 
 class Preemption:
@@ -49,10 +50,11 @@ class Preemption:
 
         Raises:
             RuntimeError: in several processes, JAX's preemption service is switched off.
+            PeerError: one of the processes is gone.
         """
         if jax.process_count() == 1:
             return self._asked
-        return multihost_utils.reached_preemption_sync_point(step)
+        return job.interruptible(lambda: multihost_utils.reached_preemption_sync_point(step))
 
     def _note(self, _signal: int, _frame: FrameType | None) -> None:
         self._asked = True

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from typing import TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -32,6 +33,8 @@ from jaxpp.runtime.processes.membership import (
 )
 from jaxpp.runtime.processes.transfer import Peers
 from jaxpp.runtime.processes.waiting import Waiting, aside
+
+Found = TypeVar("Found")
 
 WIDTH = 100
 """How much of a line a message shows."""
@@ -122,11 +125,11 @@ def meet_all(meeting: Meeting) -> None:
     meet(_others(), meeting)
 
 
-def interruptible(function: Callable[[], None]) -> None:
+def interruptible(function: Callable[[], Found]) -> Found:
     """Call a function that waits for the other processes in a way that doesn't end when one of them is gone.
 
-    Raises what the function raises, and PeerError when a process is gone. The function then goes on in a thread of its
-    own.
+    Returns what it returns. Raises what it raises, and PeerError when a process is gone. The function then goes on in a
+    thread of its own.
     """
     seen: list[float] = []
 
@@ -136,7 +139,7 @@ def interruptible(function: Callable[[], None]) -> None:
             if not loss.ended or seconds - seen[0] > ENDED_MESSAGE:  # one that has ended may have done so when done
                 raise PeerError(loss, Waiting(loss.peer))
 
-    aside(function, look)
+    return aside(function, look)
 
 
 def begin(meeting: Meeting) -> list[int]:

@@ -9,14 +9,17 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any, TypeVar
 
 import jax
 
 from jaxpp import _jobs
 from jaxpp.runtime.processes.faults import Guard
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.waiting import Waiting
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, aside
 from jaxpp.runtime.processes.watchdog import ANSWER_SECONDS
+
+Found = TypeVar("Found")
 
 _forgets: list[Callable[[], None]] = []
 
@@ -182,14 +185,22 @@ def _host() -> str:
     return f"[{own}]" if ":" in own else own
 
 
+def _from_store(ask: Callable[[Any], Found]) -> Found:
+    """What JAX's store answers. It is in process 0: where that is frozen, JAX waits for it until it aborts."""
+    store = _jobs.key_value_store()
+    if not guard.cache_info().currsize:  # it is just being made
+        return ask(store)
+    return aside(lambda: ask(store), lambda seconds: guard().look(Waiting(0, is_message=True), seconds))
+
+
 def publish(key: str, value: bytes, allow_overwrite: bool = False) -> None:
     """Let the other processes find `value` under `key`."""
-    _jobs.key_value_store().key_value_set_bytes(key, value, allow_overwrite)
+    _from_store(lambda store: store.key_value_set_bytes(key, value, allow_overwrite))
 
 
 def withdraw(key: str) -> None:
     """Take away what this process let the others find."""
-    _jobs.key_value_store().key_value_delete(key)
+    _from_store(lambda store: store.key_value_delete(key))
 
 
 def published(key: str, process: int, patience: float | None = None, look: Callable[[], None] = lambda: None) -> bytes:
@@ -197,13 +208,12 @@ def published(key: str, process: int, patience: float | None = None, look: Calla
 
     Ctrl-C ends the wait, and what `look` raises, which is called several times a second.
     """
-    store = _jobs.key_value_store()
     start, patience = time.monotonic(), progress_seconds() if patience is None else patience
     while (seconds := time.monotonic() - start) < patience:
         guard().look(Waiting(process, is_message=True), seconds)
         look()
         try:
-            return bytes(store.blocking_key_value_get_bytes(key, 200))
+            return bytes(_from_store(lambda store: store.blocking_key_value_get_bytes(key, 200)))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise ProcessError(f"process {process} can't be asked: {error}") from None
@@ -219,6 +229,6 @@ def _ask(process: int, identity: bytes) -> str:
     """The text of a Meeting of that process; empty if it is not there. A process tells it before it begins the call."""
     try:
         key = f"jaxpp/call/{process}/{identity.hex()}"
-        return zlib.decompress(_jobs.key_value_store().blocking_key_value_get_bytes(key, 1000)).decode()
-    except jax.errors.JaxRuntimeError:
+        return zlib.decompress(_from_store(lambda store: store.blocking_key_value_get_bytes(key, 1000))).decode()
+    except (jax.errors.JaxRuntimeError, TransferError):
         return ""

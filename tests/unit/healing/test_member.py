@@ -69,7 +69,11 @@ def test_a_late_stop_is_not_for_the_next_generation(process: Process) -> None:
 def test_a_generation_that_ends_while_it_begins(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX waits in C++ for the process that is gone."""
     over = threading.Event()
-    monkeypatch.setattr("jaxpp._jobs.connected_client", lambda *_: over.wait(60))
+
+    def connected_client(*_: object) -> None:
+        over.wait(60)
+
+    monkeypatch.setattr("jaxpp._jobs.connected_client", connected_client)
     process.head.send(**begin(1))
     threading.Timer(0.3, lambda: process.head.send(stop="process 1 of 2 died")).start()
     begun = time.monotonic()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 from unit.runtime.processes import jobs
 
-from jaxpp import _jobs, distributed
+from jaxpp import _jobs, checkpoint, distributed
 from jaxpp.runtime.processes import faults, job, membership
 
 STAGES_OF_TWO = [0, 2, 1, 3]
@@ -95,6 +96,29 @@ def shared_step() -> tuple[Any, Any, Any]:
     weights, batch = jobs.arguments(2)
     step = jobs.compiled(2, [jax.devices()[i] for i in STAGES_OF_TWO]).compile(weights, batch)
     return step, step(weights, batch)[0], batch
+
+
+def stop_the_first() -> None:
+    """JAX's store is in process 0: whoever asks it something would wait, until JAX aborts it."""
+    if jax.process_index() == 0:
+        tell(hit=time.time())
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(1.0)
+
+
+def the_first_is_stopped_while_others_trace() -> None:
+    def train_step(weights: Any, batch: Any) -> Any:
+        stop_the_first()
+        return jobs.train_step(weights, batch)
+
+    raised(lambda: jobs.compiled(3, function=train_step).compile(*jobs.arguments(3)))
+
+
+def the_first_is_stopped_while_others_save() -> None:
+    jobs.compiled(3).compile(*jobs.arguments(3))
+    with tempfile.TemporaryDirectory() as folder, checkpoint.Saver(folder) as saver:
+        stop_the_first()
+        raised(lambda: saver.save(1, {"step": np.int32(1)}))
 
 
 def one_of_a_mesh_is_stopped() -> None:

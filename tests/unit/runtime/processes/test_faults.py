@@ -115,6 +115,14 @@ def test_a_stopped_process(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_loss(found, 2, waited, seconds=3)
 
 
+@pytest.mark.parametrize("job", ["the_first_is_stopped_while_others_trace", "the_first_is_stopped_while_others_save"])
+def test_the_first_is_stopped_between_steps(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "3")
+    found = run(job, 3, survivors=[1, 2])
+    frozen = r"(mesh 0 on )?process 0 \(\S+, pid \d+\) is frozen: it gave no sign of life for 3 s; .*"
+    check_loss(found, 0, {1: frozen, 2: frozen}, seconds=3)
+
+
 def test_a_stopped_process_of_a_shared_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "3")
     found = run("one_of_a_mesh_is_stopped", 2, devices=2, survivors=[0])
