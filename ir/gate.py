@@ -23,7 +23,7 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("module", _NUMBER, (at.ROWS_SENT, at.ROWS_PADDED)),
     ("module operation argument result", _EITHER, (at.MESHES,)),
     ("function", _TEXT, (at.KIND,)),
-    ("function", _NUMBER, (at.PEAK_BYTES, at.PEAK_HOST_BYTES, at.PEAK_ACTIVATIONS)),
+    ("function", _NUMBER, (at.PEAK_BYTES, at.PEAK_HOST_BYTES)),
     ("function", _LIST, (at.SUMS,)),
     ("function operation", _NUMBER, (at.STAGE, at.MESH)),
     ("argument", _NUMBER, (at.ARGUMENT,)),

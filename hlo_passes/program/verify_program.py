@@ -34,10 +34,8 @@ class VerifyProgram(Pass):
     - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.
 
     It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes on each device (of shards, with
-    the arguments, without the temporaries of tasks; a result that takes the buffer of an argument takes no more),
-    `jaxpp.peak_host_bytes`, likewise in the memory of the host, and
-    `jaxpp.peak_activations`, the largest number of microbatches whose residuals wait for a backward. All of it is
-    linear in the number of instructions.
+    the arguments, without the temporaries of tasks; a result that takes the buffer of an argument takes no more), and
+    `jaxpp.peak_host_bytes`, likewise in the memory of the host. All of it is linear in the number of instructions.
 
     Right behind a pass that leaves what it knows of the mesh functions, it takes their operations from there, and
     what the passes before wrote on these: to read them again takes almost as long as the rest of the proof. What is
@@ -54,8 +52,7 @@ class VerifyProgram(Pass):
 
     ```mlir
     func.func public @mesh_0(...)   ==>   func.func public @mesh_0(...)
-      attributes {jaxpp.mesh = 0}           attributes {jaxpp.mesh = 0, jaxpp.peak_activations = 4,
-                                                        jaxpp.peak_bytes = 8192}
+      attributes {jaxpp.mesh = 0}           attributes {jaxpp.mesh = 0, jaxpp.peak_bytes = 8192}
     ```
     """
 
@@ -87,15 +84,14 @@ class VerifyProgram(Pass):
                     f"a value is never freed: {value.type}", location=where.location, hint="run plan-buffers"
                 )
         peaks = peaks_of(reader.program)
-        for peak, function in zip(peaks, mesh_functions(module), strict=True):
-            function.attributes[at.PEAK_BYTES] = at.i64(peak.bytes)
-            function.attributes[at.PEAK_ACTIVATIONS] = at.i64(peak.activations)
-            if peak.host_bytes:
-                function.attributes[at.PEAK_HOST_BYTES] = at.i64(peak.host_bytes)
+        for (here, host), function in zip(peaks, mesh_functions(module), strict=True):
+            function.attributes[at.PEAK_BYTES] = at.i64(here)
+            if host:
+                function.attributes[at.PEAK_HOST_BYTES] = at.i64(host)
         if self.memory_limit:
-            _check_devices(module, [peak.bytes for peak in peaks], limits_of(self.memory_limit, len(peaks)))
+            _check_devices(module, [here for here, _ in peaks], limits_of(self.memory_limit, len(peaks)))
         if self.host_memory_limit:
-            _check_hosts(module, [peak.host_bytes for peak in peaks], limits_of(self.host_memory_limit, len(peaks)))
+            _check_hosts(module, [host for _, host in peaks], limits_of(self.host_memory_limit, len(peaks)))
 
 
 def limits_of(text: str, meshes: int) -> list[int]:

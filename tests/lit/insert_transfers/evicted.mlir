@@ -2,11 +2,9 @@
 // RUN: jaxpp-opt %s -p "insert-transfers{transport=pair},plan-buffers,verify-program{transport=pair}" | filecheck %s --check-prefix=PAIR
 
 // A residual of stage 0 waits on mesh 1. It is sent there when it is made, and sent back when the `load` is due, behind
-// the call that stands before it in @main. It counts on mesh 1 from the evict on, on mesh 0 in the forward and from the
-// load on.
+// the call that stands before it in @main.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      jaxpp.peak_activations = 1
 // CHECK:         %[[F:.*]] = call @forward_0(
 // CHECK-NEXT:    %[[T:.*]] = "stablehlo.send"(%[[F]], %{{.*}}) <{{.*}}handle = 0
 // CHECK-SAME:        jaxpp.last_use = array<i64: 0>
@@ -14,7 +12,6 @@
 // CHECK-NEXT:    %[[L:.*]] = call @load_0(%[[R]]#0) {jaxpp.last_use = array<i64: 0>
 // CHECK-NEXT:    call @backward_0(%{{.*}}, %[[L]])
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      jaxpp.peak_activations = 1
 // CHECK:         %[[E:.*]] = call @evict_0(
 // CHECK-NEXT:    call @forward_1(
 // CHECK-NEXT:    "stablehlo.send"(%[[E]], %{{.*}}) <{{.*}}handle = 1

@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from unit.activations import peak_activations
 from unit.end_to_end.compare import assert_same, batch, check, counted_compiles, make_mesh, pointers, sgd_step, weights
 from unit.runtime.programs import Live, watched
 
 import jaxpp.api as jaxpp
 from jaxpp.ir.program import Call
+from jaxpp.runtime import load
 
 SCHEDULE = jaxpp.Std1F1B(2)
 step = partial(sgd_step, schedule=SCHEDULE)
@@ -330,6 +332,6 @@ def test_live_activations(schedule: type[jaxpp.BaseSchedule], microbatches: int)
 
     executable: Any = compiled.executable
     executable.run(jax.tree.leaves(args), watched(executable, look))
-    said = [int(n) for n in re.findall(r"jaxpp.peak_activations = (\d+)", lowered.program().as_text())]
+    said = peak_activations(load(lowered.program().module))
     ahead = [min(microbatches, stages - mesh) for mesh in range(stages)]
     assert peaks == said == (ahead if schedule is jaxpp.Std1F1B else [microbatches] * stages)

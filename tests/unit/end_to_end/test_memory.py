@@ -1,6 +1,5 @@
 """What a schedule says of memory is what runs: residuals made again, residuals that go to the host and back."""
 
-import re
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from unit.activations import peak_activations
 from unit.end_to_end import compare, transformer
 from unit.end_to_end.compare import (
     assert_same,
@@ -62,7 +62,7 @@ def lower(step: Any, arguments: Any, meshes: int) -> Any:
 
 
 def peaks(lowered: Any) -> list[int]:
-    return [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", lowered.program().as_text())]
+    return peak_activations(load(lowered.program().module))
 
 
 @pytest.mark.parametrize("change", [None, *CHANGES])

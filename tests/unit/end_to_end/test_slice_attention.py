@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from unit.activations import peak_activations
 from unit.end_to_end import compare, decoder
 from unit.end_to_end.compare import check, feed_state, make_mesh
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
 from jaxpp.schedules.memory import activations
@@ -104,7 +104,7 @@ def test_late_slices_lend_a_part_of_their_attention() -> None:
     check(step, arguments, make_mesh(2, data=2), steps=2, feed=feed_state, reference=reference, **shardings)
 
     program = load(compare.lowered(step, arguments, make_mesh(2, data=2), **shardings).program().module)
-    assert [peak.activations for peak in peaks_of(program)] == activations(schedule)
+    assert peak_activations(program) == activations(schedule)
     calls = [(mesh, call) for mesh, line in enumerate(program.sequences) for call in line if isinstance(call, Call)]
     functions = {(call.kind, call.stage, call.function) for _, call in calls if call.tasks}
     assert len(functions) == 2 * schedule.stages + 1, "and what follows the last slice"
@@ -119,7 +119,7 @@ def test_peaks_of_what_is_lent() -> None:
     for schedule in (plain, schedules.evict(plain)):
         given = partial(step, schedule=schedule)
         program = load(compare.lowered(given, (decoder.parameters(3), decoder.batch(2)), make_mesh(3)).program().module)
-        found = [peak.activations for peak in peaks_of(program)]
+        found = peak_activations(program)
         assert found == activations(schedule)
         assert max(found) < 23 or schedule is plain
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from unit.activations import peak_activations
 from unit.end_to_end import compare, decoder
 from unit.end_to_end.compare import batch as microbatches
 from unit.end_to_end.compare import check, feed_state, make_mesh, plain_of, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load, measured_costs, slice_shares
@@ -85,7 +85,7 @@ def assert_one_program_per_stage(schedule: schedules.Schedule, step: Any) -> Non
 def test_peaks_are_those_of_the_schedule(name: str) -> None:
     p, m, n = 2 if name == "seq1f1b-i" else 4, 2, 3
     schedule = made(name, p, m, n)
-    peaks = [peak.activations for peak in peaks_of(load(lowered(schedule).program().module))]
+    peaks = peak_activations(load(lowered(schedule).program().module))
     assert peaks == activations(schedule)
     if name == "seq1f1b":
         assert [peak / n for peak in peaks] == [min(m * n, p - i - 1 + n) / n for i in range(p)]
@@ -382,7 +382,7 @@ def test_slices_that_wait_on_a_peer() -> None:
     schedule = schedules.evict(made("seq1f1b", 4))
     assert activations(schedule) == [5, 5, 4, 4]
     check(step_of(schedule), (decoder.parameters(4), decoder.batch(2)), make_mesh(4), reference=WHOLE)
-    assert [peak.activations for peak in peaks_of(load(lowered(schedule).program().module))] == [5, 5, 4, 4]
+    assert peak_activations(load(lowered(schedule).program().module)) == [5, 5, 4, 4]
 
 
 def test_a_function_that_looks_at_what_a_slice_is_made_again_of() -> None:
@@ -392,7 +392,7 @@ def test_a_function_that_looks_at_what_a_slice_is_made_again_of() -> None:
     operations: dict[str, Callable[..., None]] = {"looks": lambda residuals: None}
     pipelined = jaxpp.mpmd_jit_with_loop(step_of(schedule), mpmd_mesh=make_mesh(2), operations=operations)
     program = load(pipelined.lower(decoder.parameters(2), decoder.batch(2)).program().module)
-    assert [peak.activations for peak in peaks_of(program)] == activations(schedule) == [1, 1]
+    assert peak_activations(program) == activations(schedule) == [1, 1]
 
 
 def test_slices_inside_of_a_checkpoint() -> None:
