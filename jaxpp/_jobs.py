@@ -67,6 +67,17 @@ def initialize_distributed(*arguments: Any, **options: Any) -> None:
         distributed.global_state.preemption_sync_manager = _PreemptionOnDemand()
 
 
+def surroundings(
+    address: str | None, count: int | None, number: int | None, method: str | None, seconds: int
+) -> tuple[str | None, int | None, int | None]:
+    """The coordinator's address, the number of processes and that of this one, where JAX finds those that are None."""
+    if method == "deactivate" or None not in (address, count, number):
+        return address, count, number
+    from jax._src.clusters import ClusterEnv
+
+    return ClusterEnv.auto_detect_unset_distributed_params(address, count, number, None, method, seconds)[:3]
+
+
 def start_coordination(address: str, count: int) -> Any:
     """A service of `jax.distributed` for `count` processes, which may die; `shutdown()` ends it."""
     return jaxlib_extension().get_distributed_runtime_service(address, count, shutdown_timeout=1, recoverable=True)

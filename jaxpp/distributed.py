@@ -31,8 +31,8 @@ def initialize(
     From then on the processes watch each other: each says at once when another one dies or fails. SIGTERM ends a
     process until it first asks JAX's preemption service, as `jaxpp.checkpoint.Preemption` does: that catches it.
 
-    All processes of the job call it, before anything else of JAX. Where one of the first three arguments is left to
-    JAX, which finds them in the variables of SLURM and others, this is JAX's function and no more.
+    All processes of the job call it, before anything else of JAX. JAX finds those of the first three arguments that are
+    not given in the variables of SLURM and others.
 
     Args:
         coordinator_address: host:port where process 0 listens, there and nowhere else: other than with JAX, a port of
@@ -47,25 +47,27 @@ def initialize(
 
     Raises:
         ProcessError: a process is missing or there twice, was told another number of processes, has another version of
-            JAX; nobody listens at the coordinator's address; its port is in use; one has another secret; there is no
-            such transport.
+            JAX; one died, failed or froze before JAX had started on all; nobody listens at the coordinator's address,
+            or it is not that of process 0; its port is in use; one has another secret; there is no such transport.
     """
     membership.watchdog_seconds()
     choice.choose(transport)
-    coordinator_address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
-    if coordinator_address is None or num_processes is None or process_id is None:
-        options["initialization_timeout"] = round(initialization_timeout)
-        _jobs.initialize_distributed(coordinator_address, num_processes, process_id, **options)
-        membership.watch_all(initialization_timeout)
-        return
+    given = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS"), num_processes, process_id
+    method = options.get("cluster_detection_method")
+    coordinator, processes, process = _jobs.surroundings(*given, method, round(initialization_timeout))
+    if coordinator is None or processes is None or process is None:
+        raise ProcessError(
+            "nothing here says who takes part: give coordinator_address, num_processes and process_id, as SLURM and "
+            "others do in their variables"
+        )
     bind = options.get("coordinator_bind_address") or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", "")
-    joint = roll_call(coordinator_address, num_processes, process_id, initialization_timeout, bind)
+    joint = roll_call(coordinator, processes, process, initialization_timeout, bind)
     if joint.bind_address:
         options["coordinator_bind_address"] = joint.bind_address
 
     def start(seconds: float, look: Callable[[], None]) -> None:
         options["initialization_timeout"] = LONG
-        _jobs.initialize_distributed(coordinator_address, num_processes, process_id, **options)
+        _jobs.initialize_distributed(coordinator, processes, process, **options)
         membership.watch_all(2 * seconds, look)  # after `seconds` the start as a whole is given up
 
     try:

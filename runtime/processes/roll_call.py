@@ -108,8 +108,12 @@ class _RollCall:
 
     def come(self, host: str, port: int, seconds: float) -> None:
         """Come to this roll call by the address that the others were given: JAX too will reach process 0 by that."""
-        with contextlib.suppress(ProcessError):
-            _answer(host, port, 0, self.own, seconds)[0].socket.close()
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(ProcessError):  # whoever is there now may soon pass it on
+                _answer(host, port, 0, self.own, left)[0].socket.close()
+                return
+            time.sleep(0.1)
 
     def hold(self, end: float, seconds: float, coordinator: str) -> float:
         """Gather the processes, and tell all of them the outcome. Returns the seconds that are left for JAX's start."""

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
+from jaxpp import distributed
 from jaxpp.runtime.processes import roll_call
 from jaxpp.runtime.processes.handshake import Connection
 from jaxpp.runtime.processes.membership import ProcessError
@@ -304,3 +305,21 @@ def test_the_port_is_kept_for_jax(port: int) -> None:
         socket.create_server(("127.0.0.1", port)).close()  # as JAX does it, with SO_REUSEADDR
 
     roll_call.roll_call(f"127.0.0.1:{port}", 1, 0, 1).run(start)
+
+
+def test_slurm_says_who_takes_part(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX alone would wait for who is missing, and then abort this process."""
+    slurm = {"JOB_ID": "7", "STEP_NODELIST": "localhost", "NTASKS": "2", "PROCID": "0", "LOCALID": "0"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("JAX_COORDINATOR_PORT", str(port))
+    expected = rf"^process 1 of 2 did not come to localhost:{port} within 0.3 s; start all of them$"
+    with pytest.raises(ProcessError, match=expected):
+        distributed.initialize(initialization_timeout=0.3)
+    with pytest.raises(ProcessError, match=rf"^process 1 of 2 did not come to 127.0.0.1:{port} within 0.3 s;"):
+        distributed.initialize(f"127.0.0.1:{port}", 2, initialization_timeout=0.3)
+
+
+def test_nothing_says_who_takes_part() -> None:
+    with pytest.raises(ProcessError, match=r"^nothing here says who takes part: give coordinator_address, num_"):
+        distributed.initialize(cluster_detection_method="deactivate")
