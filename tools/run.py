@@ -84,13 +84,21 @@ def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> 
     if options.join:
         host, _, port = options.join.rpartition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))  # sends nothing: only picks the interface
+            try:
+                probe.connect((host, int(port)))  # sends nothing: only picks the interface
+            except OSError as error:
+                raise OSError(f"--join {options.join}: {error}") from None
             own = str(probe.getsockname()[0])
         return Agent(options.join, secret, command, options.here or 1, own).run()
     host, _, port = options.listen.rpartition(":")
     count = options.processes
     least = options.least or count
-    office = Office(count, least, options.wait, host, int(port), secret, prepares=options.prepare)
+    try:
+        office = Office(count, least, options.wait, host, int(port), secret, prepares=options.prepare)
+    except OSError as error:
+        raise OSError(
+            f"--listen {options.listen}: {error}; give a port that is free on an address of this host"
+        ) from None
     return Agent(office.address, secret, command, options.here or count, host).run()
 
 

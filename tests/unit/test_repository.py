@@ -135,6 +135,18 @@ def test_no_two_classes_have_one_name() -> None:
     assert not twice, twice
 
 
+def test_docs_name_tests_that_exist() -> None:
+    problems: list[str] = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        file = ""
+        for named, test in re.findall(r"`([\w/.]*)::(test_\w+)`", path.read_text(encoding="utf-8")):
+            file = named or file
+            where = ROOT / "tests" / "unit" / file
+            if not where.is_file() or f"def {test}(" not in where.read_text(encoding="utf-8"):
+                problems.append(f"{shown(path)}: there is no {file}::{test}")
+    assert not problems, "\n".join(problems)
+
+
 def test_misread_directives_are_seen(tmp_path: Path) -> None:
     wrong = [
         "// CHECK-NXT: a",

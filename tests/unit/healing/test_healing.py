@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -181,6 +182,22 @@ def test_a_head_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
     assert run.main(["--join", "127.0.0.1:1", __file__]) == 1
     assert "jaxpp-run: 127.0.0.1:1 can't be reached: " in capsys.readouterr().err
+
+
+def test_addresses_that_do_not_exist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run.main(["--processes", "1", "--listen", address, __file__]) == 1
+    assert run.main(["--processes", "1", "--listen", "192.0.2.1:9", __file__]) == 1
+    assert run.main(["--join", "nowhere.invalid:9", __file__]) == 1
+    first, second, third = capsys.readouterr().err.splitlines()
+    free = "; give a port that is free on an address of this host"
+    assert first.startswith(f"jaxpp-run: --listen {address}: [Errno 98] Address already in use")
+    assert first.endswith(free)
+    assert second.startswith("jaxpp-run: --listen 192.0.2.1:9: [Errno 99] Cannot assign requested address")
+    assert second.endswith(free)
+    assert third.startswith("jaxpp-run: --join nowhere.invalid:9: [Errno -")
 
 
 def test_the_head_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
