@@ -30,19 +30,24 @@ def module_for_xla(bytecode: bytes) -> ir.Module:
     XLA (0.10.2, 0.12.0.1) does not keep such a list right. Where it puts a loop's result in place of an operation that
     does nothing (a slice of all, a sum with zero), it gives that operation's one sharding to the loop. Where it merges
     two equal operands of a loop, it leaves the list as long as it was. Both end in an error. A constraint is an
-    operation of its own, and none is left in the compiled program.
+    operation of its own, and none is left in the compiled program. On the custom call of `lax.approx_max_k` XLA refuses
+    any sharding.
     """
     module = ir.Module.parse(bytecode)
     found: list[ir.Operation] = []
     module.operation.walk(lambda op: found.append(op) or ir.WalkResult.ADVANCE)
     for op in found:
-        if op.name in _SEVERAL and len(op.results) > 1 and "sdy.sharding" in op.attributes:
+        if (op.name in _SEVERAL or _is_approximate(op)) and len(op.results) > 1 and "sdy.sharding" in op.attributes:
             shardings = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings
             del op.attributes["sdy.sharding"]
             for value, sharding in zip(list(op.results), list(shardings), strict=True):
                 if isinstance(value.type, ir.RankedTensorType) and value.type.rank:
                     _constrain(value, sharding, op)
     return module
+
+
+def _is_approximate(op: ir.Operation) -> bool:
+    return op.name == "stablehlo.custom_call" and str(op.attributes["call_target_name"]) == '"ApproxTopK"'
 
 
 def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> None:

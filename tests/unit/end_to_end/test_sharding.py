@@ -47,6 +47,18 @@ def test_batch_and_weights_by_in_shardings(order: tuple[str, ...]) -> None:
     assert [w.sharding for w in found] == [NamedSharding(sub, P(None, "model")) for sub in mesh.unstack]
 
 
+def test_the_approximately_largest_of_sharded_rows() -> None:
+    """XLA refuses a sharding of this operation."""
+
+    def loss(params: Any, microbatch: Any) -> jax.Array:
+        x, places = jax.lax.approx_max_k(jaxpp.mark_stage_end(microbatch["x"] @ params[0]), 4)
+        return jnp.sum(jaxpp.mark_stage_end(x * places @ params[1][:4]) ** 2)
+
+    in_shardings = (P(), P(None, "data"))
+    step = partial(sgd_step, schedule=SCHEDULE, loss=loss)
+    check(step, (weights(2), batch(4)), make_mesh(2, data=2), in_shardings=in_shardings)
+
+
 def test_out_shardings() -> None:
     mesh = make_mesh(2, data=2, model=2)
     out_shardings = ([P("data", "model"), NamedSharding(mesh.jax_mesh, P("model"))], P())
