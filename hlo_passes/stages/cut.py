@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.ties import ties
+from jaxpp.hlo_passes.stages.ties import deciding, ties
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, traits
@@ -49,6 +49,7 @@ def divide(
     late: Sequence[int],
     wanted: Iterable[ir.Value] = (),
     size: Callable[[ir.Value], int] | None = None,
+    together: Iterable[Sequence[ir.Value]] = (),
 ) -> Division:
     """Choose so that the fewest bytes stay alive from the early half to the late one.
 
@@ -63,8 +64,9 @@ def divide(
         late: the operations of the late half, in program order.
         wanted: values that the late half has to have, besides what its operations use.
         size: what keeping a value costs; its bytes if not given.
+        together: of `wanted`, values that an operation reads together whose result jumps (see `ties`).
     """
-    return _FlowProblem(halves, size).solve(late, wanted)
+    return _FlowProblem(halves, size).solve(late, wanted, together)
 
 
 def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callable[[ir.Value], bool]) -> list[int]:
@@ -113,7 +115,9 @@ class _FlowProblem:
     def _size(self, value: ir.Value) -> int:
         return 2 * self._cost(value)
 
-    def solve(self, late: Sequence[int], wanted: Iterable[ir.Value]) -> Division:
+    def solve(
+        self, late: Sequence[int], wanted: Iterable[ir.Value], together: Iterable[Sequence[ir.Value]]
+    ) -> Division:
         uses = self._find_uses(late)
         for value in wanted:
             if not self._halves.is_free(value):
@@ -132,16 +136,19 @@ class _FlowProblem:
                 self._edges.extend((node, above, UNCUTTABLE) for node in inside)
         if not self._movable and not self._again:
             return Division(set(), set())
-        self._add_ties(late)
+        self._add_ties(late, together)
         early = min_cut(self._edges, 2 + 2 * len(self._nodes))
         return Division(
             {op for op in self._movable if self._nodes[op] in early},
             {op for op in self._again if self._nodes[op] not in early},
         )
 
-    def _add_ties(self, late: Sequence[int]) -> None:
+    def _add_ties(self, late: Sequence[int], together: Iterable[Sequence[ir.Value]]) -> None:
         """Where one value of a tie is kept, let the other one be kept too."""
-        for kept, again in ties(self._body, [*late, *self._again], self._again.__contains__):
+        makers = self._body.producers
+        groups: list[Sequence[int]] = [*deciding(self._body, [*late, *self._again])]
+        groups += [[makers[value] for value in values if value in makers] for values in together]
+        for kept, again in ties(self._body, groups, self._again.__contains__):
             for key in (kept, *self._body.results[kept]):
                 if key in self._nodes:
                     self._edges.append((self._nodes[key], self._nodes[again], UNCUTTABLE))

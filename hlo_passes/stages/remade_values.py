@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.kept_values import Keep
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
-from jaxpp.hlo_passes.stages.ties import ties
+from jaxpp.hlo_passes.stages.ties import deciding, ties
 from jaxpp.hlo_passes.stages.two_loops import Divided
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
@@ -49,6 +49,7 @@ class Forward:
         ops: the operations of the forward, in program order.
         residuals: the values that the backward reads.
         free: arguments that are there for the backward anyway: weights, the batch.
+        together: of the residuals, those that an operation reads together whose result jumps (see `ties`).
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class Forward:
         ops: Sequence[ir.Operation],
         residuals: Sequence[ir.Value],
         free: Collection[ir.Value],
+        together: Sequence[Sequence[ir.Value]] = (),
     ) -> None:
+        self._together = together
         self._counter = FlopCounter(module)
         self._mesh = MeshAxes.of(module)
         self._all_ops = ops
@@ -134,7 +137,7 @@ class Forward:
 
     def _choice(self, keep: Keep) -> tuple[Recomputation, "_RecomputationBuilder"]:
         """The choice that there is, and what its numbers stand for."""
-        builder = _RecomputationBuilder(self._free)
+        builder = _RecomputationBuilder(self._free, self._together)
         self._add_all(builder, zip(self._ops, self._operands, strict=True), keep)
         return builder.choice(self._residuals), builder
 
@@ -248,7 +251,9 @@ class _RecomputationBuilder:
         ops: the operation of each step; for what a loop carries, the loop.
     """
 
-    def __init__(self, free: Set[ir.Value]) -> None:
+    def __init__(self, free: Set[ir.Value], together: Sequence[Sequence[ir.Value]]) -> None:
+        self._together = together
+        self._rows: dict[ir.Value, ir.Value] = {}
         self.values: list[ir.Value] = []
         self.ops: list[ir.Operation] = []
         self._free = free
@@ -279,6 +284,7 @@ class _RecomputationBuilder:
         for position, row in loop.stacks.items():
             if row not in self._free:
                 self._numbers[loop.op.results[position]] = self._number(row)
+                self._rows[loop.op.results[position]] = row
 
     def choice(self, wanted: Sequence[ir.Value]) -> Recomputation:
         """The choice, where these values are wanted."""
@@ -290,7 +296,11 @@ class _RecomputationBuilder:
         """Yields the values and the steps of `Recomputation.ties`."""
         body = Numbered(self.ops)
         again = [number for number, (_, flops) in enumerate(self._steps) if flops is not None]
-        for kept, step in ties(body, again, set(again).__contains__):
+        groups: list[Sequence[int]] = [*deciding(body, again)]
+        for values in self._together:
+            rows = (self._rows.get(value, value) for value in values)
+            groups.append([body.producers[row] for row in rows if row in body.producers])
+        for kept, step in ties(body, groups, set(again).__contains__):
             yield from ((self._numbers[value], step) for value in body.results[kept] if value in self._numbers)
 
     def _all(self, values: Sequence[ir.Value]) -> tuple[int, ...]:

@@ -1,12 +1,13 @@
 """Loops of a backward that read what loops of its forward have stacked, row by row, and how they come to read less."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.hlo_passes.stages.ties import read_together
 from jaxpp.hlo_passes.stages.two_loops import Row, counted, read_row, trip_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import clone, erase_dead, sharded
@@ -29,6 +30,10 @@ class RowReader:
     loop: OpenLoop
     trips: tuple[int, int]
     rows: list[tuple[ir.Operation, ir.Value]] = field(default_factory=list[tuple[ir.Operation, ir.Value]])
+
+    def together(self) -> Iterator[list[ir.Value]]:
+        """Yields those of the forward's values that an operation reads together whose result jumps."""
+        return read_together(Numbered(self.loop.ops), {op.results[0]: value for op, value in self.rows})
 
     def rewrite(self, less: "RewrittenStacks", there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
         """Let the body read rows of the new stacks, and compute from these the rows that it read so far."""

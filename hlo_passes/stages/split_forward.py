@@ -1,6 +1,6 @@
 """`split-forward`: the residuals of a stage made again by a task of their own, where the schedule asks for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -11,6 +11,7 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.kept_values import INPUTS, Keep, parse_keep
 from jaxpp.hlo_passes.stages.remade_values import Forward, Remaking, behind
+from jaxpp.hlo_passes.stages.ties import read_together
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
@@ -19,11 +20,13 @@ from jaxpp.ir.functions import (
     functions,
     has_side_effect,
     kind_and_stage,
+    nested,
     operands_with_captures,
     operations,
     terminator,
 )
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import outline
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import Shardings
@@ -195,7 +198,18 @@ class _SplitForward:
     def forward(self) -> Forward:
         """The computation of the residuals."""
         free = [argument for argument, value in self._given.items() if self._is_there(value)]
-        return Forward(self.module, self._ops, self._residuals, free)
+        return Forward(self.module, self._ops, self._residuals, free, list(self._together()))
+
+    def _together(self) -> Iterator[list[ir.Value]]:
+        """Yields the residuals that an operation of a backward reads together whose result jumps."""
+        read: dict[str, dict[ir.Value, ir.Value]] = {}
+        for value, own, _ in self._values:
+            for op, position in own:
+                argument = body_of(self.by_name[callee(op)]).arguments[position]
+                read.setdefault(callee(op), {})[argument] = value
+        for name, arguments in read.items():
+            ops = operations(body_of(self.by_name[name]))[:-1]
+            yield from read_together(Numbered([each for op in ops for each in (op, *nested(op))]), arguments)
 
     @cached_property
     def _function(self) -> ir.Operation:

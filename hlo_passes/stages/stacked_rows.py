@@ -230,13 +230,14 @@ class _Nest:
         self._outside = outside
         self._of = {value: each for each in loops for value in each.loop.inside}
         self._wanted = dict.fromkeys(value for each in loops for value in each.wanted)
+        self._together = [values for each in loops for reader in each.readers for values in reader.together()]
         self._too_long: set[int] = set()
         self.body = Numbered([op for each in loops for op in each.loop.ops])
 
     def again(self) -> set[ir.Value]:
         """What the loops of the backward make again, so that the fewest bytes are stacked for them."""
         while True:
-            found = sorted(divide(self, (), self._wanted, self._size).again)
+            found = sorted(divide(self, (), self._wanted, self._size, self._together).again)
             short = without_long_chains(self, found, self._wanted.__contains__)
             if short == found:
                 return {result for op in found for result in self.body.results[op]}

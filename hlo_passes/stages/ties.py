@@ -4,7 +4,8 @@ The gradient of a maximum compares the maximum with what it is of: equal element
 kept and the other one made again, which may round otherwise, none is equal, and the gradient is lost, or 0 / 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from jaxlib.mlir import ir
 
@@ -13,26 +14,43 @@ from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import jumps, rounds, traits
 from jaxpp.ir.values import closure
 
+_JUMP = -1
+"""The operation that jumps, as a user of what it reads."""
 _CHOOSING = frozenset(f"stablehlo.{name}" for name in ("and", "maximum", "minimum", "or"))
 _REDUCING = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter"))
 _SELECTING = frozenset(("chlo.top_k", "stablehlo.gather", "stablehlo.sort"))
 
 
-def ties(body: Numbered, late: Iterable[int], is_again: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
+def ties(body: Numbered, groups: Iterable[Sequence[int]], is_again: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
     """Yields pairs of operations of `body`: where the result of the first is kept, the second is not done again.
 
-    A comparison, or another operation whose result jumps, reads both: the first, which is made of the second, and the
-    second on another way.
+    An operation whose result jumps reads both: the first, which is made of the second, and the second on another way.
 
     Args:
         body: the operations.
-        late: those that the later half may do.
+        groups: for each operation that jumps, those of `body` whose results it reads; see `deciding`.
         is_again: whether the later half may do an operation of the early one again.
     """
     inexact = _inexact(body, is_again)
-    for number in late:
-        if inexact and jumps(body.ops[number]):
-            yield from _tied(body, number, inexact)
+    for makers in groups if inexact else ():
+        yield from _tied(body, makers, inexact)
+
+
+def deciding(body: Numbered, late: Iterable[int]) -> Iterator[Sequence[int]]:
+    """Yields the groups of `ties` for those of the operations `late` of `body` that jump."""
+    return (body.makers[number] for number in late if jumps(body.ops[number]))
+
+
+def read_together(body: Numbered, stand_for: Mapping[ir.Value, ir.Value]) -> Iterator[list[ir.Value]]:
+    """Yields for each operation that jumps what the values that it reads stand for, if it reads several."""
+    for number, op in enumerate(body.ops):
+        if jumps(op):
+            makers = closure(body.makers[number], partial(_before, body))
+            through = [number, *(maker for maker in makers if _shows_ties(body.ops[maker]))]
+            values = {value for each in through for value in body.operands[each]}
+            read = [value for given, value in stand_for.items() if given in values]
+            if len(read) > 1:
+                yield read
 
 
 def _inexact(body: Numbered, is_again: Callable[[int], bool]) -> set[int]:
@@ -44,21 +62,22 @@ def _inexact(body: Numbered, is_again: Callable[[int], bool]) -> set[int]:
     return found
 
 
-def _tied(body: Numbered, deciding: int, inexact: set[int]) -> Iterator[tuple[int, int]]:
-    """Yields what `ties` does for one operation that decides."""
-
-    def before(number: int) -> Sequence[int]:
-        return body.makers[number] if number == deciding or _shows_ties(body.ops[number]) else ()
-
-    behind = sorted(closure([deciding], before))
-    users: dict[int, list[int]] = {number: [] for number in behind}
+def _tied(body: Numbered, makers: Sequence[int], inexact: set[int]) -> Iterator[tuple[int, int]]:
+    """Yields what `ties` does for one operation that jumps."""
+    behind = closure(makers, partial(_before, body))
+    users: dict[int, set[int]] = {number: {_JUMP} if number in makers else set() for number in behind}
     for number in behind:
-        for maker in before(number):
-            users[maker].append(number)
+        for maker in _before(body, number):
+            users[maker].add(number)
     for number in inexact.intersection(behind):
         if len(users[number]) > 1:
-            made = closure(users[number], users.__getitem__)
-            yield from ((each, number) for each in made if each != deciding)
+            made = closure(users[number], lambda each: users.get(each, ()))
+            yield from ((each, number) for each in made if each != _JUMP)
+
+
+def _before(body: Numbered, number: int) -> Sequence[int]:
+    """The operations that may make what ties in the results of one."""
+    return body.makers[number] if _shows_ties(body.ops[number]) else ()
 
 
 def _shows_ties(op: ir.Operation) -> bool:

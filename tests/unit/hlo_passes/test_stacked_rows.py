@@ -130,7 +130,7 @@ def test_no_choice_of_what_is_made_again_keeps_fewer_bytes(stage: Stage, monkeyp
     found = kept_bytes(text, context)
     open_to_choice: set[int] = set()
 
-    def choose(halves: Halves, late: Sequence[int], wanted: Iterable[ir.Value], size: Any) -> Division:
+    def choose(halves: Halves, late: Sequence[int], wanted: Iterable[ir.Value], *others: Any) -> Division:
         may_be = choices(halves, wanted)  # rows of the weights are always made again
         open_to_choice.update(op for op in may_be if is_elementwise(halves.body.ops[op]))
         return Division(set(), {op for op in may_be if op in chosen or op not in open_to_choice})

@@ -4,7 +4,7 @@ import pytest
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
-from jaxpp.hlo_passes.stages.ties import ties
+from jaxpp.hlo_passes.stages.ties import deciding, read_together, ties
 from jaxpp.ir.functions import functions, operations
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
@@ -24,7 +24,8 @@ def tied(lines: str) -> set[tuple[str, str]]:
     with make_context():
         module = ir.Module.parse(text)
         body = Numbered(operations(functions(module)["f"].regions[0].blocks[0])[:-1])
-        found = ties(body, range(len(body.ops)), lambda number: is_cheap(body.ops[number]))
+        groups = deciding(body, range(len(body.ops)))
+        found = ties(body, groups, lambda number: is_cheap(body.ops[number]))
         return {(body.ops[kept].name[10:], body.ops[again].name[10:]) for kept, again in found}
 
 
@@ -57,3 +58,17 @@ def test_a_maximum_and_what_it_is_of(decides: str) -> None:
 )
 def test_what_has_no_ties(lines: str) -> None:
     assert not tied(lines)
+
+
+def test_what_a_backward_compares_of_what_its_forward_keeps() -> None:
+    """A rule of the user's for gradients compares two residuals; a third one it only multiplies."""
+    lines = f"%h = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<8x8xf32>{MAXIMUM}"
+    lines += "%c = stablehlo.compare EQ, %y, %b : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xi1>\n"
+    lines += "%d = stablehlo.multiply %z, %x : tensor<8x8xf32>"
+    with make_context():
+        three = "%x: tensor<8x8xf32>, %y: tensor<8x8xf32>, %z: tensor<8x8xf32>"
+        module = ir.Module.parse(f"func.func @f({three}) {{\n{lines}\nreturn\n}}")
+        block = functions(module)["f"].regions[0].blocks[0]
+        arguments = list(block.arguments)
+        found = list(read_together(Numbered(operations(block)[:-1]), dict(zip(arguments, arguments, strict=True))))
+        assert found == [arguments[:2]]
