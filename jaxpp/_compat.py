@@ -10,14 +10,16 @@ import io
 import operator
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, TypeVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 from jaxpp._versions import explained
 from jaxpp._xla import module_for_xla, with_defaults, xla_flags
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def make_context() -> ir.Context:
@@ -294,7 +296,7 @@ def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
     from jax._src import dispatch
 
     devices = executable.local_devices()
-    latest = _latest_tokens()
+    latest = _Tokens().latest
 
     def execute(operands: Sequence[Any]) -> Any:
         results = executable.execute_sharded(operands, with_tokens=True)
@@ -308,17 +310,22 @@ def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
 
 
 @cache
-def _latest_tokens() -> dict[Any, Any]:
+class _Tokens:
     """The token of the last program with callbacks on each device; they are waited for at the end of Python."""
-    latest: dict[Any, Any] = {}
 
-    def wait() -> None:
-        for token in latest.values():
+    def __init__(self) -> None:
+        self.latest: dict[Any, Any] = {}
+        atexit.register(self.wait)
+        on_clear_caches(self)
+
+    def wait(self) -> None:
+        for token in self.latest.values():
             with contextlib.suppress(Exception):  # what a callback raises is an error of its program's results
                 token.block_until_ready()
 
-    atexit.register(wait)
-    return latest
+    def cache_clear(self) -> None:
+        self.wait()
+        self.latest.clear()
 
 
 def start_transfer_server(device: Any, host: str) -> Any:
@@ -423,29 +430,24 @@ def as_passes_read() -> Generator[None]:
 
 
 def numeric_settings() -> dict[str, str]:
-    """The settings of JAX and flags of XLA with which the same function may compute other numbers, by their names.
-
-    These are what traces and XLA's options depend on, but for what each process has for itself.
-    """
+    """The settings of JAX and flags of XLA with which a function may compute other numbers, by their names."""
     from jax._src import cache_key, config
 
     traced: Any = config.trace_context_names  # jaxlibs before 0.10.2 have no such function
-    names = {*traced(), *_NUMERIC} - {
-        "jax_default_device",
-        "jax_debug_key_reuse",
-        "jax_hlo_source_file_canonicalization_regex",
-    }
+    # What each process may have for itself.
+    own = ("jax_default_device", "jax_debug_key_reuse", "jax_hlo_source_file_canonicalization_regex")
+    names = {*traced(), *_NUMERIC}.difference(own)
     states, values = config.config_states, config.config.values
     found = {name: str(states[name].value if name in states else values[name]) for name in names & values.keys()}
-    own = cache_key.xla_flags_to_exclude_from_cache_key
-    return found | {flag: value for flag, value in xla_flags().items() if flag not in own and "xla_dump" not in flag}
+    others = cache_key.xla_flags_to_exclude_from_cache_key
+    return found | {flag: value for flag, value in xla_flags().items() if flag not in others and "dump" not in flag}
 
 
-_NUMERIC = {
+_NUMERIC = (
     *("jax_compiler_enable_remat_pass", "jax_default_prng_impl", "jax_disable_most_optimizations"),
     *("jax_enable_custom_prng", "jax_exec_time_optimization_effort", "jax_memory_fitting_effort"),
     *("jax_memory_fitting_level", "jax_optimization_level"),
-}
+)
 """Settings of JAX that no trace depends on, but keys, or what XLA compiles."""
 
 
@@ -464,10 +466,17 @@ def is_traced() -> bool:
 
 
 def on_clear_caches(cache: Any) -> None:
-    """Let `jax.clear_caches()` call `cache.cache_clear()`, as long as the object lives."""
+    """Let `jax.clear_caches()`, and the end of all backends, call `cache.cache_clear()` while the object lives."""
     from jax._src import util
 
     util.register_cache(cache, repr(type(cache)))
+
+
+def device_cache(function: _Function) -> _Function:
+    """`functools.cache` for a function of devices, or of what lies on them: it keeps no backend that has ended."""
+    cached: Any = lru_cache(maxsize=1024)(function)
+    on_clear_caches(cached)
+    return cached
 
 
 def add_array_property(name: str, get: Callable[[Any], Any]) -> None:

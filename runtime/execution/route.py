@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
+from jaxpp import _compat
 from jaxpp.ir.program import Program
 from jaxpp.ir.tensors import SubAxis, TensorSpec
 from jaxpp.runtime.processes.arrays import Bounds, batch_copy, overlap
@@ -204,7 +205,7 @@ def _shard(spec: TensorSpec, sizes: dict[str, int], place: dict[str, int]) -> Bo
     return tuple(bounds)
 
 
-@functools.lru_cache(maxsize=1024)
+@_compat.device_cache
 def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
     def cut(shard: jax.Array) -> list[jax.Array]:
         return [lax.slice(shard, *zip(*bounds, strict=True)) for bounds in cuts]
@@ -212,7 +213,7 @@ def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
     return _compiled(cut, type_)
 
 
-@functools.lru_cache(maxsize=1024)
+@_compat.device_cache
 def _joiner(grid: tuple[int, ...], types: tuple[Any, ...]) -> Callable[..., Any]:
     """Return a function that joins parts in row-major order, so many along each dimension."""
 

@@ -1,7 +1,6 @@
 """The transports `device_put` and `pair`: what JAX itself offers to copy from a device to one of another process."""
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import jax
@@ -60,19 +59,19 @@ class PairTransport(OrderedTransport):
         return made
 
 
-@cache
+@_compat.device_cache
 def _elsewhere(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
     """The array of another process, of which nothing is here."""
     return jax.make_array_from_single_device_arrays(shape, sharding, [], dtype=dtype)
 
 
-@cache
+@_compat.device_cache
 def _kept(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
     """The array that a receiver gives."""
     return zeros(jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
 
 
-@cache
+@_compat.device_cache
 def _permute(source: Any, target: Any) -> tuple[Any, NamedSharding]:
     """Return what copies from one device to the other, and the sharding of the array that it takes.
 

@@ -191,6 +191,8 @@ class Guard:
         """Say goodbye in the middle of a job, and watch nobody any more."""
         self._leaving = True
         self.watchdog.goodbye("")
+        if self._transport is not None:
+            self._transport.end()
         self.watchdog.close()
 
     def _on_loss(self, loss: Loss) -> None:

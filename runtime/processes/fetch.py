@@ -1,7 +1,6 @@
 """`fetch`: the numbers of arrays, in every process."""
 
 import dataclasses
-import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,6 @@ _calls = itertools.count()
 def _forget() -> None:
     global _calls
     _calls = itertools.count()
-    _meeting.cache_clear()
 
 
 forgotten(_forget)
@@ -103,7 +101,7 @@ def _exchange(structure: Any, arrays: Mapping[int, "_Fetched"]) -> None:
         array.ask(calls)
 
 
-@functools.lru_cache(maxsize=64)
+@_compat.device_cache
 def _meeting(structure: Any, arrays: Sequence[tuple[int, Any, Sharding]]) -> Meeting:
     """What a process tells the others when it fetches these arrays of all processes, leaves of such a tree."""
     numbers = jax.tree.unflatten(structure, range(structure.num_leaves))

@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxpp import _compat
 from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.membership import forgotten, publish, published
 from jaxpp.runtime.processes.nccl_library import Communicator, Library, Mark, NcclError
@@ -185,7 +186,7 @@ def _forget() -> None:
 forgotten(_forget)
 
 
-@cache
+@_compat.device_cache
 def _maker(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], Any]:
     """What makes an array to receive into: each time in memory of its own."""
     return jax.jit(partial(jnp.zeros, shape, dtype), out_shardings=sharding)

@@ -189,6 +189,9 @@ class OrderedTransport:
         while self._thread.is_alive() and (self._broken or self._queue) and time.monotonic() < end:
             time.sleep(0.01)
 
+    def end(self) -> None:
+        self._break(f"process {self.me} has left the job")
+
     def _break(self, reason: str) -> None:
         """Make no more transfers."""
         with self._changed:

@@ -64,6 +64,10 @@ class SideTransport(Protocol):
         """Wait so many seconds for what is still to be sent."""
         ...
 
+    def end(self) -> None:
+        """End its threads: this process leaves its job."""
+        ...
+
 
 WatchCallback = Callable[[Waiting, float], None]
 """Called as (what is waited for, for how many seconds) every tenth of a second of a wait; raises to end it."""
@@ -302,6 +306,12 @@ class PullTransport:
             wire.finish(seconds)
         for each in self.others:
             each.finish(seconds)
+
+    def end(self) -> None:
+        """End the threads: this process leaves its job, and may join another one."""
+        self._waiter.end()
+        for each in (*self._wires.values(), *self.others):
+            each.end()
 
     @property
     def is_stuck(self) -> bool:

@@ -125,9 +125,13 @@ class WaitingThread:
 
     def abandon(self) -> None:
         """Leave the thread to a wait that was interrupted, and start another: Python can't end while a thread waits."""
-        self._requests.put(None)
+        self.end()
         self._thread.join(1.0)
         self._start()
+
+    def end(self) -> None:
+        """End the thread, when its wait is over."""
+        self._requests.put(None)
 
 
 def _serve(requests: "queue.SimpleQueue[Any]") -> None:

@@ -56,7 +56,8 @@ class Wire:
         self._chunks = collections.deque([beginning])
         self._arrived: dict[int, tuple[bool, bytes]] = {}
         self._outgoing: collections.deque[_Outgoing] = collections.deque()
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """For each time that the thread is to send: True; at the end False."""
         self._asked = self._answered = 0
         """How often the thread was asked to send all there is, and has done so. While these differ, only it sends."""
         self._thread = threading.Thread(target=self._send_rest, name="jaxpp-send", daemon=True)
@@ -81,11 +82,10 @@ class Wire:
             if not self._thread.is_alive():
                 self._thread.start()
             self._asked += 1
-            self._wake.put(None)
+            self._wake.put(True)
 
     def _send_rest(self) -> None:
-        while True:
-            self._wake.get()
+        while self._wake.get():
             while self._outgoing:
                 self._outgoing[0].send(self._socket)
                 self._outgoing.popleft()
@@ -126,6 +126,10 @@ class Wire:
         end = time.monotonic() + seconds
         while self._asked != self._answered and time.monotonic() < end:
             time.sleep(0.01)
+
+    def end(self) -> None:
+        """End the thread, when it has sent what it has; the connection is somebody else's to close."""
+        self._wake.put(False)
 
     def _read(self, number: int) -> bool:
         """Read what has come, waiting for it a TICK at most; whether anything has."""

@@ -63,6 +63,18 @@ def test_settings_that_numbers_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_pa
     }
 
 
+def test_caches_of_what_lies_on_devices() -> None:
+    """They are emptied with those of JAX; so are the tokens of programs with callbacks, which are waited for first."""
+    calls: list[int] = []
+    cached = _compat.device_cache(lambda number: calls.append(number))
+    for _ in range(2):
+        cached(3)
+    assert calls == [3]
+    jax.clear_caches()
+    cached(3)
+    assert calls == [3, 3]
+
+
 def test_contexts_and_copies_of_modules() -> None:
     with _compat.make_context() as context:
         module = ir.Module.parse(SUM)
