@@ -1,4 +1,4 @@
-"""What a pass is, how passes are named in text, and the one seam between them."""
+"""The interfaces of passes and of their observers, and the function that runs passes in order."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -14,54 +14,54 @@ from jaxpp.ir.steps import Relay
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """A named rewrite of one module, in place. Its fields are its options, with their documented defaults."""
+    """A named in-place rewrite of a module. The fields of a subclass are the options of the pass."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def run(self, module: ir.Module) -> None:
-        """Rewrite `module`. Raises PassError on a module that breaks the preconditions in the class docstring."""
+        """Rewrites `module`. Raises PassError on a module that breaks the preconditions in the class docstring."""
 
 
 class Observer(Protocol):
-    """What watches a pipeline: printing, timing, verification and numeric validation are all observers.
+    """A watcher of a pipeline: printing, timing, verification and numeric validation are observers.
 
-    An observer must not change the module: a pass may go by what the one before it left there (`jaxpp.ir.steps`).
+    An observer must not change the module. A pass may use what the previous pass knew of it (`jaxpp.ir.steps`).
     """
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Called before `step` runs."""
+        """Runs before `step`."""
         ...
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Called after `step` ran without an error."""
+        """Runs after `step`, unless `step` raised an error."""
         ...
 
 
 class Watch:
-    """An observer that does nothing: the base of those that act only before or only after a pass."""
+    """An observer that does nothing: a base for observers that act only before or only after a pass."""
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
 
 STANDING: list[Observer] = []
-"""Observers of every run in this process, besides those that it is given: the tests verify each phase."""
+"""Observers that every `run_passes` of this process adds to its own: with these the tests verify each phase."""
 
 
 def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Observer] = ()) -> None:
-    """Run `passes` over `module` in order, in place, showing each step to the observers.
+    """Runs `passes` over `module` in order, in place, and calls the observers before and after each pass.
 
     Raises:
-        PassError: a pass refused the module; the module is then in an unspecified state.
-        RuntimeError: an observer added or removed operations.
+        PassError: when a pass refuses the module. The module is then in an unspecified state.
+        RuntimeError: when an observer added or removed operations.
     """
-    # Passes make many objects that live on; searching them for cycles would take a quarter of their time.
+    # Passes make many long-lived objects. To search them for cycles, the collector would take a quarter of the time.
     with module.context, ir.Location.unknown(), collector_paused(), tables_read_once():
-        _run(module, passes, (*observers, *STANDING))  # all that it made is gone before the collector comes back
+        _run(module, passes, (*observers, *STANDING))  # its objects are freed before the collector resumes
 
 
 def _run(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer]) -> None:

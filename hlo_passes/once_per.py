@@ -1,4 +1,4 @@
-"""How often weights are gathered and gradients are scattered: the options of several passes."""
+"""Options that several passes share: how often weights are gathered, and gradients scattered."""
 
 from typing import Final
 
@@ -9,6 +9,6 @@ CHOICES: Final = {
 
 
 def check_choice(name: str, value: str) -> None:
-    """Raises ValueError for a value that the option has not."""
+    """Raises ValueError when `value` is not a choice of the option `name`."""
     if value not in CHOICES[name]:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(CHOICES[name])}")

@@ -1,4 +1,4 @@
-"""Pipelines: passes in order, each with the reason why it stands there."""
+"""Pipelines: passes in order, each with the reason for its position."""
 
 from collections.abc import Callable, Sequence
 
@@ -63,84 +63,84 @@ def mpmd(
     transport: str = "pull",
     share_tasks: str = "auto",
 ) -> tuple[Pass, ...]:
-    """From a lowered training step to the program of its meshes.
+    """Turns a lowered training step into the program of its meshes.
 
     Args:
-        schedule: a schedule's name, file or text, instead of the one that the loop carries.
-        meshes: the number of meshes of a schedule given by name.
+        schedule: a schedule's name, file or text. It replaces the schedule that the loop carries.
+        meshes: the number of meshes, for a schedule given by name.
         cuts: option of `merge-stages`.
-        gather_weights: option of `delay-reductions`, as is the next.
-        scatter_gradients: see above.
+        gather_weights: option of `delay-reductions` and `gather-weights`.
+        scatter_gradients: option of `delay-reductions`.
         recompute: option `keep` of `split-forward`.
         offload: option `stages` of `move-residuals`.
-        memory_limit: option of `verify-program`, as is the next.
-        host_memory_limit: see above.
-        transport: option of `insert-transfers` and of `verify-program`.
+        memory_limit: option of `verify-program`.
+        host_memory_limit: option of `verify-program`.
+        transport: option of `insert-transfers` and `verify-program`.
         share_tasks: option `when` of `share-tasks`.
     """
     return (
-        InlineCalls(),  # marks inside helpers come up to the loop body
-        SplitConditionals(),  # before the first pass that follows values: none looks into branches
-        UnrollSlices(schedule, meshes),  # before the loops over layers inside of those over slices
-        UnrollLayers(schedule, meshes),  # before marks are counted; after inlining, which shows those in scans
-        SplitShardMaps(schedule, meshes),  # after unrolling, likewise; before stage marks are counted
-        MergeConstants(),  # after inlining and unrolling, which repeat them; before the passes that walk over the loop
-        MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
-        ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
-        FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
-        HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
-        AssignStages(),  # after hoisting: what is done once per step is in no task; before the first pass that asks
-        SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
-        SplitAccumulators(),  # before propagation, which gives the new sums their shardings
-        SplitCaches(),  # likewise; after the tasks are assigned, each of which puts together what it reads
-        PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
-        PlaceReshards(),  # needs the shardings; before the marks become transfers
-        DelayReductions(gather_weights, scatter_gradients),  # needs the shardings; before anything is cut
-        PlaceResiduals(),  # after the last pass that makes operations in the loop, some of which may move too
-        OutlineStages(),  # before unrolling: one body per task, however many microbatches
-        SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
-        SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
-        CallOperations(),  # likewise; before the residuals go elsewhere
-        MoveResiduals(offload),  # what the backwards read, when they are cut
-        MergeSlices(),  # the last of the phase: each slice has all its functions
-        UnrollMicrobatches(),  # the schedule's order
-        FuseTasks(),  # after unrolling, which says what is one task
-        WeaveUnits(),  # the tasks of a call are in one function
-        GatherWeights(gather_weights),  # what tasks are calls now, and in which order
-        ScatterGradients(),  # likewise; behind the gathers, which end no run
+        InlineCalls(),  # first: moves the marks of helpers into the loop body
+        SplitConditionals(),  # before all passes that follow values: they do not look into branches
+        UnrollSlices(schedule, meshes),  # before `unroll-layers`: loops over layers are inside loops over slices
+        UnrollLayers(schedule, meshes),  # after inlining, which exposes marks in scans; before marks are counted
+        SplitShardMaps(schedule, meshes),  # after unrolling, which exposes their marks; before marks are counted
+        MergeConstants(),  # after inlining and unrolling, which copy constants; before passes that walk over the loop
+        MergeStages(cuts),  # after unrolling, which exposes the marks of all layers; before marks are counted
+        ForwardRows(),  # after unrolling, which exposes each layer's reads; before hoisting, which moves whole stacks
+        FindMicrobatchLoop(schedule, meshes),  # reports errors in marks and loop before tasks are made
+        HoistLoopInvariants(),  # before propagation, which gives shardings to the hoisted values
+        AssignStages(),  # after hoisting: hoisted operations belong to no task; before all passes that read tasks
+        SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives shardings to blocks
+        SplitAccumulators(),  # before propagation, which gives shardings to the new sums
+        SplitCaches(),  # after tasks are assigned: each task assembles the arrays that it reads; before propagation
+        PropagateShardings(),  # before outlining: every value that crosses between tasks then has its sharding
+        PlaceReshards(),  # needs shardings; before the marks become transfers
+        DelayReductions(gather_weights, scatter_gradients),  # needs shardings; before outlining
+        PlaceResiduals(),  # after all passes that make operations in the loop: it may move those too
+        OutlineStages(),  # before unrolling microbatches: one function per task serves all of them
+        SplitBackward(),  # before unrolling microbatches; needs the values that cross to other tasks
+        SplitForward(recompute),  # after the backward is split: both halves read the recomputed residuals
+        CallOperations(),  # after the backward is split; before `move-residuals`
+        MoveResiduals(offload),  # after all passes that decide which residuals a backward reads
+        MergeSlices(),  # last of its phase: each slice has all its functions
+        UnrollMicrobatches(),  # puts task calls into the schedule's order
+        FuseTasks(),  # after unrolling, which marks the calls that are one task
+        WeaveUnits(),  # after fusing: the tasks of a call share a function
+        GatherWeights(gather_weights),  # needs the final task calls, in their order
+        ScatterGradients(),  # needs the final task calls; after `gather-weights`, whose calls end no run
         InferPlacement(),  # needs the meshes of the task calls
-        ShareFunctions(),  # needs the functions around the loop; before what is written on each call
-        UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once
-        ShareTasks(share_tasks),  # behind the last pass for which a task is one call
-        InsertTransfers(transport),  # needs everything on a mesh
-        CopyHostState(),  # per mesh; makes calls, whose operands die like those of others
-        PlanBuffers(),  # per mesh: a value may live on after it was sent
-        DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
-        VerifyProgram(memory_limit, host_memory_limit, transport),  # the proof, and the peaks of memory
+        ShareFunctions(),  # needs the functions around the loop; before passes that write on their calls
+        UnrollSteps(),  # after placement: an update is placed once for all steps
+        ShareTasks(share_tasks),  # after all passes that expect one call per task
+        InsertTransfers(transport),  # needs a mesh for every operation
+        CopyHostState(),  # needs one function per mesh; before `plan-buffers`: its calls have last uses too
+        PlanBuffers(),  # needs one function per mesh: a value may be used after it was sent
+        DeduplicateFunctions(),  # after donation is known: functions that donate differently stay apart
+        VerifyProgram(memory_limit, host_memory_limit, transport),  # last: proves the program, and writes memory peaks
     )
 
 
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
-    PlaceResiduals: VerifyLoop(),  # the last pass of the phase
-    MergeSlices: VerifyTasks(),  # the last pass of the phase
-    ScatterGradients: VerifyUnrolled(),  # the last pass of the phase
+    PlaceResiduals: VerifyLoop(),  # the last pass of its phase
+    MergeSlices: VerifyTasks(),  # the last pass of its phase
+    ScatterGradients: VerifyUnrolled(),  # the last pass of its phase
     ShareFunctions: VerifyPlaced(),
 }
-"""What checks the promises of docs/ir.md that hold after a pass."""
+"""Maps a pass to the `verify-*` pass that checks the promises of docs/ir.md that hold after it."""
 
 
 class VerifyPhases(Watch):
-    """An observer that checks the promises of each phase where it ends: in tests, and under `--validate`."""
+    """An observer that checks the promises of docs/ir.md at the end of each phase: in tests, and under `--validate`."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Check `module`, if a phase ends with `step`. Raises PassError for a promise that is broken."""
+        """Checks `module` if `VERIFIED_AFTER` has an entry for `step`. Raises PassError for a broken promise."""
         if type(step) in VERIFIED_AFTER:
             VERIFIED_AFTER[type(step)].run(module)
 
 
 def with_verification(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """`passes`, and the `verify-*` passes where the phases end, each once."""
+    """Returns `passes` with each `verify-*` pass inserted once, after the last pass that it checks."""
     last = {type(verify): step for step, verify in VERIFIED_AFTER.items()}
     verifies = {step: VERIFIED_AFTER[step] for step in last.values()}
     every = ([step, verifies.get(type(step))] for step in passes)

@@ -22,29 +22,33 @@ from jaxpp.ir.values import defining_op
 
 @dataclass(frozen=True)
 class AssignStages(Pass):
-    """Writes on each operation of the loop's body which task does it: `jaxpp.task = "forward_0"`, or `"backward_0"`.
+    """Writes its task on each operation of the loop's body: `jaxpp.task = "forward_0"` or `"backward_0"`.
 
-    - The backward slice of each mark, in mark order, is that stage's forward (then backward) task. The mark itself
-      belongs to the task that its results enter.
-    - An operation that no mark needs (weight gradients, accumulation, metrics) gets the latest of its operands' tasks;
-      behind a barrier of `jax.checkpoint`, where a backward computes again what a forward did, that of its first user.
+    - Each mark ends a task, which contains all operations on which this mark depends and no mark before it. Forward
+      marks come before backward marks. The mark itself belongs to the task that its results enter.
+    - An operation on which no mark depends (weight gradients, accumulation, metrics) gets the latest of its operands'
+      tasks. An operation after a barrier of `jax.checkpoint`, with operands from forwards only, is recomputation: it
+      gets the earliest of its users' tasks, a backward.
     - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
-      batch, casts of weights) get none: each task that uses one makes it for itself. JAX's helpers and any cse share
-      them between stages; else they would cross between meshes, or be kept from the forward to the backward. A value
-      that the user marked is none of them, unless it is made of constants, and what is handed on to the next microbatch
-      gets the task that uses it there.
+      batch, casts of weights) get no task: each task that uses one recomputes it. JAX's helpers and CSE share such
+      values between stages; they would otherwise be sent between meshes, or kept from forward to backward.
+    - A cheap value that the user marked gets a task all the same, unless it is made of constants. If the loop carries
+      a cheap value to the next microbatch, a copy of it gets the task that uses it there.
     - Operations whose results nobody uses are erased.
 
-    Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
-    are one task, `backward_{n-1}`.
+    Without a forward mark after the last stage, its forward and backward are one task, `backward_{n-1}`. JAX drops that
+    mark if nobody uses its result.
 
-    Where the schedule says that stages are a graph, alike in each slice, the mark of a stage that others than the next
-    one read belongs to the stage itself. What comes back from several stages is added up in the backward of the stage
-    that they read. What forwards make that nothing orders is put together in the first one behind them all. What is
-    made of the microbatch alone (the key of a generator, a mask) is made again by a stage that does not come after the
-    one that makes it.
+    A schedule may order the stages as a graph (`Placement.after`), which is the same in each slice. Then:
 
-    Later passes keep the attribute; what they make in the loop's body inherits it. `verify-loop` checks it.
+    - a forward mark belongs to its own stage, unless the next stage is the only one that reads this stage;
+    - gradients that come back from several stages are added in the backward of the stage that they read;
+    - an operation that combines forwards without an order between them goes to the first stage after all of them;
+    - a value made of the microbatch alone (a generator's key, a mask) is recomputed by each stage that uses it and
+      does not come after the stage that makes it.
+
+    Later passes keep the attribute, and the operations that they make in the loop's body inherit it. `verify-loop`
+    checks it.
 
     Preconditions: `find-microbatch-loop` ran.
 
@@ -60,12 +64,12 @@ class AssignStages(Pass):
     name: ClassVar[str] = "assign-stages"
 
     def run(self, module: ir.Module) -> None:
-        """Assign the loop of `module`. Raises PassError when the marks are not in the order of the data."""
+        """Assigns the operations of the loop of `module`. Raises PassError when a value flows to an earlier task."""
         loop = MicrobatchLoop.of(module)
         ops = operations(loop.body)[:-1]
         entered = _entered(loop, ops)
         _split_barriers(loop, ops)
-        # Nobody may use the loss of a slice, but its last forward ends there: the next slice uses what that makes.
+        # A slice's loss may be unused, but its mark ends the last forward, whose other results the next slice uses.
         erase_dead(loop.body, marks=loop.slices == 1)
         assignment = _Assignment(loop, entered)
         assignment.run()
@@ -79,10 +83,10 @@ class AssignStages(Pass):
 
 
 def _split_barriers(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> None:
-    """Split barriers of several values: each value that every task can make for itself gets a barrier of its own.
+    """Splits barriers: each value that every task can compute by itself gets a barrier of its own.
 
-    `jax.checkpoint` puts weights, perhaps of several stages, into one barrier with the gradient that the recomputation
-    waits for. The weights need not wait.
+    `jax.checkpoint` makes one barrier of weights, perhaps of several stages, and of the gradient for which the
+    recomputation waits. The weights need not wait.
     """
     if not any(map(boundary.is_barrier, ops)):
         return
@@ -101,11 +105,11 @@ def _split_barriers(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> None:
 
 
 def _entered(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> dict[boundary.Boundary, StageTask]:
-    """Return the task that the results of each mark enter, whether or not an operation uses them."""
+    """Maps each mark to the task that its results enter, whether or not an operation uses them."""
     marks = {boundary.read(op) for op in ops if boundary.is_mark(op)}
     last = loop.stages - 1
     ended = {mark.stage for mark in marks if mark.phase == "forward"}
-    # Without a mark after the last stage nothing separates its forward from its backward: they are one task.
+    # Without a mark after the last stage, nothing separates its forward from its backward: they are one task.
     fused = last not in ended and any(mark.phase == "backward" for mark in marks)
     readers = _readers(loop)
     entered: dict[boundary.Boundary, StageTask] = {}
@@ -122,7 +126,7 @@ def _entered(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> dict[boundary
 
 
 def _readers(loop: MicrobatchLoop) -> dict[int, tuple[int, ...]]:
-    """For each stage but the last those that read what it makes; nothing where the stages are a chain."""
+    """Maps each stage, except the last of each slice, to the stages that read it; empty if the stages are a chain."""
     placement = loop.plan.placement if loop.schedule else None
     if placement is None or not placement.after:
         return {}
@@ -134,7 +138,10 @@ def _readers(loop: MicrobatchLoop) -> dict[int, tuple[int, ...]]:
 
 
 def _before(loop: MicrobatchLoop) -> dict[int, set[int]]:
-    """For each stage all that it comes after, also in the slices before its own; last those of what follows these."""
+    """Maps each stage to all stages before it, also in earlier slices.
+
+    The entry after the last stage is for the task that follows the last slice: it comes after all stages.
+    """
     placement = loop.plan.placement
     found: dict[int, set[int]] = {}
     for number in range(loop.stages):
@@ -146,12 +153,12 @@ def _before(loop: MicrobatchLoop) -> dict[int, set[int]]:
 
 
 class _Assignment(Numbered):
-    """The operations of the loop's body.
+    """The operations of the loop's body, and their tasks.
 
     Attributes:
-        tasks: the task of each; None for what each task makes for itself.
-        before: the stages before each, where they are a graph.
-        of_batch: where they are a graph, what is made of the microbatch alone: readers may make it for themselves.
+        tasks: the task of each operation; None where each task that uses its results recomputes them.
+        before: all stages before each stage, if the stages are a graph; empty otherwise.
+        of_batch: the operations that depend on the microbatch alone, if the stages are a graph. Readers recompute them.
     """
 
     def __init__(self, loop: MicrobatchLoop, entered: dict[boundary.Boundary, StageTask]) -> None:
@@ -167,10 +174,10 @@ class _Assignment(Numbered):
         self._readers = _readers(loop)
         self.before = _before(loop) if self._readers else dict[int, set[int]]()
         enters = (task.stage for mark, task in entered.items() if mark.phase == "forward" and task.is_backward)
-        self._fused = next(enters, None)  # the stage whose forward and backward are one task
+        self._fused = next(enters, None)  # the stage whose forward and backward are one task, if there is one
         self.of_batch = made_of_batch(loop, self) if self._readers else set[int]()
         self._ends: dict[int, StageTask] = {}
-        # The backward marks of stages that several others read.
+        # Maps the backward mark of each stage that several stages read to this stage.
         self._joins: dict[int, int] = {}
         for number, op in enumerate(self.ops):
             if boundary.is_mark(op):
@@ -186,7 +193,7 @@ class _Assignment(Numbered):
         self._from_backward = self._find_from_backward() if loop.slices > 1 else []
 
     def run(self) -> None:
-        """Find the task of each operation. Raises PassError where a value flows from a task to an earlier one."""
+        """Assigns each operation. Raises PassError where a value flows to an earlier task, or not as the graph says."""
         marks = sorted(self._ends, key=self._ends.__getitem__)
         self._claim_slices(mark for mark in marks if not self._ends[mark].is_backward)
         self._check_graph()
@@ -196,10 +203,10 @@ class _Assignment(Numbered):
             self._check_order(number, ending)
 
     def handed_on(self) -> list[tuple[int, ir.Operation, StageTask]]:
-        """The positions at which the loop carries the result of a cheap operation, perhaps marked, with its task.
+        """Returns each position that carries a cheap operation's result, the operation, and the task that computes it.
 
-        That is the first task that uses the result in the next iteration; of a marked one, that which its last mark
-        enters.
+        If the value passes through marks, the task is the one that the last mark enters. Otherwise it is the first task
+        that uses the value in the next iteration.
         """
         found: list[tuple[int, ir.Operation, StageTask]] = []
         tasks: dict[tuple[int, StageTask | None], StageTask] = {}
@@ -219,13 +226,17 @@ class _Assignment(Numbered):
         return found
 
     def _find_cheap(self) -> set[int]:
-        """The operations that depend only on loop invariants and the microbatch index, through few cheap ones."""
+        """Returns the cheap operations that depend only on loop invariants and the microbatch index.
+
+        Each takes at most `MOST_RECOMPUTED` operations to recompute. Only operations made of constants are cheap where
+        a mark takes the result; with slices, also where another slice or the next iteration takes it.
+        """
         claimed = {self.producers.get(value) for mark in self._ends for value in self.operands[mark]}
         claimed |= self._handed_to_other_slices()
         length: dict[int, int] = {}
         constant: set[int] = set()
         for number, (op, values, makers) in enumerate(zip(self.ops, self.operands, self.makers, strict=True)):
-            # The barrier of jax.checkpoint, through which the recomputation reads weights, costs nothing.
+            # A barrier of jax.checkpoint, through which the recomputation reads weights, costs nothing.
             if not is_cheap(op) and not boundary.is_barrier(op):
                 continue
             is_inside = len(makers) == len(values)
@@ -241,18 +252,18 @@ class _Assignment(Numbered):
         return set(length)
 
     def _is_handed_on(self, value: ir.Value) -> bool:
-        """Whether a microbatch, or a slice, takes it from the one before; also where that is the first one."""
+        """Whether the loop carries `value`, or a slice takes it from the slice before; also true of initial values."""
         op = defining_op(value)
         return value in self._carried or (op is not None and at.APART in op.attributes)
 
     def _handed_to_other_slices(self) -> set[int | None]:
-        """The operations whose results another slice takes, or the loop carries: each slice makes its own once."""
+        """Returns the operations of slices whose results another slice takes, or the loop carries."""
         uses = [(part, values) for part, values in zip(self._slices, self.operands, strict=True) if part is not None]
         taken = ((part, self.producers.get(value)) for part, values in [*uses, (-1, self._yielded)] for value in values)
         return {made for part, made in taken if made is not None and self._slices[made] not in (None, part)}
 
     def _check_graph(self) -> None:
-        """Raise PassError where the forward of a stage reads one that it does not come after."""
+        """Raises PassError where a forward reads a stage that the schedule's graph does not put before its own."""
         for number, task in enumerate(self.tasks):
             if not self._readers or task is None or task.is_backward:
                 continue
@@ -268,7 +279,14 @@ class _Assignment(Numbered):
                     )
 
     def _claim_slices(self, marks: Iterable[int]) -> None:
-        """Assign the backward slice of each mark, in the order of the tasks, but for what an earlier mark claimed."""
+        """Assigns the operations on which each mark depends, except those that an earlier mark claimed.
+
+        At a mark of `_joins`, an operation that combines gradients of several stages belongs to the task that ends
+        there. An operation that depends on one backward mark only belongs to the backward of this mark's stage.
+
+        Args:
+            marks: the marks, in the order of their tasks.
+        """
         from_stages = self._from_stages() if self._joins else []
         for mark in marks:
             if mark not in self._joins:
@@ -277,19 +295,19 @@ class _Assignment(Numbered):
             joined = [mark]
             while joined:
                 for number in self._unclaimed(joined.pop()):
-                    if self.tasks[number] is not None:  # since then, with what uses it too
+                    if self.tasks[number] is not None:  # claimed since, together with one of its users
                         continue
                     if len(from_stages[number]) > 1:
                         self.tasks[number] = self._ends[mark]
                         joined.append(number)
                     else:
-                        # What the last stage makes comes from no mark, if none is behind it.
+                        # If the last stage has no mark, its backward depends on no backward mark.
                         readers = self._readers[self._joins[mark]]
                         stage = max(from_stages[number], default=max(readers))
                         self._claim([number], StageTask.backward(stage))
 
     def _claim(self, numbers: Iterable[int], task: StageTask) -> None:
-        """Assign these operations, and those that they need and nobody has claimed: to the task that needs them."""
+        """Assigns these operations to `task`, and each unassigned operation on which they depend to its user's task."""
         work = [(number, task) for number in numbers]
         while work:
             number, user = work.pop()
@@ -297,12 +315,12 @@ class _Assignment(Numbered):
             work += [(each, found) for each in self._unclaimed(number)]
 
     def _unclaimed(self, number: int) -> list[int]:
-        """What makes the operands of an operation, and has no task."""
+        """Returns the operations that make the operands of an operation, are not cheap, and have no task yet."""
         tasks, cheap = self.tasks, self._cheap
         return [each for each in self.makers[number] if tasks[each] is None and each not in cheap]
 
     def _from_stages(self) -> list[frozenset[int]]:
-        """For each operation the stages whose backwards, the nearest before it, it uses."""
+        """Returns for each operation the stages of the nearest backward marks on which it depends."""
         found: list[frozenset[int]] = []
         for op, makers in zip(self.ops, self.makers, strict=True):
             mark = boundary.read(op) if boundary.is_mark(op) else None
@@ -313,7 +331,7 @@ class _Assignment(Numbered):
         return found
 
     def _find_from_backward(self) -> list[bool]:
-        """For each operation whether it is a backward mark, or depends on one."""
+        """Returns for each operation whether it is a backward mark, or depends on one."""
         found: list[bool] = []
         for number, makers in enumerate(self.makers):
             is_mark = number in self._ends and self._ends[number].is_backward
@@ -321,9 +339,10 @@ class _Assignment(Numbered):
         return found
 
     def _in_its_slice(self, number: int, task: StageTask) -> StageTask:
-        """The task of an operation that `task` needs: what one slice hands to another is made by its own task.
+        """Returns the task of an operation on which `task` depends: the same stage's task in the operation's slice.
 
-        A backward may also need what forwards computed: it makes that itself, for whichever slice that was.
+        If `task` is a backward and the operation depends on no backward mark, the backward recomputes it: it gets
+        `task`, in whichever slice it is.
         """
         part = self._slices[number]
         if part is None or (task.is_backward and not self._from_backward[number]):
@@ -331,16 +350,21 @@ class _Assignment(Numbered):
         return in_slice(task, part, self._loop.stages_per_slice)
 
     def _behind_the_slices(self, number: int, latest: StageTask | None) -> StageTask | None:
-        """The task of an operation that needs `latest`: one of its own for what follows the loss of the last slice."""
+        """Returns the task of an operation whose latest operand is made by `latest`.
+
+        An operation of no slice that needs the last stage of the last slice follows the last loss: it gets the
+        additional task `forward_{stages}`.
+        """
         loop = self._loop
         if loop.slices == 1 or self._slices[number] is not None or latest is None or latest.is_backward:
             return latest
         return StageTask.forward(loop.stages) if latest.stage >= loop.stages - 1 else latest
 
     def _place_the_rest(self) -> None:
-        """Assign what no mark needs to the latest of its operands' tasks, or else to the task of its first user.
+        """Assigns the operations on which no mark depends: to the latest of their operands' tasks, if there is one.
 
-        What `jax.checkpoint` computes again, behind a barrier, goes to its first user too: that is a backward.
+        Operations without such a task, and the recomputation of `jax.checkpoint`, get the earliest of their users'
+        tasks; for recomputation that is a backward.
         """
         floating: list[int] = []
         again: set[int] = set()
@@ -370,13 +394,13 @@ class _Assignment(Numbered):
             self.tasks[number] = min((task for task in users if task is not None), default=default)
 
     def _is_again(self, number: int, latest: StageTask | None, again: set[int]) -> bool:
-        """Whether an operation whose operands forwards make is a barrier, or behind one (`again`)."""
+        """Whether an operation whose latest operand a forward makes is a barrier, or depends on one (`again`)."""
         if latest is None or latest.is_backward:
             return False
         return boundary.is_barrier(self.ops[number]) or not again.isdisjoint(self.makers[number])
 
     def _where_carried(self, floating: Sequence[int]) -> dict[int, StageTask]:
-        """Return the task that makes the carried value on which an operation depends; else the first task."""
+        """Maps each operation to the latest task that makes a carried value on which it depends, or to `forward_0`."""
         where: dict[int, StageTask] = {}
         for number in floating:
             found = [StageTask.forward(0)]
@@ -392,11 +416,14 @@ class _Assignment(Numbered):
         return where
 
     def _latest(self, makers: Iterable[int]) -> StageTask | None:
-        """The latest task of these operations; None where each task makes all of them for itself."""
+        """Returns the latest task of these operations; None where none of them has a task."""
         return max([task for each in makers if (task := self.tasks[each]) is not None], default=None)
 
     def _joining(self, number: int) -> StageTask | None:
-        """Where forwards that nothing orders make the operands: the first one that comes after all of them."""
+        """Returns the first task after all forwards that make the operands, if the stages are a graph.
+
+        Returns None where the stages are a chain, a backward makes an operand, or one stage makes all of them.
+        """
         if not self._readers:
             return None
         tasks = (self.tasks[each] for each in self.makers[number] if each not in self.of_batch)
@@ -419,7 +446,7 @@ class _Assignment(Numbered):
             )
 
     def _words(self, task: StageTask) -> str:
-        """A task, for messages."""
+        """Returns the words for a task in error messages."""
         part, stage = divmod(task.stage, self._loop.stages_per_slice)
         if self._loop.slices == 1:
             return f"the {task.kind} of stage {task.stage}"
@@ -429,7 +456,7 @@ class _Assignment(Numbered):
 
 
 def _hand_on(loop: MicrobatchLoop, handed_on: Iterable[tuple[int, ir.Operation, StageTask]]) -> None:
-    """Assign each of these cheap operations to the task that computes it for the loop's next iteration."""
+    """Copies each of these cheap operations into its task, and lets the loop carry the copy's result."""
     end = terminator(loop.body)
     copies: dict[tuple[ir.Value, StageTask], ir.Value] = {}
     for position, op, task in handed_on:

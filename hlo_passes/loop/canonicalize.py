@@ -1,4 +1,4 @@
-"""Small rewrites that give loops one form, whoever wrote them."""
+"""Small rewrites that bring loops into a common form, whoever wrote them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,14 +16,14 @@ from jaxpp.ir.values import defining_op, is_used
 
 
 def drop_scalar_constraints(ops: Iterable[ir.Operation]) -> None:
-    """Drop sharding constraints of scalars, which explicit mesh axes put on every value: a scalar can't be sharded."""
+    """Drops sharding constraints of scalars, which can't be sharded: explicit mesh axes put them on every value."""
     for op in ops:
         if op.name == "sdy.sharding_constraint" and ir.RankedTensorType(op.operands[0].type).rank == 0:
             replace(op, op.operands)
 
 
 def take_known_branches(block: ir.Block) -> None:
-    """Replace each conditional that always takes the same branch by that branch, also inside of other operations."""
+    """Replaces each conditional that always takes the same branch by that branch, also inside other operations."""
     for op in operations(block):
         branches = blocks_of(op)
         if op.name in CONDITIONALS and (taken := _known_branch(op, branches)) is not None:
@@ -39,7 +39,7 @@ def take_known_branches(block: ir.Block) -> None:
 
 
 def _known_branch(op: ir.Operation, branches: Sequence[ir.Block]) -> ir.Block | None:
-    """The branch that a conditional takes, if it is known; of an index out of range that is the last one."""
+    """Returns the branch that a conditional always takes; None if unknown. An index out of range takes the last one."""
     if len(branches) == 1:
         return branches[0]
     number = Constants().scalar(op.operands[0])
@@ -51,7 +51,7 @@ def _known_branch(op: ir.Operation, branches: Sequence[ir.Block]) -> ir.Block | 
 
 
 def drop_invariants(loop: ir.Operation) -> ir.Operation:
-    """Rebuild `loop` without the carried values that its body returns unchanged; returns the new loop."""
+    """Rebuilds `loop` without the carried values that its body returns unchanged. Returns the new loop."""
     body, end = loop_body(loop), terminator(loop_body(loop))
     yielded, operands = list(end.operands), list(loop.operands)
     kept = [i for i, argument in enumerate(body.arguments) if yielded[i] != argument]
@@ -72,10 +72,10 @@ def drop_invariants(loop: ir.Operation) -> ir.Operation:
 
 
 def count_from_zero(loop: ir.Operation) -> None:
-    """Let each integer that the body advances by a constant count from a constant, by one addition.
+    """Rewrites each integer that the body advances by constants: it counts from a constant, by one addition.
 
-    The start, where it is no constant, is added where the body and what follows the loop use the number: each stage
-    can do so by itself, whatever microbatch ran before, though several stages advance the number.
+    If the start is no constant, the count starts from 0. The body, and the operations after the loop, add the start
+    where they use the integer. So a stage can compute the integer without the stages that advanced it before.
     """
     body, end = loop_body(loop), terminator(loop_body(loop))
     tested = loop.regions[0].blocks[0].arguments
@@ -95,7 +95,7 @@ def count_from_zero(loop: ir.Operation) -> None:
 
 
 def _add_to(value: ir.Value, start: ir.Value, ip: ir.InsertionPoint) -> None:
-    """Let the users of `value` use it plus `start`."""
+    """Replaces `value` by `value + start` in its users."""
     if is_used(value):
         total = stablehlo.add(start, start, ip=ip)
         value.replace_all_uses_with(total)
@@ -103,10 +103,10 @@ def _add_to(value: ir.Value, start: ir.Value, ip: ir.InsertionPoint) -> None:
 
 
 def split_barriers(marks: Marks) -> None:
-    """Split barriers of several values, one of which is marked, into one per value: these belong to several stages.
+    """Splits each barrier of several values, if a mark takes one of them: the values belong to different stages.
 
-    `jax.checkpoint` makes such a barrier of its residuals and the gradient for which the recomputation waits. When its
-    function ends in a mark, that gradient comes from the next stage.
+    `jax.checkpoint` makes a barrier of its residuals and of the gradient for which the recomputation waits. When its
+    function ends in a mark, this gradient comes from the next stage.
     """
     for mark, _ in marks:
         for number in range(len(mark.operands)):

@@ -1,4 +1,4 @@
-"""`delay-reductions`: gradients of weights are summed over the data axis once per step, not once per microbatch."""
+"""`delay-reductions`: sums gradients of weights over the data axis once per step, not once per microbatch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,29 +25,30 @@ from jaxpp.ir.values import is_zero
 class DelayReductions(Pass):
     """Keeps a sum over a sharded dimension (a gradient, over the batch) as one summand per device until the loop ends.
 
-    Where the batch is sharded over an axis, each microbatch's gradient of a weight ends in an all-reduce over it. Here
-    the accumulator gets a first dimension, one entry per device along that axis and sharded over it: every device adds
-    its own summands, and they are summed once, after the loop. It takes as many bytes per device as the replicated
-    accumulator did. The values are those of ordinary StableHLO: nothing depends on what a partitioner makes of it.
+    If the batch is sharded over an axis, each microbatch's gradient of a weight ends in an all-reduce over this axis.
+    The pass gives the accumulator a new first dimension, with one entry per device along the axis and sharded over it.
+    Every device adds its own summands, and one reduction after the loop sums the entries. The new accumulator takes as
+    many bytes per device as the replicated one did. The result is ordinary StableHLO: its values do not depend on the
+    partitioner.
 
-    Done for sums that nothing else reads, of products, reductions and scatters (embeddings) over a sharded dimension,
-    sent through what is linear: transpositions, casts to wider types, constant factors, padding, further sums. Not for
-    maxima, nor where the groups would have unequal sizes, nor over an axis whose size differs from mesh to mesh.
-    Sums of floats are taken in another order afterwards.
+    The pass rewrites sums of products, reductions and scatters (embeddings) over a sharded dimension. The sum may pass
+    through linear operations: transpositions, casts to wider types, constant factors, padding, further sums. Sums stay
+    as they are if something else reads them, if the groups would have unequal sizes, or if the axis has different sizes
+    on different meshes. So do maxima. The rewrite changes the order in which floats are added.
 
-    Weights that are sharded over the same axis themselves (FSDP) leave two choices, each with its price in memory. By
-    default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. What
-    is gathered per `chunk`, or `ahead`, is gathered here, and `gather-weights` puts that where it belongs; so does
-    `scatter-gradients` with what is summed and scattered per `chunk`, which is done behind the loop here. The module
-    says in bytes per device, summed over all stages, what `step` costs, whether chosen or not:
-    `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
+    If weights are sharded over the same axis themselves (FSDP), there are two choices, each with a price in memory. By
+    default nothing is kept, as in `jax.jit`: weights are gathered, and gradients scattered, for each microbatch. With
+    `chunk` or `ahead`, this pass gathers the weights before the loop, and `gather-weights` moves the gathers to the
+    runs of tasks. With `chunk`, this pass sums and scatters the gradients after the loop, and `scatter-gradients` moves
+    that to the runs. The module records the price of `step` in bytes per device, summed over all stages, whether
+    or not `step` was chosen: `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
 
     Options:
-        gather_weights: when weights sharded over the data axis are gathered: once per `microbatch`, once per `chunk` (a
-            run of tasks of one stage, one after the other on their mesh), `ahead` of it, in the last task of the run
-            before, or once per `step`.
-        scatter_gradients: when their gradients are summed and scattered: once per `microbatch`, once per `chunk` (as
-            above), or once per `step`.
+        gather_weights: when weights sharded over the data axis are gathered. Once per `microbatch`; once per `chunk`, a
+            run of tasks of one stage that follow one another on their mesh; `ahead` of the chunk, in the last task of
+            the run before; or once per `step`.
+        scatter_gradients: when the gradients of these weights are summed and scattered. Once per `microbatch`, once per
+            `chunk` (as above), or once per `step`.
 
     Preconditions: `propagate-shardings` ran. A loop over one microbatch stays as it is.
 
@@ -69,7 +70,12 @@ class DelayReductions(Pass):
         check_choice("scatter_gradients", self.scatter_gradients)
 
     def run(self, module: ir.Module) -> None:
-        """Delay the reductions of the loop of `module`. Raises PassError when there is no canonical loop."""
+        """Delays the reductions of the loop of `module`.
+
+        Raises:
+            PassError: when there is no canonical loop; or when an option asks for `chunk` or `ahead`, but no product
+                gathers a weight, or no gradient is scattered.
+        """
         mesh, loop = MeshAxes.of(module), MicrobatchLoop.of(module)
         if mesh is None or loop.length == 1:
             return
@@ -102,14 +108,20 @@ class DelayReductions(Pass):
 
 
 def once_per_step_bytes(module: ir.Module) -> dict[str, int]:
-    """What `jaxpp.once_per_step` of `module` says; empty when it says nothing."""
+    """Returns the entries of `jaxpp.once_per_step` of `module`, in bytes per device; empty without the attribute."""
     attribute = module.operation.attributes.get(at.ONCE_PER_STEP)
     return {} if attribute is None else {n: ir.IntegerAttr(a).value for n, a in at.dictionary(attribute).items()}
 
 
 @dataclass(frozen=True, eq=False)
 class _DelayedSum:
-    """A carried value to which each iteration adds partial sums over the same axes: the additions, and the summands."""
+    """A carried value to which each iteration adds partial sums over the same axes.
+
+    Attributes:
+        position: the index of the carried value.
+        adds: the additions, subtractions and sharding constraints that update it, in order.
+        terms: the summands, one for each addition or subtraction.
+    """
 
     position: int
     adds: list[ir.Operation]
@@ -121,7 +133,7 @@ class _DelayedSum:
 
 
 def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _DelayedSum | None:
-    """Return the sum that the loop carries at `position`, if all of its summands may be reduced after the loop."""
+    """Returns the sum that the loop carries at `position`, if all of its summands can be reduced after the loop."""
     total = _DelayedSum(position, [], [])
     for use in carried_updates(loop.op, position, (ADD, SUBTRACT, CONSTRAINT)):
         op = use.owner.operation
@@ -135,28 +147,30 @@ def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _DelayedSum |
 
 
 def _is_scattered(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> bool:
-    """Return whether the accumulator is sharded over the axes of the sum, so that one summand per device is larger."""
+    """Whether the accumulator is sharded over an axis of the sum, so that one whole summand per device is larger."""
     return any(not set(axes).isdisjoint(total.axes) for axes in mesh.read(loop.op.results[total.position]))
 
 
 def _extra_bytes(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> int:
-    """Return by how many bytes per device the accumulator grows if it has one summand per device."""
+    """Returns by how many bytes per device the accumulator grows with one summand per device."""
     result = loop.op.results[total.position]
     axes = mesh.read(result)
     return mesh.bytes_per_device(result.type, without(axes, total.axes)) - mesh.bytes_per_device(result.type, axes)
 
 
 class _Rewrite:
-    """Gives the loop accumulators with one summand per device."""
+    """The rewrite of the loop: its accumulators get one summand per device."""
 
     def __init__(self, mesh: MeshAxes, loop: MicrobatchLoop) -> None:
         self._mesh, self._loop = mesh, loop
         self._old: list[ir.Operation] = []
 
     def run(self, totals: Sequence[_DelayedSum], per_run: Sequence[_DelayedSum]) -> None:
-        """Rewrite the body, then the loop around it, then what follows it.
+        """Rewrites the body, then the loop, then the uses of its results.
 
-        per_run: the sums among them that `scatter-gradients` scatters once per run of tasks.
+        Args:
+            totals: the sums to rewrite.
+            per_run: the sums among `totals` that `scatter-gradients` scatters once per run of tasks.
         """
         by_position = {total.position: (total, Stacker(self._mesh, total.axes)) for total in totals}
         old = self._loop.op
@@ -192,7 +206,7 @@ class _Rewrite:
     def _loop_with(
         self, types: Mapping[int, ir.Type], zeros: Mapping[int, ir.Value], groups: Mapping[int, ir.Attribute]
     ) -> ir.Operation:
-        """Rebuild the loop with other types, initial values and shardings of some of the values that it carries."""
+        """Rebuilds the loop with these types, initial values and shardings, each for some of the carried positions."""
         old = self._loop.op
         rank = [ir.RankedTensorType(result.type).rank for result in old.results]
         whole = [at.value_sharding(r) or self._mesh.attribute([()] * k) for r, k in zip(old.results, rank, strict=True)]
@@ -210,7 +224,7 @@ class _Rewrite:
     def _summed(
         self, old: ir.Value, parts: ir.Value, initial: ir.Value, ip: ir.InsertionPoint, per_run: bool
     ) -> ir.Value:
-        """Sum all summands, and the initial value of the accumulator."""
+        """Returns the sum of `parts` and the initial value; `per_run` marks the reduction with `jaxpp.scatter`."""
         sharding = at.value_sharding(old) or self._mesh.attribute(self._mesh.read(old))
         scalar = ir.RankedTensorType.get([], ir.RankedTensorType(old.type).element_type)
         with ip, old.location:

@@ -1,4 +1,4 @@
-"""`find-microbatch-loop`: names the loop over microbatches, its trip count, its indices and its state."""
+"""`find-microbatch-loop`: finds the loop over microbatches, and writes its schedule, length and counters on it."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -36,11 +36,11 @@ from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.given import as_text, check_words, library_name, of_text
 
 _LARGE = 1 << 20
-"""A schedule of more cells takes long to make."""
+"""The size above which a schedule takes long to make: meshes * (meshes + microbatches)."""
 
 
 def check_schedule_options(schedule: str, meshes: int) -> None:
-    """Raises ValueError for the name of a schedule that there is not, or a number of meshes that is none."""
+    """Raises ValueError for an unknown name of a schedule, or a negative number of meshes."""
     if schedule:
         check_words(schedule)
     if meshes < 0:
@@ -49,33 +49,34 @@ def check_schedule_options(schedule: str, meshes: int) -> None:
 
 @dataclass(frozen=True)
 class FindMicrobatchLoop(Pass):
-    """Finds the one loop that the schedule unrolls and leaves it in a canonical form.
+    """Finds the one loop that the schedule unrolls and brings it into a canonical form.
 
     The loop is the `stablehlo.while` that carries `jaxpp.microbatch_loop` (written by `treduce`), or the only one whose
     body holds stage marks (a user's `lax.scan` or `fori_loop`). Afterwards:
 
-    - values that the body hands on unchanged are no longer carried: the body uses the value from outside (so in every
-      loop: XLA drops them too, and then can't match them with their shardings);
-    - a barrier of several values, one of which is marked (`jax.checkpoint` makes them), is one barrier for each: they
-      belong to different stages;
-    - a mark that `jax.checkpoint` computes again is the first one: each stage computes again from its own boundary on;
-    - an integer that the body advances by constants (a counter of random numbers), in one stage or several, counts from
-      a constant by one addition; the body, and what follows the loop, add a start that is no constant;
+    - No loop carries values that its body returns unchanged: the body uses the values from outside. XLA also drops
+      such values, and then can't match the carried values with their shardings.
+    - A barrier of several values, one of which is marked, is split into one barrier per value, as the values belong to
+      different stages. `jax.checkpoint` makes such barriers.
+    - A mark that `jax.checkpoint` recomputes is replaced by the first mark of the value, so that each stage recomputes
+      from its own start.
+    - An integer that the body advances by constants (a counter of random numbers), in one stage or several, counts from
+      a constant by one addition. If its start is no constant, the uses in the body and after the loop add the start.
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
-      that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`;
-    - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark. Those of a
-      model that is applied to several inputs of a microbatch have one number where they end one stage: all applications
-      go through the stages together.
+      that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`.
+    - The forward marks are numbered 0, 1, 2... in program order, and each backward mark has the number of its forward
+      mark. If a model is applied to several inputs of a microbatch, its applications go through the stages together:
+      their marks have one number where they end one stage.
 
-    A stage without work is refused, at the line of its mark: nobody uses the mark's result, or no later stage does; it
-    marks what is the same for all microbatches; nothing is computed behind the last but one. So is a second pass over a
-    microbatch, whose forward reads gradients of the first one.
+    The pass refuses a stage without work, at the line of its mark: no operation, or no later stage, uses the mark's
+    result; the marked value is the same for all microbatches; or nothing follows the mark of the last stage but one.
+    It also refuses a second pass over a microbatch, whose forward reads gradients of the first pass.
 
     Options:
-        schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form, instead of the loop's own.
-        meshes: the number of meshes for a schedule given by name, instead of what the module says.
-        operations: kinds of the schedule that are bound to functions of the user's, as `mpmd_jit_with_loop` writes them
-            on the module: `tick,log:residuals`.
+        schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form. It replaces the loop's schedule.
+        meshes: the number of meshes for a schedule given by name. It replaces the number that the module carries.
+        operations: the kinds of tasks that are bound to user's functions, as `mpmd_jit_with_loop` writes them on the
+            module: `tick,log:residuals`.
 
     Preconditions: `inline-calls` ran; the loop counts to a constant; there are n-1 or n marks for n stages.
 
@@ -96,7 +97,11 @@ class FindMicrobatchLoop(Pass):
         parse_operations(self.operations)
 
     def run(self, module: ir.Module) -> None:
-        """Canonicalize the loop of `module`. Raises PassError for each way in which there is no such loop."""
+        """Canonicalizes the loop of `module`.
+
+        Raises:
+            PassError: when there is not exactly one such loop, or its marks, schedule or length don't fit.
+        """
         main, operations = main_of(module), self._operations(module)
         write_operations(module, operations)
         ops = list(nested(main))
@@ -124,7 +129,7 @@ class FindMicrobatchLoop(Pass):
             number_slices(marks, schedule, loop)
         else:
             numbers = stages_of(marks, loop, schedule.stages)
-            # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
+            # In a graph of stages each mark ends a stage of its own: `after` refers to stages by number.
             is_twice = numbers is not None and schedule.placement.after and len({*numbers}) < len(numbers)
             check_kept(module.operation, marks, schedule.stages)
             if numbers is None or is_twice or has_other_shards(marks, schedule):
@@ -140,21 +145,25 @@ class FindMicrobatchLoop(Pass):
             del module.operation.attributes[at.LOST_MARKS]
 
     def schedule_of(self, module: ir.Module) -> str:
-        """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
+        """Returns the text of the schedule that `run` takes, for observers.
+
+        For a schedule of all steps of a `jaxpp.train_loop`, the text is of all steps. Raises PassError like `run` where
+        the loop or its schedule is wrong; `run` may still refuse the marks.
+        """
         loop = _named_loop(main_of(module)) or find_loop(main_of(module))
         _, text = self._schedule(module, loop, _microbatches(loop), self._operations(module))
         steps = TrainLoopAttr.of(module)
         return (steps and steps.schedule) or text
 
     def known_schedule(self, module: ir.Module) -> schedules.Schedule | None:
-        """What `schedule_of` says, for passes that run before; None where it raises: the errors are those of `run`."""
+        """Returns the schedule of `schedule_of`, for earlier passes; None on errors, which `run` reports."""
         try:
             return of_text(self.schedule_of(module))
         except (PassError, schedules.ScheduleError):
             return None
 
     def _meshes(self, module: ir.Module) -> int:
-        """How many meshes there are; 0 where nobody says it."""
+        """Returns the number of meshes; 0 if neither the option nor the module gives it."""
         return self.meshes or at.integer(module.operation, at.MESHES) or 0
 
     def _operations(self, module: ir.Module) -> dict[str, bool]:
@@ -163,7 +172,11 @@ class FindMicrobatchLoop(Pass):
     def _schedule(
         self, module: ir.Module, loop: ir.Operation, length: int, operations: Collection[str]
     ) -> tuple[schedules.Schedule, str]:
-        """The schedule of the loop and its text form; of one for all steps of a `jaxpp.train_loop` that of a step."""
+        """Returns the schedule of the loop and its text; for a schedule of several steps, the first step's.
+
+        Raises:
+            PassError: when there is no schedule, it can't be made, read or run, or has not `length` microbatches.
+        """
         text = self.schedule or loop_schedule(loop)
         try:
             if not text:
@@ -202,7 +215,7 @@ class FindMicrobatchLoop(Pass):
 
 
 def _check_meshes(loop: ir.Operation, meshes: int, length: int) -> None:
-    """Raise PassError for a large schedule by name that has more stages than the loop, before it is made."""
+    """Raises PassError for a large schedule by name with more stages than the loop has, before the schedule is made."""
     count = len(marked_stages(find_marks(loop)))
     if meshes > count + 1 and meshes * (meshes + length) > _LARGE:
         raise PassError(
@@ -213,13 +226,13 @@ def _check_meshes(loop: ir.Operation, meshes: int, length: int) -> None:
 
 
 def loop_schedule(loop: ir.Operation) -> str:
-    """The text of the schedule that a loop carries; empty when it carries none."""
+    """Returns the text of the schedule that a loop carries; empty when it carries none."""
     schedule = entries(loop).get("schedule")
     return schedule.value if isinstance(schedule, ir.StringAttr) else ""
 
 
 def _check_cuts(loop: ir.Operation, schedule: schedules.Schedule) -> None:
-    """Raise PassError where `merge-stages` left another number of stages than the schedule has."""
+    """Raises PassError where `merge-stages` left another number of stages than the schedule has."""
     said = entries(loop).get("stages")
     if isinstance(said, ir.IntegerAttr) and said.value != schedule.stages:
         count = f"{said.value} stage{'s' * (said.value != 1)}"
@@ -231,7 +244,7 @@ def _check_cuts(loop: ir.Operation, schedule: schedules.Schedule) -> None:
 
 
 def _length(loop: ir.Operation) -> int:
-    """How often `loop` runs, which is what it says of itself."""
+    """Returns how often `loop` runs. Raises PassError if `length` in its `jaxpp.microbatch_loop` differs."""
     length, said = trip_count(loop), entries(loop).get("length")
     if isinstance(said, ir.IntegerAttr) and said.value != length:
         raise PassError(f"{at.LOOP} says {said.value} microbatches, the loop runs {length}", location=loop.location)
@@ -239,16 +252,16 @@ def _length(loop: ir.Operation) -> int:
 
 
 def microbatches_without_schedule(module: ir.Module) -> int | None:
-    """How many microbatches the loop of `module` runs, when it carries no schedule; None when it has one.
+    """Returns the number of microbatches of the loop of `module`, if the loop carries no schedule; None otherwise.
 
-    Raises PassError as the pass does. `inline-calls` must have run.
+    Raises PassError like the pass. `inline-calls` must have run.
     """
     loop = find_loop(main_of(module))
     return None if loop_schedule(loop) else _microbatches(loop)
 
 
 def number_of_microbatches(module: ir.Module) -> int:
-    """How many microbatches the loop of `module` runs. Raises PassError as the pass does.
+    """Returns the number of microbatches of the loop of `module`. Raises PassError like the pass.
 
     `inline-calls` must have run.
     """
@@ -256,20 +269,20 @@ def number_of_microbatches(module: ir.Module) -> int:
 
 
 def _microbatches(loop: ir.Operation) -> int:
-    """`_length` of a loop as the user's module has it."""
+    """Returns `_length` of a loop that is not canonical yet: sharding constraints may hide its counter."""
     if trips(loop) is None:
         drop_scalar_constraints(nested(loop))
     return _length(loop)
 
 
 def _is_backward(loop: ir.Operation) -> bool:
-    """Whether all marks of a loop are those of a backward: it is the gradient of another loop."""
+    """Whether a loop has marks, all of phase `backward`: it is the gradient of another loop."""
     phases = {boundary.read(op).phase for op in nested(loop) if boundary.is_mark(op)}
     return phases == {"backward"}
 
 
 def location_of_the_loop(module: ir.Module) -> ir.Location:
-    """Where the user wrote the loop; for errors. Raises PassError when there is none."""
+    """Returns where the user wrote the loop, for errors. Raises PassError like `find_loop`."""
     return find_loop(main_of(module)).location
 
 
@@ -286,15 +299,21 @@ def _inside_another(loop: ir.Operation) -> PassError:
 
 
 def _named_loop(main: ir.Operation) -> ir.Operation | None:
-    """The one loop of `main` that says it is over microbatches, found at a glance: `find_loop` refuses others too."""
+    """Returns the only top-level loop with `jaxpp.microbatch_loop`, or None. Cheaper than `find_loop`: no checks."""
     loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while" and at.LOOP in op.attributes]
     return loops[0] if len(loops) == 1 else None
 
 
 def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -> ir.Operation:
-    """The loop over microbatches, named or marked. Raises PassError for each way in which there is no such loop.
+    """Returns the loop over microbatches: it carries `jaxpp.microbatch_loop`, or its body holds stage marks.
 
-    loops: all loops of `main`, where they are known.
+    Args:
+        main: `@main`.
+        loops: all loops of `main`, if they are known.
+
+    Raises:
+        PassError: when there is no such loop, or several; when it is inside another loop or conditional, or is
+            differentiated as a whole.
     """
     loops = nested_by_name(main)["stablehlo.while"] if loops is None else loops
     outer = [op for op in loops if op.block == body_of(main)]
@@ -327,7 +346,10 @@ def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -
 
 
 def _no_loop(main: ir.Operation) -> PassError:
-    """The error for a step without a loop over microbatches, or with one that nothing tells from other loops."""
+    """Returns the error for a step in which no loop is marked as the loop over microbatches.
+
+    Raises PassError instead, if JAX dropped an unused mark.
+    """
     if main.parent is not None:
         check_kept(main.parent.operation)
     mark = next((op for op in nested(main) if boundary.is_mark(op)), None)

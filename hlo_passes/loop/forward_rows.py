@@ -1,4 +1,4 @@
-"""`forward-rows`: reads of rows read what was written there, and each piece of a sum of stacks is a sum of its own."""
+"""`forward-rows`: replaces reads of stacked rows by the rows that were written, and splits sums of stacks by rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,22 +26,23 @@ _UPDATE = "stablehlo.dynamic_update_slice"
 class ForwardRows(Pass):
     """Forwards rows from where they are written, padded or gathered to where they are read, without a stack between.
 
-    What a loop over layers stacks for its gradient, and takes from a stack, is known in pieces (`pieces.py`). Made of
-    these, each stage has the rows that it needs and no more:
+    An unrolled loop over layers stacks rows for its gradient, and reads rows from stacks. The pass finds of which rows
+    each stack consists, its pieces (`pieces.py`). Each stage then takes only the rows that it needs:
 
-    - integers that count are constants; so are the bounds of slices taken at them;
-    - a slice of a value that is known in pieces is made of these: a row that was written to a stack is the value that
-      was written, a row that a gather with constant indices takes (`w[[0, 2, 1, 3]]`, layers that are stored in the
-      order of the meshes) is a slice of `w` itself. Operations in between are applied to the rows, if they treat all
-      rows alike: a cast, a reshape, arithmetic, a barrier of `jax.checkpoint` around parameters;
-    - a stack of which every row was written is a concatenation, if anything still uses it; so is one whose pieces are
-      gathered in another order;
-    - a sum over the microbatches of values in pieces (the gradient of stacked parameters) is one sum for each piece,
-      which are put together after the loop.
+    - Integers that count become constants, as do the bounds of slices that start at them.
+    - A slice of a stack with known pieces is made of these pieces. A row that was written to the stack becomes the
+      written value. A row that a gather with constant indices takes becomes a slice of the gather's operand:
+      `w[[0, 2, 1, 3]]` reads layers that are stored in the order of the meshes.
+    - Operations between write and read are applied to the rows, if they treat all rows alike: a cast, a reshape,
+      arithmetic, a barrier of `jax.checkpoint` around parameters.
+    - A stack that is still used becomes a concatenation, if all its rows were written. So does a gather of pieces in
+      another order.
+    - A sum of stacks over the microbatches (the gradient of stacked parameters) becomes one sum for each piece. The
+      sums are concatenated after the loop.
 
-    That holds for layers that are written one after the other too: the gradient of rows `w[0]`, `w[1]`... is padded
-    with zeros, or written over zeros (in a loop that reads `w[i]`), that of `w[rows]` is added to zeros at these. Rows
-    that are set, added to or scaled at constant indices (`w.at[1].set(w[0])`) are known too.
+    This also serves layers without a loop. The gradients of rows `w[0]`, `w[1]`... are padded with zeros, or written
+    over zeros (in a loop that reads `w[i]`). The gradient of `w[rows]` is added to zeros at these rows. Rows that are
+    set, added to or scaled at constant indices (`w.at[1].set(w[0])`) are known too.
 
     Preconditions: `unroll-layers` ran.
 
@@ -55,7 +56,7 @@ class ForwardRows(Pass):
     name: ClassVar[str] = "forward-rows"
 
     def run(self, module: ir.Module) -> None:
-        """Forward the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""
+        """Forwards the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""
         block = body_of(main_of(module))
         for loop in [op.operation for op in block.operations if op.name == "stablehlo.while"]:
             ops = operations(loop_body(loop))
@@ -74,7 +75,7 @@ def _forward(ops: Iterable[ir.Operation]) -> None:
 
 
 class _Forward:
-    """Forwards the rows of one block: rewrites one operation after the other."""
+    """The rewrite of one block, which visits its operations in order."""
 
     def __init__(self) -> None:
         self._evaluator = Evaluator()
@@ -113,14 +114,14 @@ class _Forward:
         op.results[0].replace_all_uses_with(made)
 
     def _gather(self, op: ir.Operation) -> None:
-        """Replace a gather from a value in pieces by a concatenation of the pieces."""
+        """Replaces a gather from a value with several known pieces by a concatenation of pieces."""
         known = self._evaluator.pieces(op.operands[0])
         if known is not None and len(known.pieces) > 1 and gathered_rows(op):
             result = op.results[0]
             result.replace_all_uses_with(self._evaluator.make(result, 0, shape_of(result)[0], op))
 
     def put_together(self) -> None:
-        """Replace each stack whose rows were all written by a concatenation, if anything but a write uses it."""
+        """Replaces each stack whose rows were all written by a concatenation, if not only writes use it."""
         for value in self._written:
             op = defining_op(value)
             assert op is not None
@@ -141,7 +142,7 @@ def _writes(op: ir.Operation) -> bool:
 
 
 def _undo_broadcast(op: ir.Operation) -> None:
-    """Replace a value that gained a dimension of size 1 (as a row does) and lost it again by the value itself."""
+    """Replaces a value that gained a dimension of size 1 (as a row does) and lost it again by the value itself."""
     made = defining_op(op.operands[0])
     if made is None or made.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
         return

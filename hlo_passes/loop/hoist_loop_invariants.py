@@ -1,4 +1,4 @@
-"""`hoist-loop-invariants`: what is the same for every microbatch is computed once per step."""
+"""`hoist-loop-invariants`: computes values that are the same for every microbatch once per step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +15,21 @@ from jaxpp.ir.numbering import kind_of
 
 @dataclass(frozen=True)
 class HoistLoopInvariants(Pass):
-    """Moves what depends only on loop invariants and constants out of the microbatch loop: once per step is enough.
+    """Moves operations that depend only on loop invariants and constants out of the microbatch loop.
 
-    - Moved: matrix products, transcendental functions, reductions, loops... of invariants; a cast to a smaller type
-      (weights to bfloat16); arithmetic on whole weights (`w * scale`); chains of more operations than are worth
-      computing again.
-    - Not moved: what is cheap to compute again and big to keep (a broadcast, an iota, a mask, a transposition); casts
-      to 8-bit floats, which XLA fuses with their product, and operations that only these use; side effects; a value
-      that the user sends to the next stage through a mark.
-    - `jax.checkpoint` computes its casts again in the backward, behind a barrier: invariants pass it, so that the
-      forward and the backward use one cast.
+    They then run once per step instead of once per microbatch.
 
-    `infer-placement` puts the moved operations where their users are. Gradients of a cast weight are converted and
-    added for each microbatch as before: they stay sums in the accumulator's own type.
+    - The pass moves matrix products, transcendental functions, reductions and loops. It moves a cast to a smaller type
+      (weights to bfloat16), arithmetic on whole weights (`w * scale`), and chains of operations that are too long to
+      recompute.
+    - It leaves results that are cheap to recompute and big to keep: a broadcast, an iota, a mask, a transposition.
+    - It leaves casts to 8-bit floats, which XLA fuses with their product, and operations that only these casts use.
+    - It leaves operations with side effects, and values that the user sends to the next stage through a mark.
+    - `jax.checkpoint` recomputes casts in the backward, after a barrier. Invariants bypass the barrier, so that forward
+      and backward use one cast.
+
+    `infer-placement` puts the moved operations on the meshes of their users. Gradients of a cast weight are still
+    converted and added for each microbatch, so that the sum stays in the accumulator's own type.
 
     Preconditions: `find-microbatch-loop` ran. A loop over one microbatch stays as it is.
 
@@ -41,14 +43,14 @@ class HoistLoopInvariants(Pass):
     name: ClassVar[str] = "hoist-loop-invariants"
 
     def run(self, module: ir.Module) -> None:
-        """Move the invariants out of the loop of `module`. Raises PassError when there is none in canonical form."""
+        """Moves the invariants out of the loop of `module`. Raises PassError when there is no canonical loop."""
         loop = MicrobatchLoop.of(module)
         if loop.length > 1:
             _Hoist(loop.op, Invariants(loop.body)).run()
 
 
 class _Hoist:
-    """Moves operations in front of the loop; those that the loop needs too, to compute them again, are cloned."""
+    """The rewrite of the loop: moves operations in front of it, or clones them where the loop recomputes them too."""
 
     def __init__(self, loop: ir.Operation, invariants: Invariants) -> None:
         self._loop = loop
@@ -58,7 +60,7 @@ class _Hoist:
         self._dead: list[ir.Operation] = []
 
     def run(self) -> None:
-        """Move them all."""
+        """Moves or clones all operations of `Invariants.hoisted`."""
         for number, inside_too in self._invariants.hoisted().items():
             op = self._invariants.ops[number]
             results = list(op.results)
@@ -72,9 +74,12 @@ class _Hoist:
             op.erase()
 
     def _settle(self, op: ir.Operation, originals: Sequence[ir.Value]) -> None:
-        """Let the equal operation that was moved before, if there is one, stand for `op`."""
+        """Replaces `op`, now in front of the loop, by an equal operation that moved before it, if there is one.
+
+        Later operations that move use the results instead of `originals`.
+        """
         results = list(op.results)
-        kind, uses = kind_of(op)  # none has a side effect
+        kind, uses = kind_of(op)  # equal operations can be merged: none has a side effect
         first = self._made.setdefault((kind, *uses), results)
         if first is not results:
             for old, new in zip(results, first, strict=True):

@@ -1,4 +1,4 @@
-"""The error for a stage without work: the result of its mark is unused, or it marks nothing of a microbatch."""
+"""Checks that each stage has work: its mark's result is used, and the marked value depends on the microbatch."""
 
 from collections.abc import Collection, Iterable
 
@@ -20,10 +20,10 @@ _USE = "go on with what the mark returns: x = jaxpp.mark_stage_end(x)"
 
 
 def check_work(loop: MicrobatchLoop) -> None:
-    """Raise PassError for a stage of `loop`, whose marks are numbered, that has no work though the step would run.
+    """Raises PassError for a stage of `loop` without work, though the step would run. The marks are numbered already.
 
-    The result of a mark needs no use if the mark has a backward: where only the gradient is used, JAX drops what
-    follows the forward mark. Nor does that of the last stage of a slice, whose loss nobody may use.
+    The result of a forward mark may be unused if there is a backward mark. Where only the gradient is used, JAX drops
+    the operations after the forward mark. The result of a slice's last stage may be unused too: it is the loss.
     """
     body = _Dataflow(loop.body)
     of_microbatch = body.of_microbatch(loop)
@@ -57,7 +57,7 @@ def check_work(loop: MicrobatchLoop) -> None:
 
 
 def check_used(loop: ir.Operation, marks: Marks) -> None:
-    """Raise PassError for a mark, of those of the layers of `loop`, whose result nobody uses."""
+    """Raises PassError for a forward mark with an unused result, unless it is in a slice or has a backward mark."""
     body = _Dataflow(loop_body(loop))
     backward = {mark.stage for _, mark in marks if mark.phase == "backward"}
     for number in body.forward_marks:
@@ -67,7 +67,7 @@ def check_used(loop: ir.Operation, marks: Marks) -> None:
 
 
 def check_kept(module: ir.Operation, marks: Marks = (), count: int = 1) -> None:
-    """Raise PassError where there are fewer than `count` marks, and JAX dropped one, as nobody uses its result."""
+    """Raises PassError where fewer than `count` stages are marked, and JAX dropped a mark with an unused result."""
     lost = module.attributes.get(at.LOST_MARKS)
     if lost is None or len(marked_stages(marks)) >= count:
         return
@@ -77,13 +77,14 @@ def check_kept(module: ir.Operation, marks: Marks = (), count: int = 1) -> None:
 
 
 class _Dataflow(Numbered):
-    """The operations of the loop's body.
+    """The operations of the loop's body by their indices, and the flow of values between them.
 
     Attributes:
-        marks: what the marks say, in program order.
-        forward_marks: those of the forward.
-        live: those on whose results a result of the loop depends, or a side effect.
-        to_forward: those on whose results a later forward mark depends.
+        marks: maps each mark's operation to its content, in program order.
+        forward_marks: the operations that are forward marks.
+        results_of_loop: the operation that makes each result of the body; None for an argument or an outer value.
+        live: the operations on which a result of the loop or a side effect depends.
+        to_forward: the operations on which a live forward mark depends.
     """
 
     def __init__(self, body: ir.Block) -> None:
@@ -92,14 +93,17 @@ class _Dataflow(Numbered):
         self.forward_marks = [number for number, mark in self.marks.items() if mark.phase == "forward"]
         self.results_of_loop = [self.producers.get(value) for value in terminator(body).operands]
         self.live = self._before(number for number in self.results_of_loop if number is not None)
-        # To ask each operation takes long: those on which a result depends are live whatever they do.
+        # The check for side effects is slow, so skip it for operations that are live already.
         dead = (number for number in range(len(self.ops)) if number not in self.live)
         self.live |= self._before(number for number in dead if has_side_effect(self.ops[number]))
         ends = self.live.intersection(self.forward_marks)
         self.to_forward = self._before(maker for number in ends for maker in self.makers[number])
 
     def of_microbatch(self, loop: MicrobatchLoop) -> set[int]:
-        """The operations that depend on what the loop counts or carries; all where none asks which microbatch it is."""
+        """Returns the operations that depend on values that the loop counts or carries.
+
+        Returns all operations if the loop has one microbatch, or if only its counters' own updates read its counters.
+        """
         counting = {self.results_of_loop[position] for position in loop.indices}
         readers = [number for number, used in enumerate(self.operands) if not loop.counts.keys().isdisjoint(used)]
         if loop.length == 1 or counting.issuperset(readers):
@@ -107,14 +111,18 @@ class _Dataflow(Numbered):
         return self._behind({*loop.body.arguments})
 
     def is_bypassed(self, mark: int) -> bool:
-        """Whether another operation that matters uses what a mark marks."""
+        """Whether a live operation other than `mark` uses a value that `mark` marks."""
         marked = set(self.operands[mark])
         return any(number != mark and not marked.isdisjoint(self.operands[number]) for number in self.live)
 
     def is_all_before(self, stage: int, carried: Collection[ir.Value]) -> bool:
-        """Whether nothing is computed behind the marks of a stage, nor a gradient of that, but sums of microbatches.
+        """Whether no operation after the forward mark of `stage`, or before its backward mark, does work.
 
-        carried: the values that the last microbatch handed on.
+        Sums over the microbatches, views, constants, broadcasts and barriers are not work.
+
+        Args:
+            stage: the number of the stage.
+            carried: the values that the loop carries from the microbatch before.
         """
         ends = [number for number, mark in self.marks.items() if mark.stage == stage]
         forward = {*self.forward_marks}.intersection(ends)
@@ -127,7 +135,7 @@ class _Dataflow(Numbered):
         return all(traits(self.ops[number]).view or self.ops[number].name in _NO_WORK for number in found - sums)
 
     def _before(self, numbers: Iterable[int]) -> set[int]:
-        """Return these operations, and all on which they depend."""
+        """Returns these operations, and all on which they depend."""
         found = set(numbers)
         for number in reversed(range(len(self.ops))):
             if number in found:
@@ -135,7 +143,7 @@ class _Dataflow(Numbered):
         return found
 
     def _behind(self, values: set[ir.Value]) -> set[int]:
-        """Return the operations that depend on one of these values."""
+        """Returns the operations that depend on one of these values."""
         found = set[int]()
         for number, makers in enumerate(self.makers):
             if not found.isdisjoint(makers) or not values.isdisjoint(self.operands[number]):

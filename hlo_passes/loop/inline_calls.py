@@ -1,4 +1,4 @@
-"""`inline-calls`: every call of a helper, a jitted layer or a scan body becomes its body."""
+"""`inline-calls`: replaces every call of a helper, a jitted layer or a scan body by the body of its function."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,18 +19,18 @@ _ORDERS = ("broadcast_dimensions", "permutation")
 
 @dataclass(frozen=True)
 class InlineCalls(Pass):
-    """Replaces each `func.call` by the body of its callee, everywhere, and drops the functions nobody refers to.
+    """Replaces each `func.call` by the body of its callee, everywhere, and erases unused functions.
 
-    JAX lowers helpers, jitted layers and the bodies of scans as functions. Marks inside of them must come up to the
-    body of the microbatch loop, where the passes after this one cut.
+    JAX lowers helpers, jitted layers and the bodies of scans as functions. The marks inside must move to the body of
+    the microbatch loop, where later passes cut.
 
-    Functions are inlined callees first, so that each body is cloned once per call and never walked twice. Functions
-    that other ops refer to by name (`stablehlo.composite`, custom calls) stay.
+    Callees are inlined first, so that each body is cloned once per call and never walked twice. Functions to which
+    other operations refer by name (`stablehlo.composite`, custom calls) stay.
 
-    Casts, reshapes, broadcasts and transpositions that change nothing go: JAX casts the Python number from which a sum
-    starts to its own type in each trip.
+    The pass also removes casts, reshapes, broadcasts and transpositions that change nothing. In each iteration JAX
+    casts the Python number from which a sum starts to the type that it has already.
 
-    So do conditionals whose branch is known: `lax.platform_dependent` makes a choice by a constant.
+    A conditional with a known branch is replaced by this branch: `lax.platform_dependent` branches on a constant.
 
     Preconditions: there is a `@main`; no function calls itself.
 
@@ -45,7 +45,11 @@ class InlineCalls(Pass):
     name: ClassVar[str] = "inline-calls"
 
     def run(self, module: ir.Module) -> None:
-        """Inline all calls of `module`. Raises PassError on recursion and on a call of an unknown function."""
+        """Inlines all calls of `module`.
+
+        Raises:
+            PassError: on recursion, without a `@main`, or when a callee is unknown or has not exactly one block.
+        """
         by_name = functions(module)
         if "main" not in by_name:
             raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
@@ -60,7 +64,18 @@ class InlineCalls(Pass):
 def _inline_into(
     name: str, by_name: dict[str, ir.Operation], done: set[str], referred: set[str], above: tuple[str, ...]
 ) -> None:
-    """Inline all calls of a function, and those of what it calls; `referred` gains what else these refer to."""
+    """Inlines all calls of the function `name`, after those of its callees.
+
+    Args:
+        name: the function.
+        by_name: all functions of the module.
+        done: the functions whose calls are inlined; gains `name` and its callees.
+        referred: gains the symbols to which operations other than calls refer.
+        above: the callers of `name`, from `@main` on.
+
+    Raises:
+        PassError: on recursion, or when a callee is unknown or has not exactly one block.
+    """
     ops = nested_by_name(by_name[name])
     if ops["stablehlo.case"] or ops["stablehlo.if"]:
         take_known_branches(body_of(by_name[name]))

@@ -1,4 +1,4 @@
-"""What the body of the microbatch loop computes from loop invariants alone, and what of it is worth keeping."""
+"""The loop-invariant operations of the microbatch loop's body, and the choice of results worth keeping for a step."""
 
 from jaxlib.mlir import ir
 
@@ -10,10 +10,11 @@ from jaxpp.ir.values import ByteSizes, closure, defining_op, viewed
 
 
 class Invariants(Numbered):
-    """The loop-invariant operations of `body`, by their number in it.
+    """The loop-invariant operations of `body`, by their index in it.
 
-    `behind_barriers` maps results of barriers that are no marks to the invariants they stand for: `jax.checkpoint` puts
-    all that it computes again behind one.
+    Attributes:
+        behind_barriers: maps the results of barriers that are no marks to the invariants that they return.
+            `jax.checkpoint` puts such a barrier before its recomputation.
     """
 
     def __init__(self, body: ir.Block) -> None:
@@ -27,17 +28,17 @@ class Invariants(Numbered):
         self._sizes = ByteSizes()
         self._users = self._find_users(body)
         self._for_8_bits = self._find_for_8_bits()
-        # For each operation: how many operations compute it, whether it is made of constants alone, and the bytes of
-        # the values that it is made of.
+        # Three facts about each operation: how many operations recompute its result, whether the result is made of
+        # constants only, and the bytes of the largest value from which it is made.
         self._length = [0] * len(self.ops)
         self._constant = [False] * len(self.ops)
         self._bytes = [0] * len(self.ops)
         self._worth = [self._invariant[n] and self._is_worth(n) for n in range(len(self.ops))]
 
     def hoisted(self) -> dict[int, bool]:
-        """The operations to compute before the loop, in program order; true for one that the loop computes too.
+        """Maps the operations to compute before the loop, in program order, to whether the loop recomputes them too.
 
-        Such an operation is cheap (a broadcast) and used both by the loop and by operations that move in front of it.
+        The loop recomputes a cheap operation (a broadcast) that it uses, and that a moved operation also uses.
         """
         roots = {*(n for n, worth in enumerate(self._worth) if worth), *self._long_chains()}
         found = closure(roots, self.makers.__getitem__).keys()
@@ -69,7 +70,7 @@ class Invariants(Numbered):
         return value not in self._carried if number is None else self._invariant[number]
 
     def _find_users(self, body: ir.Block) -> list[list[int]]:
-        """The numbers of the users of each operation; the number after the last is that of the loop itself."""
+        """Returns the indices of each operation's users. The index after the last operation is the loop itself."""
         users: list[list[int]] = [[] for _ in self.ops]
         for number in range(len(self.ops)):
             for producer in self.makers[number]:
@@ -80,7 +81,7 @@ class Invariants(Numbered):
         return users
 
     def _find_for_8_bits(self) -> list[bool]:
-        """Which operations are casts to 8-bit floats, or cheap ones that only such casts use."""
+        """Returns for each operation whether it is a cast to 8-bit floats, or is cheap and only such casts use it."""
         found = [*map(_casts_to_8_bits, self.ops), False]
         for number in reversed(range(len(self.ops) if any(found) else 0)):
             op, users = self.ops[number], self._users[number]
@@ -88,7 +89,10 @@ class Invariants(Numbered):
         return found
 
     def _is_worth(self, number: int) -> bool:
-        """Whether to keep the result of an invariant operation through the step, instead of rematerialising it."""
+        """Whether to keep the result of an invariant operation through the step, instead of recomputing it.
+
+        Also fills `_length`, `_constant` and `_bytes` of the operation.
+        """
         op, producers = self.ops[number], self.makers[number]
         if op.name == "stablehlo.constant":
             self._constant[number], self._length[number] = True, 1
@@ -115,7 +119,11 @@ class Invariants(Numbered):
         return worth
 
     def _long_chains(self) -> list[int]:
-        """Invariants that the loop uses and that take too many operations to compute again."""
+        """Returns the invariants that the loop uses and that take more than `MOST_RECOMPUTED` operations to recompute.
+
+        A cheap operation whose results are larger than its operands (a broadcast) is replaced by the invariants among
+        its operands that take as many.
+        """
         work = [
             number
             for number, users in enumerate(self._users)
@@ -139,7 +147,7 @@ class Invariants(Numbered):
 
 
 def _is_arithmetic(op: ir.Operation) -> bool:
-    """Whether a cheap `op` computes numbers of numbers, elementwise: no mask, no cast."""
+    """Whether a cheap `op` is elementwise, and neither a view nor one that makes booleans (a mask)."""
     element = ir.RankedTensorType(op.results[0].type).element_type
     mask = isinstance(element, ir.IntegerType) and element.width == 1
     return traits(op).elementwise and not traits(op).view and not mask
@@ -151,6 +159,6 @@ def _casts_to_8_bits(op: ir.Operation) -> bool:
 
 
 def _is_constant(value: ir.Value) -> bool:
-    """Whether a value from outside of the loop is made of constants."""
+    """Whether a value from outside the loop is a constant or an iota, perhaps seen through views."""
     op = defining_op(viewed(value))
     return op is not None and op.name in ("stablehlo.constant", "stablehlo.iota")

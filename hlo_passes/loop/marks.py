@@ -1,4 +1,4 @@
-"""The stage marks of the microbatch loop: where they may stand, and which stages they end."""
+"""The stage marks of the microbatch loop: checks of their positions, and the numbers of the stages that they end."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,10 +15,11 @@ from jaxpp.ir.tensors import check_arrays
 
 
 def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> Marks:
-    """The stage marks among the operations of `main`, in program order.
+    """Returns the stage marks among `ops`, the operations of `main`, in program order.
 
-    Raises PassError for one, or the mark of a unit, that stands not directly in the body of `loop`, or is of an unknown
-    form.
+    Raises:
+        PassError: when a mark of a stage or of a unit is not directly in the body of `loop`, has an unknown form, or
+            takes values that are not arrays.
     """
     body = loop_body(loop)
     marks: list[tuple[ir.Operation, Boundary]] = []
@@ -38,7 +39,7 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
             parent = op.parent.operation if op.parent is not None else main
             while (
                 parent.name == at.SHARD_MAP and parent.parent is not None
-            ):  # which `split-shard-maps` would have split, but for what is around it
+            ):  # the message names the construct that kept `split-shard-maps` from splitting this
                 parent = parent.parent.operation
             where = "outside of the microbatch loop" if parent == main else f"inside a {_construct(parent)}"
             raise PassError(
@@ -60,14 +61,14 @@ def _construct(op: ir.Operation) -> str:
 
 
 def find_marks(loop: ir.Operation) -> Marks:
-    """The marks of the loop's body in program order. Raises PassError for one of an unknown form."""
+    """Returns the stage marks of the loop's body in program order. Raises PassError for a mark of an unknown form."""
     return [(op, boundary.read(op)) for op in operations(loop_body(loop)) if boundary.is_mark(op)]
 
 
 def marked_stages(marks: Marks) -> list[int]:
-    """The number that each stage's mark carries, in the order of the forward.
+    """Returns the number that each stage's mark carries, in the order of the forward.
 
-    Where only the gradient is used, JAX drops the forward mark of the last stage and keeps its backward mark.
+    Where only the gradient is used, JAX drops the forward mark of the last stage. Its backward mark then counts.
     """
     forward = [mark.stage for _, mark in marks if mark.phase == "forward"]
     last = next((mark.stage for _, mark in marks if mark.phase == "backward"), None)
@@ -75,11 +76,11 @@ def marked_stages(marks: Marks) -> list[int]:
 
 
 def stages_of(marks: Marks, loop: ir.Operation, count: int) -> list[int] | None:
-    """The stage, of `count`, that each of `marked_stages` ends; None where the marks don't fit.
+    """Returns the stage, of `count`, that each of `marked_stages` ends; None where the marks don't fit.
 
-    Usually each ends a stage of its own. More marks than stages fit too, if no more of them stand behind one another
-    than there are stages: a model is applied to several inputs of a microbatch (a siamese network), and all
-    applications go through the stages together.
+    Usually each mark ends a stage of its own. There may be more marks, if the longest chain of dependent forward marks
+    has `count` or `count - 1` of them. Then a model is applied to several inputs of a microbatch (a siamese network),
+    and all applications go through the stages together.
     """
     found = len(marked_stages(marks))
     if found in (count - 1, count):
@@ -91,7 +92,10 @@ def stages_of(marks: Marks, loop: ir.Operation, count: int) -> list[int] | None:
 
 
 def _marks_before(loop: ir.Operation) -> list[int]:
-    """How many forward marks each forward mark has before it. Raises PassError if one comes after a backward mark."""
+    """Returns the number of forward marks on the longest chain of values to each forward mark.
+
+    Raises PassError if a forward mark depends on a backward mark.
+    """
     ops = operations(loop_body(loop))
     known: dict[ir.Value, int] = {}
     found: list[int] = []
@@ -108,17 +112,19 @@ def _marks_before(loop: ir.Operation) -> list[int]:
 
 
 def check_one_pass(marks: Marks, loop: ir.Operation) -> None:
-    """Raise PassError for a forward mark that needs what a backward made: a schedule has one pass per microbatch."""
+    """Raises PassError for a forward mark that depends on a backward mark: a schedule has one pass per microbatch."""
     phases = [mark.phase for _, mark in marks]
     if "backward" in phases and "forward" in phases[phases.index("backward") :]:
         _marks_before(loop)
 
 
 def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
-    """Give the forward marks, in program order, these numbers, and each backward mark that of its forward mark.
+    """Writes `numbers` on the forward marks, in program order; each backward mark gets the number of its forward mark.
 
-    A layer that is traced once and called several times leaves the same number on different stages. Those are told
-    apart by their order: the backward meets the stages in the reverse of the forward's order.
+    A layer that is traced once and called several times leaves marks of one number on different stages. Their order
+    tells them apart: the backward meets the stages in the reverse order of the forward.
+
+    Raises PassError for a backward mark without a forward mark.
     """
     stages = marked_stages(marks)
     above, number = len(stages), 0
@@ -127,7 +133,7 @@ def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
             stage, number = number, number + 1
         else:
             stage = _below(above, stages, mark.stage)
-            if stage is None:  # a second backward through the same forward: of another loss, or row of a Jacobian
+            if stage is None:  # a second backward through one forward: of another loss, or row of a Jacobian
                 stage = _below(len(stages), stages, mark.stage)
             if stage is None:
                 raise PassError(
@@ -138,10 +144,10 @@ def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
 
 
 def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Number the marks of each slice: stage s of slice j, of n stages, ends at the mark of number j * n + s.
+    """Numbers the marks of each slice: with n stages, stage s of slice j ends at the mark of number j * n + s.
 
-    Raises PassError unless the forward of each slice has a mark behind every stage: the last stage has a forward of its
-    own too, as the next slice takes what it makes.
+    Raises PassError unless each slice has a forward mark after every stage. The last stage needs a mark too: its
+    forward is a task of its own, as the next slice takes its results.
     """
     for number in range(schedule.slices):
         own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
@@ -166,7 +172,7 @@ def _below(above: int, stages: Sequence[int], number: int) -> int | None:
 
 
 def marked_twice(again: ir.Operation) -> PassError:
-    """The error for a mark behind a backward, or one that JAX computes again."""
+    """Returns the error for a forward mark after a backward mark, or a mark that JAX recomputes."""
     return PassError(
         "a stage mark stands behind the backward: in a second pass over a microbatch, in a second derivative, or "
         "inside jax.checkpoint",
@@ -177,7 +183,7 @@ def marked_twice(again: ir.Operation) -> PassError:
 
 
 def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | None:
-    """A forward mark of a slice that stands behind a barrier of `jax.checkpoint`, which is around all slices."""
+    """Returns a slice's forward mark that is repeated after a barrier: `jax.checkpoint` is around all slices."""
     barrier = next((op for op in operations(loop_body(loop)) if boundary.is_barrier(op)), None)
     if barrier is None:
         return None
@@ -187,7 +193,7 @@ def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | Non
 
 
 def computed_again(marks: Marks) -> ir.Operation | None:
-    """A forward mark that stands in the backward again."""
+    """Returns a forward mark that follows a backward mark and has the number of an earlier forward mark."""
     seen: set[int] = set()
     backward = False
     for op, mark in marks:

@@ -1,4 +1,4 @@
-"""`merge-constants`: equal constants of a block, and equal broadcasts of them, are there once."""
+"""`merge-constants`: merges equal constants of a block, and equal broadcasts of them."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -13,12 +13,14 @@ from jaxpp.ir.numbering import kind_of
 
 @dataclass(frozen=True)
 class MergeConstants(Pass):
-    """Merges equal constants in `@main`, and in the bodies of its loops, and equal broadcasts of these constants.
+    """Merges equal constants in `@main` and in the bodies of its loops, and equal broadcasts of these constants.
 
-    JAX lowers each helper and each layer with constants of its own. In the step of a GPT with an optimizer they are two
-    fifths of all operations, which each pass behind this one would read. No value lives longer for it: every task makes
-    its constants for itself (`assign-stages`, `infer-placement`). Nothing else is merged. The user may want to compute
-    a value twice (`jax.checkpoint`), and a scalar is sent to another stage for less than its broadcast.
+    JAX lowers each helper and each layer with constants of its own. In the step of a GPT with an optimizer, constants
+    are two fifths of all operations, and every later pass would read them. The merge makes no live range longer:
+    every task makes its own constants (`assign-stages`, `infer-placement`).
+
+    Other equal operations stay. The user may want to compute a value twice (`jax.checkpoint`), and a scalar is cheaper
+    to send to another stage than its broadcast.
 
     Preconditions: there is a `@main`.
 
@@ -33,7 +35,7 @@ class MergeConstants(Pass):
     name: ClassVar[str] = "merge-constants"
 
     def run(self, module: ir.Module) -> None:
-        """Merge the constants of `module`. Raises PassError when there is no `@main`."""
+        """Merges the constants of `module`. Raises PassError when there is no `@main`."""
         _merge(body_of(main_of(module)))
 
 

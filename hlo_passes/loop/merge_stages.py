@@ -1,4 +1,4 @@
-"""`merge-stages`: of the marks of all layers those are kept that end a stage, so that each stage has several layers."""
+"""`merge-stages`: drops marks of layers, so that each stage has several layers."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,15 +24,15 @@ from jaxpp.ir.loop import entries
 
 @dataclass(frozen=True)
 class MergeStages(Pass):
-    """Drops the marks between the layers of a stage: where a model marks every layer, `cuts` says how many a stage has.
+    """Drops the marks between the layers of a stage, for a model that marks every layer.
 
-    The layers are counted in the order of the forward. The mark behind the last layer of each stage stays, with its
-    mark in the backward; both get the number of the stage. The others go, forward and backward alike: what stood
-    between two of them is one task then. Layers that are written one after the other and those of a scan, which
-    `unroll-layers` unrolled, are counted alike. As ever, the last one needs no mark: n layers have n or n - 1.
+    `cuts` gives the number of layers of each stage, in the order of the forward. The forward and backward marks after
+    the last layer of each stage stay, and get the number of the stage. All other marks are dropped, so that the layers
+    of a stage become one task. Layers of a scan, which `unroll-layers` unrolled, count like layers without a loop. The
+    last layer needs no mark: n layers have n or n - 1 marks.
 
-    Without `cuts` each mark ends a stage, and nothing is done. With them `jaxpp.microbatch_loop` says how many `stages`
-    there are, and `find-microbatch-loop` refuses a schedule of more or fewer.
+    Without `cuts` each mark ends a stage, and the pass does nothing. With `cuts`, the pass writes the number of
+    `stages` into `jaxpp.microbatch_loop`, and `find-microbatch-loop` refuses a schedule of more or fewer stages.
 
     Options:
         cuts: the layers of each stage, from the first one on: `5,5,4,2`.
@@ -62,7 +62,7 @@ class MergeStages(Pass):
         return self.cuts.split(",") if self.cuts else []
 
     def run(self, module: ir.Module) -> None:
-        """Merge the stages of `module`. Raises PassError where it has another number of marked layers."""
+        """Merges the stages of `module`. Raises PassError where the cuts don't add up to the marked layers."""
         sizes = [int(word) for word in self._words]
         if not sizes:
             return
@@ -89,7 +89,13 @@ class MergeStages(Pass):
 
 
 class LoopOfLayers(NamedTuple):
-    """Says of a loop over microbatches how many layers are marked, how often it runs, and if it has a backward."""
+    """A loop over microbatches whose layers are marked.
+
+    Attributes:
+        layers: the number of marked layers.
+        microbatches: the number of iterations.
+        has_backward: whether one of its marks is a backward mark.
+    """
 
     layers: int
     microbatches: int
@@ -97,9 +103,10 @@ class LoopOfLayers(NamedTuple):
 
 
 def find_layers(module: ir.Module) -> LoopOfLayers:
-    """What the loop over microbatches says of its layers.
+    """Returns the numbers of layers and microbatches of the loop over microbatches.
 
-    The preconditions and errors are those of `merge-stages`.
+    `module` must meet the preconditions of `merge-stages`, and is changed. Raises PassError like `merge-stages`, and
+    for a loop without a constant trip count.
     """
     drop_scalar_constraints(nested(main_of(module)))
     loop, marks = _layers(module)
@@ -109,7 +116,7 @@ def find_layers(module: ir.Module) -> LoopOfLayers:
 
 
 def _layers(module: ir.Module) -> tuple[ir.Operation, Marks]:
-    """The loop over microbatches, and its marks, each once."""
+    """Returns the loop over microbatches and its marks. Splits barriers, and drops recomputed marks."""
     main = main_of(module)
     loop = find_loop(main)
     marks = check_marks(main, nested(main), loop)

@@ -1,4 +1,4 @@
-"""Schedules of all steps of a `jaxpp.train_loop`: the loop over microbatches gets that of the first step."""
+"""Schedules of all steps of a `jaxpp.train_loop`."""
 
 from dataclasses import replace
 
@@ -12,18 +12,20 @@ from jaxpp.schedules.library import options_of
 
 
 def resolved(module: ir.Module, loop: ir.Operation, given: str, meshes: int, microbatches: int) -> schedules.Schedule:
-    """The schedule that was given on one line; with a delay a schedule by name is one of all steps.
+    """Returns the schedule for a name of the library or a file.
+
+    In a `jaxpp.train_loop` of several steps with a delay, a schedule by name becomes one of all steps.
 
     Args:
-        module: with the loop over steps, if it is one.
+        module: the module, which may be a `jaxpp.train_loop`.
         loop: the loop over microbatches.
         given: a name of the library, or a file.
-        meshes: their number.
-        microbatches: of a step.
+        meshes: the number of meshes.
+        microbatches: the number of microbatches of one step.
 
     Raises:
-        PassError: the schedule overlaps steps, and there is no delay.
-        ScheduleError: there is no such schedule for these numbers, or its steps can't overlap.
+        PassError: when the schedule overlaps steps, but the train loop has no delay.
+        ScheduleError: when no such schedule exists for these numbers, or its steps can't overlap.
     """
     found, name = TrainLoopAttr.of(module), library_name(given)
     if found is None or found.steps == 1 or name is None:
@@ -44,9 +46,11 @@ def resolved(module: ir.Module, loop: ir.Operation, given: str, meshes: int, mic
 
 
 def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operation) -> bool:
-    """Whether `schedule` is of several steps, which is written on the module.
+    """Whether `schedule` is of several steps. If so, writes its text on the `jaxpp.train_loop` of `module`.
 
-    Raises PassError where they are others than those of the module.
+    Raises:
+        PassError: when the schedule and the train loop have different numbers of steps; or when the train loop has a
+            delay, but the schedule is of one step.
     """
     found, steps = TrainLoopAttr.of(module), schedules.steps_of(schedule)
     if steps != 1 and (found is None or found.steps != steps):

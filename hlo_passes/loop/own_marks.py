@@ -1,4 +1,4 @@
-"""Stage marks that functions of jaxpp set, for a spread vocabulary or slices that lend: what to do about wrong ones."""
+"""Hints about wrong stage marks that functions of jaxpp set: for a spread vocabulary, or slices that exchange."""
 
 from jaxpp import schedules
 from jaxpp.ir import attributes as at
@@ -6,17 +6,17 @@ from jaxpp.ir.boundary import Marks
 
 
 def set_by_jaxpp(marks: Marks, schedule: schedules.Schedule) -> str | None:
-    """The hint where functions of jaxpp have set marks, or the schedule is for such a function; None elsewhere."""
+    """Returns a hint if functions of jaxpp set marks, or the schedule needs such a function; None otherwise."""
     return _of_lent_slices("slices read elsewhere" in _names(marks), schedule) or of_vocabulary(marks, schedule)
 
 
 def has_other_shards(marks: Marks, schedule: schedules.Schedule) -> bool:
-    """Whether the schedule spreads a vocabulary over its meshes, and the model over another number of them."""
+    """Whether schedule and model both spread a vocabulary, over different numbers of meshes."""
     return schedule.name.startswith("vocab-") and _shards(marks, "vocabulary") not in (0, schedule.meshes)
 
 
 def _shards(marks: Marks, word: str) -> int:
-    """How many stages are shards of this name, which end at the marks "vocabulary 0", "vocabulary 1" and so on."""
+    """Returns the number of stages that are shards of `word`: they end at marks like "vocabulary 0", "vocabulary 1"."""
     return sum(name.startswith(f"{word} ") for name in _names(marks))
 
 
@@ -25,7 +25,7 @@ def _names(marks: Marks) -> set[str]:
 
 
 def _of_lent_slices(lends: bool, schedule: schedules.Schedule) -> str | None:
-    """The hint for a model or a schedule whose slices lend a part of their attention."""
+    """Returns the hint for a model or a schedule whose slices exchange attention; None if neither does."""
     if not lends and schedule.name != "slimpipe":
         return None
     if not lends:
@@ -45,7 +45,7 @@ def _of_lent_slices(lends: bool, schedule: schedules.Schedule) -> str | None:
 
 
 def of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
-    """The hint for a model or a schedule whose meshes share a vocabulary."""
+    """Returns the hint for a model or a schedule that spreads a vocabulary over meshes; None if neither does."""
     shards, embedded = (_shards(marks, word) for word in ("vocabulary", "embedding"))
     trips = {at.integer(op, at.LAYER) for op, _ in marks} - {None}
     if shards and trips:
