@@ -59,7 +59,8 @@ def start(processes: int, arguments: Sequence[str]) -> int:
 
     signal.signal(signal.SIGTERM, end)
     kept = socket.socket()  # it never listens: while it is open, nobody but process 0 gets its port
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        kept.setsockopt(socket.SOL_SOCKET, option, 1)
     kept.bind(("127.0.0.1", 0))
     coordinator = f"127.0.0.1:{kept.getsockname()[1]}"
     command = [sys.executable, str(Path(__file__).with_name("gpt.py")), *arguments, "--coordinator", coordinator]

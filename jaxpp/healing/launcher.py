@@ -260,6 +260,7 @@ class Office:
 
     def _start_service(self, count: int) -> tuple[Any, str]:
         kept = membership.keep_port(self._host)
+        membership.lend_port(kept)
         self._kept.append(kept)
         if len(self._kept) > KEPT:
             self._kept.popleft().close()

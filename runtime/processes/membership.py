@@ -158,7 +158,8 @@ def keep_port(host: str, port: int = 0) -> socket.socket:
     """
     kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            kept.setsockopt(socket.SOL_SOCKET, option, 1)
         if host == "::":
             kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         kept.bind((host, port))
@@ -166,6 +167,11 @@ def keep_port(host: str, port: int = 0) -> socket.socket:
         kept.close()
         raise
     return kept
+
+
+def lend_port(kept: socket.socket) -> None:
+    """Let JAX's services listen at the port of a `keep_port`, which ask for SO_REUSEPORT, and no other server."""
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
 def _host() -> str:

@@ -9,6 +9,7 @@ is not set, every process can. The connections stay until JAX has started (`join
 import contextlib
 import errno
 import json
+import platform
 import re
 import selectors
 import socket
@@ -21,7 +22,7 @@ from typing import Any
 
 from jaxpp.runtime.processes.handshake import STRANGERS, Connection, RefusedError, WrongSecretError, converse, introduce
 from jaxpp.runtime.processes.joint_start import POLITE, JointStart
-from jaxpp.runtime.processes.membership import ProcessError, job_secret, keep_port, named
+from jaxpp.runtime.processes.membership import ProcessError, job_secret, keep_port, lend_port, named
 from jaxpp.runtime.processes.waiting import aside
 from jaxpp.runtime.processes.wire import TICK
 
@@ -53,6 +54,7 @@ def roll_call(coordinator: str, processes: int, process: int, seconds: float, bi
     try:
         with listener:
             left = call.hold(begun + seconds, seconds, coordinator)
+            lend_port(kept)
     except BaseException:
         kept.close()
         raise
@@ -73,23 +75,33 @@ def _listen(host: str, port: int, seconds: float, *, only_there: bool) -> tuple[
 
     Returns what listens, what keeps the port for JAX, and why the address is not one of this host, or nothing.
     """
-    reason = ""
     try:
         try:
-            family, _, _, _, address = _resolved(host, port, seconds)
-            at = str(address[0])
-            kept = keep_port(at, port)
+            family, _, _, _, address = _resolved(host, port, min(seconds / 2, POLITE))
+            return *_bound(family, str(address[0]), port), ""
         except OSError as error:
             if only_there or error.errno in {errno.EADDRINUSE, errno.EACCES}:
                 raise
             reason = str(error)
-            family, at = (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "0.0.0.0")
-            kept = keep_port(at, port)
-        return socket.create_server((at, port), family=family, dualstack_ipv6=at == "::"), kept, reason
+        everywhere = (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "0.0.0.0")
+        return *_bound(*everywhere, port), reason
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ProcessError(f"port {port} is in use on this host; choose another one for the coordinator") from None
         raise ProcessError(f"process 0 can't listen at {host}:{port}: {error}") from None
+
+
+def _bound(family: int, host: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """What listens, and what keeps the port for JAX."""
+    kept = keep_port(host, port)
+    try:
+        # Only Linux gives a server a port that another socket keeps, where both ask for no more than SO_REUSEADDR.
+        shares = platform.system() != "Linux"
+        is_any = host == "::"
+        return socket.create_server((host, port), family=family, reuse_port=shares, dualstack_ipv6=is_any), kept
+    except OSError:
+        kept.close()
+        raise
 
 
 class _RollCall:

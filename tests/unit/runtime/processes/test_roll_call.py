@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
-from jaxpp import distributed
+from jaxpp import _jobs, distributed
 from jaxpp.runtime.processes import roll_call
 from jaxpp.runtime.processes.handshake import Connection
 from jaxpp.runtime.processes.membership import ProcessError
@@ -299,10 +299,14 @@ def test_an_address_to_bind(port: int) -> None:
 
 
 def test_the_port_is_kept_for_jax(port: int) -> None:
+    """No other job gets it between the roll call and JAX's start."""
+
     def start(seconds: float, look: object) -> None:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
-        socket.create_server(("127.0.0.1", port)).close()  # as JAX does it, with SO_REUSEADDR
+        with pytest.raises(ProcessError, match=rf"^port {port} is in use on this host; "):
+            roll_call.roll_call(f"127.0.0.1:{port}", 1, 0, 1)
+        _jobs.start_coordination(f"127.0.0.1:{port}", 1).shutdown()
 
     roll_call.roll_call(f"127.0.0.1:{port}", 1, 0, 1).run(start)
 
