@@ -29,9 +29,9 @@ class AssignStages(Pass):
     - An operation on which no mark depends (weight gradients, accumulation, metrics) gets the latest of its operands'
       tasks. An operation after a barrier of `jax.checkpoint`, with operands from forwards only, is recomputation: it
       gets the earliest of its users' tasks, a backward.
-    - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
-      batch, casts of weights) get no task: each task that uses one recomputes it. JAX's helpers and CSE share such
-      values between stages; they would otherwise be sent between meshes, or kept from forward to backward.
+    - Cheap values that depend only on loop invariants and the microbatch index get no task: constants, masks, slices
+      of the batch, casts of weights. Each task that uses one recomputes it. JAX's helpers and CSE share such values
+      between stages; they would otherwise be sent between meshes, or kept from forward to backward.
     - A cheap value that the user marked gets a task all the same, unless it is made of constants. If the loop carries
       a cheap value to the next microbatch, a copy of it gets the task that uses it there.
     - Operations whose results nobody uses are erased.
@@ -44,8 +44,8 @@ class AssignStages(Pass):
     - a forward mark belongs to its own stage, unless the next stage is the only one that reads this stage;
     - gradients that come back from several stages are added in the backward of the stage that they read;
     - an operation that combines forwards without an order between them goes to the first stage after all of them;
-    - a value made of the microbatch alone (a generator's key, a mask) is recomputed by each stage that uses it and
-      does not come after the stage that makes it.
+    - a stage recomputes a value made of the microbatch alone (a generator's key, a mask), unless it comes after the
+      stage that makes the value.
 
     Later passes keep the attribute, and the operations that they make in the loop's body inherit it. `verify-loop`
     checks it.
@@ -69,7 +69,7 @@ class AssignStages(Pass):
         ops = operations(loop.body)[:-1]
         entered = _entered(loop, ops)
         _split_barriers(loop, ops)
-        # A slice's loss may be unused, but its mark ends the last forward, whose other results the next slice uses.
+        # A slice's loss may be unused, but its mark ends the last forward: the next slice uses the other results.
         erase_dead(loop.body, marks=loop.slices == 1)
         assignment = _Assignment(loop, entered)
         assignment.run()
@@ -350,7 +350,7 @@ class _Assignment(Numbered):
         return in_slice(task, part, self._loop.stages_per_slice)
 
     def _behind_the_slices(self, number: int, latest: StageTask | None) -> StageTask | None:
-        """Returns the task of an operation whose latest operand is made by `latest`.
+        """Returns the task of an operation whose operands are made by `latest` and earlier tasks.
 
         An operation of no slice that needs the last stage of the last slice follows the last loss: it gets the
         additional task `forward_{stages}`.
@@ -394,7 +394,7 @@ class _Assignment(Numbered):
             self.tasks[number] = min((task for task in users if task is not None), default=default)
 
     def _is_again(self, number: int, latest: StageTask | None, again: set[int]) -> bool:
-        """Whether an operation whose latest operand a forward makes is a barrier, or depends on one (`again`)."""
+        """Whether an operation on forwards (`latest` is one) is a barrier, or depends on one (`again`)."""
         if latest is None or latest.is_backward:
             return False
         return boundary.is_barrier(self.ops[number]) or not again.isdisjoint(self.makers[number])

@@ -32,9 +32,9 @@ class DelayReductions(Pass):
     partitioner.
 
     The pass rewrites sums of products, reductions and scatters (embeddings) over a sharded dimension. The sum may pass
-    through linear operations: transpositions, casts to wider types, constant factors, padding, further sums. Sums stay
-    as they are if something else reads them, if the groups would have unequal sizes, or if the axis has different sizes
-    on different meshes. So do maxima. The rewrite changes the order in which floats are added.
+    through linear operations: transpositions, casts to wider types, constant factors, padding, further sums. A sum
+    stays as it is if another operation reads it, if the groups would have unequal sizes, or if meshes differ in the
+    size of the axis. Maxima stay as they are too. The rewrite changes the order in which floats are added.
 
     If weights are sharded over the same axis themselves (FSDP), there are two choices, each with a price in memory. By
     default nothing is kept, as in `jax.jit`: weights are gathered, and gradients scattered, for each microbatch. With
@@ -73,8 +73,8 @@ class DelayReductions(Pass):
         """Delays the reductions of the loop of `module`.
 
         Raises:
-            PassError: when there is no canonical loop; or when an option asks for `chunk` or `ahead`, but no product
-                gathers a weight, or no gradient is scattered.
+            PassError: when there is no canonical loop; when `gather_weights` is `chunk` or `ahead`, but no product
+                gathers a weight; or when `scatter_gradients` is `chunk`, but no gradient is scattered.
         """
         mesh, loop = MeshAxes.of(module), MicrobatchLoop.of(module)
         if mesh is None or loop.length == 1:

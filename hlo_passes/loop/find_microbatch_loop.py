@@ -65,18 +65,22 @@ class FindMicrobatchLoop(Pass):
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`.
     - The forward marks are numbered 0, 1, 2... in program order, and each backward mark has the number of its forward
-      mark. If a model is applied to several inputs of a microbatch, its applications go through the stages together:
-      their marks have one number where they end one stage.
+      mark. If a model is applied to several inputs of a microbatch, all applications go through the stages together.
+      Marks that end one stage then have one number.
 
-    The pass refuses a stage without work, at the line of its mark: no operation, or no later stage, uses the mark's
-    result; the marked value is the same for all microbatches; or nothing follows the mark of the last stage but one.
-    It also refuses a second pass over a microbatch, whose forward reads gradients of the first pass.
+    The pass refuses a stage without work, and names the line of its mark. A stage has no work if:
+
+    - no operation, or no later stage, uses the result of its mark;
+    - the marked value is the same for all microbatches;
+    - it is the last stage, and nothing is computed after the mark before it.
+
+    The pass also refuses a second pass over a microbatch, whose forward reads gradients of the first pass.
 
     Options:
         schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form. It replaces the loop's schedule.
         meshes: the number of meshes for a schedule given by name. It replaces the number that the module carries.
-        operations: the kinds of tasks that are bound to user's functions, as `mpmd_jit_with_loop` writes them on the
-            module: `tick,log:residuals`.
+        operations: the kinds of tasks that are bound to the user's functions, as `mpmd_jit_with_loop` writes them on
+            the module: `tick,log:residuals`.
 
     Preconditions: `inline-calls` ran; the loop counts to a constant; there are n-1 or n marks for n stages.
 
@@ -312,8 +316,8 @@ def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -
         loops: all loops of `main`, if they are known.
 
     Raises:
-        PassError: when there is no such loop, or several; when it is inside another loop or conditional, or is
-            differentiated as a whole.
+        PassError: when no loop or several loops qualify; or when the loop is inside another loop or a conditional, or
+            is differentiated as a whole.
     """
     loops = nested_by_name(main)["stablehlo.while"] if loops is None else loops
     outer = [op for op in loops if op.block == body_of(main)]

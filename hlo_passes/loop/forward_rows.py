@@ -33,8 +33,8 @@ class ForwardRows(Pass):
     - A slice of a stack with known pieces is made of these pieces. A row that was written to the stack becomes the
       written value. A row that a gather with constant indices takes becomes a slice of the gather's operand:
       `w[[0, 2, 1, 3]]` reads layers that are stored in the order of the meshes.
-    - Operations between write and read are applied to the rows, if they treat all rows alike: a cast, a reshape,
-      arithmetic, a barrier of `jax.checkpoint` around parameters.
+    - Operations between write and read are applied to the rows, if they treat all rows alike. Examples are a cast, a
+      reshape, arithmetic, and a barrier of `jax.checkpoint` around parameters.
     - A stack that is still used becomes a concatenation, if all its rows were written. So does a gather of pieces in
       another order.
     - A sum of stacks over the microbatches (the gradient of stacked parameters) becomes one sum for each piece. The
@@ -121,7 +121,7 @@ class _Forward:
             result.replace_all_uses_with(self._evaluator.make(result, 0, shape_of(result)[0], op))
 
     def put_together(self) -> None:
-        """Replaces each stack whose rows were all written by a concatenation, if not only writes use it."""
+        """Replaces stacks by concatenations, if all rows were written and an operation other than a write uses them."""
         for value in self._written:
             op = defining_op(value)
             assert op is not None

@@ -19,9 +19,8 @@ class HoistLoopInvariants(Pass):
 
     They then run once per step instead of once per microbatch.
 
-    - The pass moves matrix products, transcendental functions, reductions and loops. It moves a cast to a smaller type
-      (weights to bfloat16), arithmetic on whole weights (`w * scale`), and chains of operations that are too long to
-      recompute.
+    - The pass moves matrix products, transcendental functions, reductions and loops. It also moves casts to a smaller
+      type (weights to bfloat16), arithmetic on whole weights (`w * scale`), and chains that are too long to recompute.
     - It leaves results that are cheap to recompute and big to keep: a broadcast, an iota, a mask, a transposition.
     - It leaves casts to 8-bit floats, which XLA fuses with their product, and operations that only these casts use.
     - It leaves operations with side effects, and values that the user sends to the next stage through a mark.

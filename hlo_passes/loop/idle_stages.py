@@ -82,7 +82,7 @@ class _Dataflow(Numbered):
     Attributes:
         marks: maps each mark's operation to its content, in program order.
         forward_marks: the operations that are forward marks.
-        results_of_loop: the operation that makes each result of the body; None for an argument or an outer value.
+        results_of_loop: the operation that makes each result of the body, or None.
         live: the operations on which a result of the loop or a side effect depends.
         to_forward: the operations on which a live forward mark depends.
     """

@@ -28,8 +28,8 @@ class Invariants(Numbered):
         self._sizes = ByteSizes()
         self._users = self._find_users(body)
         self._for_8_bits = self._find_for_8_bits()
-        # Three facts about each operation: how many operations recompute its result, whether the result is made of
-        # constants only, and the bytes of the largest value from which it is made.
+        # For each operation: how many operations recompute its result; if it is made of constants only; and the bytes
+        # of the largest value from which it is made.
         self._length = [0] * len(self.ops)
         self._constant = [False] * len(self.ops)
         self._bytes = [0] * len(self.ops)
@@ -121,8 +121,8 @@ class Invariants(Numbered):
     def _long_chains(self) -> list[int]:
         """Returns the invariants that the loop uses and that take more than `MOST_RECOMPUTED` operations to recompute.
 
-        A cheap operation whose results are larger than its operands (a broadcast) is replaced by the invariants among
-        its operands that take as many.
+        A cheap operation that enlarges its operands (a broadcast) is not among them. In its place are the operations
+        that make its operands, if they take that many too.
         """
         work = [
             number

@@ -92,7 +92,7 @@ def stages_of(marks: Marks, loop: ir.Operation, count: int) -> list[int] | None:
 
 
 def _marks_before(loop: ir.Operation) -> list[int]:
-    """Returns the number of forward marks on the longest chain of values to each forward mark.
+    """Returns for each forward mark the number of marks on the longest chain of values that leads to it.
 
     Raises PassError if a forward mark depends on a backward mark.
     """
