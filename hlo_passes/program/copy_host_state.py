@@ -1,4 +1,4 @@
-"""`copy-host-state`: arguments and results in the memory of the host are copied when the devices need them."""
+"""`copy-host-state`: copies arguments in host memory to the devices when these need them, and results back."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,14 +18,14 @@ Entry = dict[str, ir.Attribute]
 
 @dataclass(frozen=True)
 class CopyHostState(Pass):
-    """Copies arguments of a mesh that are in the memory of the host to its devices, and results back.
+    """Copies arguments of a mesh from the memory of the host to its devices, and results back.
 
-    Parameters or the state of an optimizer may live there (`mhlo.memory_kind = "pinned_host"`): an argument is copied
-    right before the first operation that uses it, and a result as soon as it is made. An argument that is returned as
-    it is, to the memory where it is, is not copied.
+    Parameters or the state of an optimizer may be in host memory (`mhlo.memory_kind = "pinned_host"`). An argument is
+    copied right before the first operation that uses it, and a result as soon as it is made. An argument in host memory
+    that is returned unchanged, to host memory, is not copied.
 
-    The copies are calls of functions that return their argument as it is, from one memory to the other: the runtime
-    copies, and compiles nothing.
+    The copies are calls of functions that return their argument unchanged, in the other memory. The runtime copies the
+    values and compiles nothing.
 
     Preconditions: `insert-transfers` ran.
 
@@ -42,7 +42,7 @@ class CopyHostState(Pass):
     name: ClassVar[str] = "copy-host-state"
 
     def run(self, module: ir.Module) -> None:
-        """Add the copies to the mesh functions of `module`."""
+        """Adds the copies to the mesh functions of `module`."""
         count = 0
         lines = handed(module, MeshLines)
         for mesh, function in enumerate(mesh_functions(module)):
@@ -56,7 +56,8 @@ class CopyHostState(Pass):
 class _Copies:
     """The copies of one mesh.
 
-    count: how many copies the module has so far.
+    Attributes:
+        count: the index in the name of the module's next copy.
     """
 
     def __init__(self, module: ir.Module, mesh: int, function: ir.Operation, count: int) -> None:
@@ -87,9 +88,9 @@ class _Copies:
                     op.operands[number] = loaded
 
     def _copy(self, name: str, value: ir.Value, source: Entry, target: Entry, ip: ir.InsertionPoint) -> ir.Value:
-        """Call a new function that returns `value` as it is, in another memory."""
+        """Calls a new function that returns `value` unchanged, in another memory; returns the result of the call."""
         taken = functions(self._module)
-        while f"{name}_{self.count}" in taken:  # by a task of a kind of the user's
+        while f"{name}_{self.count}" in taken:  # a task of a user's kind may have this name
             self.count += 1
         name = f"{name}_{self.count}"
         self.count += 1
@@ -99,10 +100,10 @@ class _Copies:
 
 
 def _kept(entry: Entry) -> Entry:
-    """What the argument or result of a mesh function says of its sharding and its memory."""
+    """Returns the sharding and the memory from the attributes of a mesh function's argument or result."""
     return {name: entry[name] for name in (at.SHARDING, at.MEMORY) if name in entry}
 
 
 def _elsewhere(entry: Entry) -> Entry:
-    """The same in the memory of the devices."""
+    """Returns the sharding only: that memory is the memory of the devices."""
     return {name: entry[name] for name in (at.SHARDING,) if name in entry}

@@ -1,4 +1,4 @@
-"""`deduplicate-functions`: equal task functions are one function, so one compile."""
+"""`deduplicate-functions`: merges equal task functions, so that each is compiled once."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class DeduplicateFunctions(Pass):
     Twelve equal layers in six equal stages have one forward and one backward. The function that stays loses its
     `jaxpp.stage`; the calls keep theirs.
 
-    Preconditions: none. After `plan-buffers`, functions with other donated arguments are other functions.
+    Preconditions: none. After `plan-buffers`, functions with different donated arguments are different.
 
     ```mlir
     %a = call @forward_1(%w1, %x)   ==>   %a = call @forward_1(%w1, %x)
@@ -32,14 +32,14 @@ class DeduplicateFunctions(Pass):
     name: ClassVar[str] = "deduplicate-functions"
 
     def run(self, module: ir.Module) -> None:
-        """Merge equal task functions of `module`."""
+        """Merges equal task functions of `module`."""
         first: dict[bytes, tuple[str, ir.Operation]] = {}
         renamed: dict[str, str] = {}
         tasks = task_functions(module)
         alike = Counter(map(_size, tasks.values()))
         for name, function in tasks.items():
             if alike[_size(function)] == 1:
-                continue  # to write a function as bytecode takes long
+                continue  # skips writing it as bytecode, which takes long
             bytecode = bytecode_of(function)
             if bytecode in first:
                 same, other = first[bytecode]
@@ -63,10 +63,10 @@ class DeduplicateFunctions(Pass):
 
 
 def _size(function: ir.Operation) -> tuple[ir.Attribute | int, ...]:
-    """The type of a function, and how many operations each of its blocks has: alike in equal functions."""
+    """Returns the type of a function, and the number of operations in each block: equal for equal functions."""
     return function.attributes["function_type"], *(len(block.operations) for block in function.regions[0].blocks)
 
 
 def _calls(found: Iterable[ir.Operation]) -> list[Step]:
-    """The calls in these functions."""
+    """Returns the calls in these functions."""
     return [Step.of(op) for function in found for op in calls_in(function)]

@@ -8,7 +8,7 @@ from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 # In bytes. Operations that larger values connect do not move apart to save smaller ones.
 _LARGE = 1 << 7
 
-# A move to a mesh considers the nodes within so many steps of the values that are sent to the mesh or from it.
+# A move to a mesh considers the nodes within this many steps of a value that is sent to the mesh or from it.
 _STEPS = 8
 
 # Larger problems stay unsolved: the time of a cut grows faster than its size.
@@ -16,11 +16,11 @@ _MOST_NODES = 1 << 12
 
 
 def send_fewer_bytes(nodes: Sequence[Node]) -> None:
-    """Change the meshes of `nodes`, all that can move, so that fewer bytes are sent.
+    """Changes the meshes of `nodes`, all nodes that can move, so that fewer bytes are sent.
 
     A value is sent once to every mesh that needs it and doesn't have it. First, each group of nodes that large values
-    connect is moved, if one of these values is sent; only large values count, or the optimizer's states would gather on
-    the mesh of their norm, to save a scalar. Then the nodes are moved that no large value ties to a mesh.
+    connect is moved, if one of these values is sent. Only large values count here: otherwise the optimizer's states
+    would move to the mesh of their norm, to save a scalar. Then the nodes are moved that no large value ties to a mesh.
     """
     untied: list[Node] = []
     for component, is_tied, is_sent in list(_components(nodes)):
@@ -35,7 +35,7 @@ def send_fewer_bytes(nodes: Sequence[Node]) -> None:
 
 
 def _components(nodes: Iterable[Node]) -> Iterator[tuple[list[Node], bool, bool]]:
-    """Yield each group of nodes that large values connect; whether one ties it to a mesh, whether one is sent."""
+    """Yields each group of nodes that large values connect, whether one ties it to a mesh, and whether one is sent."""
     seen: set[Node | PlacedValue] = set()
     for start in nodes:
         if start in seen:
@@ -57,7 +57,7 @@ def _components(nodes: Iterable[Node]) -> Iterator[tuple[list[Node], bool, bool]
 
 
 def bytes_sent(value: PlacedValue) -> int:
-    """Return how many bytes are sent of `value`, over all meshes."""
+    """Returns how many bytes of `value` are sent, over all meshes."""
     return 0 if value.node.free else value.size * (_needed(value) & ~value.node.meshes).bit_count()
 
 
@@ -69,7 +69,10 @@ def _needed(value: PlacedValue) -> Meshes:
 
 
 def _complete(node: Node) -> None:
-    """Place a node that is on several meshes on all that need it, or on one: the IR can express nothing else."""
+    """Places a node that is on several meshes, but not on all that need it, on all of these or on one mesh.
+
+    The IR can express nothing else.
+    """
     needed: Meshes = 0
     if node.meshes & (node.meshes - 1):
         for value in node.results:
@@ -83,12 +86,12 @@ def _complete(node: Node) -> None:
 
 
 def _move(nodes: Sequence[Node], smallest: int) -> None:
-    """Move `nodes` until no move to any mesh leaves fewer bytes of values of at least `smallest` bytes to send.
+    """Moves `nodes` until no move to any mesh leaves fewer bytes of values of at least `smallest` bytes to send.
 
-    A move lets any of the nodes be added to one mesh and dropped from their others; one that may be on several meshes
-    may do one without the other. The best of all such choices is a minimum cut. Repeated for each mesh this is the
-    expansion algorithm of Boykov, Veksler and Zabih (PAMI 2001): the optimum for two meshes, in practice close to it
-    for more.
+    A move lets any of the nodes be added to one mesh and dropped from their other meshes; nodes that may be on several
+    meshes may do one without the other. The best of all such choices is a minimum cut. Repeated for each mesh this is
+    the expansion algorithm of Boykov, Veksler and Zabih (PAMI 2001): the optimum for two meshes, in practice close to
+    it for more.
     """
     values = _values_of(nodes, smallest)
     if len(nodes) > _MOST_NODES or not any(map(bytes_sent, values)):
@@ -105,10 +108,10 @@ def _move(nodes: Sequence[Node], smallest: int) -> None:
 
 
 def _move_to_the_last(nodes: Sequence[Node]) -> None:
-    """Move nodes to the last mesh where that sends no more bytes, such as the norm of all gradients.
+    """Moves nodes to the last mesh where that sends no more bytes, such as the norm of all gradients.
 
-    A sum over all meshes has to wait for the mesh that ends last. If that mesh computes it, no other mesh waits for the
-    sum while it could begin the next step: the last mesh begins the next step later than the others anyway.
+    A sum over all meshes has to wait for the mesh that ends last. If that mesh computes the sum, no other mesh waits
+    for it while it could begin the next step: the last mesh begins the next step later than the others anyway.
     """
     values = _values_of(nodes, 0)
     if len(nodes) > _MOST_NODES or not any(map(bytes_sent, values)):
@@ -118,9 +121,9 @@ def _move_to_the_last(nodes: Sequence[Node]) -> None:
 
 
 def _expand(moving: Sequence[Node], mesh: Meshes, smallest: int, *, among_equals: bool = False) -> bool:
-    """Move nodes to `mesh` if fewer bytes are sent then; with `among_equals`, also if as many are sent.
+    """Moves nodes to `mesh` if fewer bytes are sent then; with `among_equals`, also if as many are sent.
 
-    Returns whether any node moved.
+    Returns whether it kept the move.
     """
     values, before = _values_of(moving, smallest), [node.meshes for node in moving]
     sent = sum(map(bytes_sent, values))
@@ -135,13 +138,13 @@ def _expand(moving: Sequence[Node], mesh: Meshes, smallest: int, *, among_equals
 
 
 def _values_of(nodes: Iterable[Node], smallest: int) -> list[PlacedValue]:
-    """Return the values of at least `smallest` bytes that `nodes` use or define."""
+    """Returns the values of at least `smallest` bytes that `nodes` use or define."""
     values = dict.fromkeys(value for node in nodes for value in (*node.operands, *node.results))
     return [value for value in values if value.size >= smallest and not value.node.free]
 
 
 def _near(values: Iterable[PlacedValue], mesh: Meshes, group: set[Node], steps: int = _STEPS) -> list[Node]:
-    """Return the nodes of `group` that are few `steps` from a value that is sent to `mesh` or from it."""
+    """Returns the nodes of `group` that are at most `steps` from a value that is sent to `mesh` or from it."""
     border = [value for value in values if mesh & (value.node.meshes | _needed(value)) and bytes_sent(value)]
     found: dict[Node, None] = {}
     for _ in range(steps):
@@ -157,8 +160,8 @@ class _Expansion:
     """A move to `mesh`, as a minimum cut.
 
     Each vertex of the graph is a choice: to add a node to `mesh`, or to drop it from its other meshes. The cut takes
-    the choices on the side of vertex 1, and refuses those on the side of vertex 0. For a node that may be on one mesh
-    only, both are one choice.
+    the choices on the side of vertex 1, and refuses the choices on the side of vertex 0. For a node that may be on one
+    mesh only, both are one choice.
     """
 
     def __init__(self, nodes: Sequence[Node], values: Sequence[PlacedValue], mesh: Meshes) -> None:
@@ -172,7 +175,7 @@ class _Expansion:
         self._dropped = {node: self._choice() if node.repeats else self._added[node] for node in self._moving}
 
     def run(self, *, among_equals: bool = False) -> None:
-        """Move the nodes as a minimum cut says; with `among_equals`, as the one that moves the most nodes."""
+        """Moves the nodes as a minimum cut says; with `among_equals`, by the minimum cut that moves the most nodes."""
         self._edges.extend(
             (added, self._dropped[node], UNCUTTABLE) for node, added in self._added.items() if node.repeats
         )
@@ -189,7 +192,7 @@ class _Expansion:
             node.meshes = others if self._added[node] in refused else others | self._mesh
 
     def _add_value(self, value: PlacedValue) -> None:
-        """Add the cost of `value`: its size for each mesh that has one of its consumers but not its producer."""
+        """Adds the cost of `value`: its size for each mesh that has one of its consumers but not its producer."""
         moving = [node for node in value.consumers if node in self._added]
         staying = value.sinks
         for node in value.consumers:
@@ -210,7 +213,7 @@ class _Expansion:
             self._edges.append((producer, consumer, value.size) if there else (consumer, producer, value.size))
 
     def _choice_for(self, node: Node, mesh: Meshes) -> int:
-        """Return the vertex that decides whether `node` is on `mesh` after the move: a choice, 0 or 1.
+        """Returns the vertex that decides whether `node` is on `mesh` after the move: a choice, 0 or 1.
 
         On the mesh of the move, the node is there if the choice is taken; on another mesh, if it is refused.
         """
@@ -219,7 +222,7 @@ class _Expansion:
         return self._dropped.get(node, 0) if node.meshes & mesh else 1
 
     def _any(self, choices: set[int], taken: int) -> int:
-        """Return a vertex that is taken if any of `choices` is, or, if `taken` is 0, refused if any of them is."""
+        """Returns a vertex that is taken if any of `choices` is, or, if `taken` is 0, refused if any of them is."""
         if len(choices) == 1:
             return choices.pop()
         key = taken, frozenset(choices)

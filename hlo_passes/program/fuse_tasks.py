@@ -1,4 +1,4 @@
-"""`fuse-tasks`: the calls that the schedule runs as one task are one call, so one compiled program."""
+"""`fuse-tasks`: makes one call, and one compiled program, of the calls that the schedule runs as one task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ from jaxpp.ir.steps import leave
 from jaxpp.ir.values import defining_op
 
 _ONE = (at.STAGE, at.MICROBATCH, at.SLICE)
-"""What a call of one task says of it."""
+"""The attributes that identify the task of a call."""
 
 _WHOLE = {"weight_grad": ("input_grad", "backward"), "recompute": ("forward", "forward")}
-"""For the second half of a task the kind of the first one, and that of both together."""
+"""For the kind of a task's second half: the kind of the first half, and the kind of both together."""
 
 Operand: TypeAlias = int | tuple[int, int]
-"""Where a fused call has an operand from: the number of the argument, or (call, result) for what stays inside."""
+"""The source of an operand in a fused function: the index of an argument, or (call, result) for an inner value."""
 Signature: TypeAlias = tuple[tuple[str, tuple[Operand, ...]], ...]
 
 
@@ -43,12 +43,13 @@ Signature: TypeAlias = tuple[tuple[str, tuple[Operand, ...]], ...]
 class FuseTasks(Pass):
     """Makes one function, and one call, of the calls that carry the same `jaxpp.fused`.
 
-    Those are a forward and a backward that the schedule runs together (DualPipe), which XLA can then overlap, and the
-    two halves of a backward that this time is not split: XLA finds what both compute, and nothing is kept in between.
+    Such calls are a forward and a backward that the schedule runs together (DualPipe), which XLA can then overlap. Or
+    they are the two halves of a backward that is whole for this microbatch: XLA then computes common values once, and
+    no residuals are kept between the halves.
 
-    The function's kind joins theirs, `forward+backward`. A call that is several tasks has `jaxpp.stages` and
-    `jaxpp.microbatches`, an entry for each task, in place of `jaxpp.stage` and `jaxpp.microbatch`. Functions that
-    nothing calls any more are dropped.
+    The function's kind joins the kinds of its tasks: `forward+backward`. A call of several tasks has `jaxpp.stages` and
+    `jaxpp.microbatches`, with an entry for each task, instead of `jaxpp.stage` and `jaxpp.microbatch`. Functions that
+    nothing calls any more are erased.
 
     Preconditions: `unroll-microbatches` ran.
 
@@ -61,7 +62,7 @@ class FuseTasks(Pass):
     name: ClassVar[str] = "fuse-tasks"
 
     def run(self, module: ir.Module) -> None:
-        """Fuse the calls of `@main`. Raises PassError for calls that can't be one."""
+        """Fuses calls of `@main`. Raises PassError if an operation between two calls keeps them from being one."""
         line = check_unrolled(module)
         by_number: dict[int, list[int]] = {}
         for position, step in enumerate(line.steps):
@@ -85,7 +86,7 @@ class FuseTasks(Pass):
 
 
 def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operation]) -> None:
-    """Raise PassError where an operation `between` the first and the last of `calls` needs what these make."""
+    """Raises PassError if an operation `between` the first and the last of `calls` needs their results."""
     made = {result for op in calls for result in op.results}
     for op in between:
         if op not in calls and not made.isdisjoint(op.operands):
@@ -98,14 +99,14 @@ def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operatio
 
 @dataclass(frozen=True, eq=False)
 class _FusedCalls:
-    """Holds calls that become one.
+    """A group of calls that become one.
 
     Attributes:
-        calls: in their order.
-        signature: what they call, and where each operand comes from.
-        arguments: for each argument of the new function, (which call, which operand of it) it is. Not the value: until
-            its turn comes, that may be replaced by what another fused call makes.
-        used: the results, as (which call, which result of it), that are used outside of the group.
+        calls: the calls, in order.
+        signature: the callee of each call, and the source of each operand.
+        arguments: for each argument of the new function the index of a call and of its operand. The value itself is not
+            kept: another fused call may replace it before this group's turn.
+        used: the results that are used outside of the group, as (index of the call, index of its result).
     """
 
     calls: list[ir.Operation]
@@ -138,7 +139,7 @@ def _read(calls: list[ir.Operation]) -> _FusedCalls:
 
 
 def _is_shared(value: ir.Value) -> bool:
-    """Whether two operands that are both `value` here are one value for every microbatch.
+    """Returns whether two operands that are both `value` are equal for every microbatch.
 
     Two sums may start from the same zeros: their operands are equal in the first microbatch only.
     """
@@ -148,19 +149,19 @@ def _is_shared(value: ir.Value) -> bool:
 
 @dataclass(eq=False)
 class _Fused:
-    """One new function, for all groups of one signature."""
+    """A new function, for all groups of one signature."""
 
     signature: Signature
     groups: list[_FusedCalls] = field(default_factory=list[_FusedCalls])
     used: dict[tuple[int, int], None] = field(default_factory=dict[tuple[int, int], None])
 
     def add(self, group: _FusedCalls) -> None:
-        """Let the function serve `group` too."""
+        """Adds a group that will call the function."""
         self.groups.append(group)
         self.used.update(dict.fromkeys(sorted(group.used)))
 
     def make(self, module: ir.Module, by_name: dict[str, ir.Operation]) -> None:
-        """Make the function, and call it in place of each group."""
+        """Makes the function, and replaces each group by a call of it."""
         parts = [by_name[name] for name, _ in self.signature]
         results = sorted(self.used)
         tasks, task_of_call = _tasks(self.groups[0].calls, by_name)
@@ -192,9 +193,9 @@ class _Fused:
 
 
 def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> tuple[list[TaskName], list[int]]:
-    """Return the tasks of `calls`, and for each call the number of its task.
+    """Returns the tasks of `calls`, and for each call the index of its task.
 
-    The halves of a backward are one task.
+    The halves of a backward are one task; so are a recompute and the forward before it.
     """
     tasks: list[TaskName] = []
     numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""`gather-weights`: sharded weights are gathered once for each run of a stage's tasks."""
+"""`gather-weights`: gathers sharded weights once per run of a stage's tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,22 +26,22 @@ _GATHER = "sdy.sharding_constraint"
 class GatherWeights(Pass):
     """Calls `@gather_0` before each run of tasks that use the weights that `jaxpp.gather` gathers.
 
-    Weights that are sharded over the axis of the batch (FSDP) are gathered when they are used. A run are tasks of one
-    stage that stand one after the other on their mesh: under a breadth-first schedule (arXiv 2211.05953) all forwards
-    of a stage, and all its backwards. One gather serves them all, and what it makes lives until the last of them:
-    between two runs a mesh has the shards only, so that the most that it has at once are the weights of one stage, or
-    of both stages of a fused task.
+    Weights that are sharded over the batch axis (FSDP) are gathered when they are used. A run is a sequence of tasks of
+    one stage that follow one another on their mesh. Under a breadth-first schedule (arXiv 2211.05953) all forwards of a
+    stage are one run, and all its backwards another. One gather serves the whole run, and its results live until the
+    last task of the run. Between two runs a mesh holds only the shards. So a mesh never holds more gathered weights
+    than one stage has, or both stages of a fused task.
 
-    Copies of residuals, which read no weights, don't end a run. Where the stages of a mesh take turns, as in
-    interleaved 1F1B, a run may be a single task.
+    Copies of residuals read no weights and don't end a run. Where the stages of a mesh alternate, as in interleaved
+    1F1B, a run may be a single task.
 
-    With `ahead` the last task of the run before gathers too: it and the gather are one function, in which neither waits
-    for the other, so that XLA runs the one beside the other (FSDP's prefetch). The weights of the next run are then
-    there one task early. The first run of a mesh has none before it; nor is there one behind a weight gradient that a
-    runtime may leave out, or a function of the user's: there the gather stands alone.
+    With `ahead` the last task before a run also gathers for it. The task and the gather become one function, in which
+    neither waits for the other, so that XLA can overlap them (FSDP's prefetch). The weights of the next run are then
+    ready, and held, one task early. The gather stays a call of its own for the first run of a mesh, after a weight
+    gradient that a runtime may leave out, and after a user's function.
 
     Options:
-        gather_weights: `chunk` or `ahead`, as of `delay-reductions`.
+        gather_weights: `chunk` or `ahead`, as in `delay-reductions`.
 
     Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
 
@@ -62,7 +62,7 @@ class GatherWeights(Pass):
         check_choice("gather_weights", self.gather_weights)
 
     def run(self, module: ir.Module) -> None:
-        """Let each run of `@main` gather what it uses."""
+        """Gathers weights for each run in `@main`. Raises PassError if anything but a task uses gathered weights."""
         line = check_unrolled(module)
         gathers = [step.op for step in line.steps if step.function is None and at.GATHER in step.attributes]
         if not gathers:
@@ -81,9 +81,10 @@ class GatherWeights(Pass):
 
 
 class _Gathers:
-    """What is gathered: functions that do it, and their calls.
+    """The functions that gather, and their calls.
 
-    before: the call that stands before a task.
+    Attributes:
+        before: for the first task of a run the calls that gather its weights.
     """
 
     def __init__(self, module: ir.Module, gathers: Sequence[ir.Operation], ahead: bool) -> None:
@@ -96,7 +97,7 @@ class _Gathers:
         self.before: dict[Step[ir.Value], list[Step[ir.Value]]] = {}
 
     def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
-        """Gather before each run of the tasks of a mesh what these use."""
+        """Gathers the weights of each run among `tasks`, all tasks of `mesh`."""
         users: dict[int, list[int]] = {}
         for position, task in enumerate(tasks):
             for number in {self._number[value] for value in task.operands if value in self._number}:
@@ -105,7 +106,8 @@ class _Gathers:
         for number in sorted(users):
             for run in find_runs(tasks, users[number]):
                 begun.setdefault(run[0], {})[number] = run
-        for position, runs in sorted(begun.items()):  # a task that gathers too has all of its own weights by then
+        # In ascending order: a task that gathers for the next run already uses its own gathered weights.
+        for position, runs in sorted(begun.items()):
             gather = self._function(tuple(runs))
             is_beside = self._ahead and position and _may_gather(tasks[position - 1])
             made = (
@@ -120,7 +122,11 @@ class _Gathers:
                             tasks[each].use(n, result)
 
     def rename(self, steps: Sequence[Step[ir.Value]]) -> None:
-        """Let all steps use the results of the calls that gather too, in place of those that did not."""
+        """Replaces, in all `steps`, the results of calls to which `call` added a gather by the results of the new
+        calls.
+
+        Erases the replaced calls, and the functions that only they called.
+        """
         values: dict[ir.Value, ir.Value] = {
             old: new
             for before, after in self._replaced
@@ -142,7 +148,7 @@ class _Gathers:
         return list(made.results)
 
     def _call_beside(self, task: Step[ir.Value], gather: Outlined) -> Sequence[ir.Value]:
-        """Let a task gather too; returns what it gathers."""
+        """Makes a task also run `gather`; returns the gathered values."""
         assert task.function is not None
         key = task.callee, name_of(gather.function)
         if key not in self._hosts:
@@ -157,7 +163,7 @@ class _Gathers:
         return task.results[count:]
 
     def _function(self, numbers: tuple[int, ...]) -> Outlined:
-        """The function that gathers these."""
+        """Returns the function that runs the gathers with these indices."""
         if numbers not in self._functions:
             gathers = [self._gathers[number] for number in numbers]
             rows = [op for each in gathers if (op := defining_op(each.operands[0])) and at.GATHER in op.attributes]
@@ -172,7 +178,10 @@ class _Gathers:
 
 
 def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Operation:
-    """The function of a task that does what `gather` does too: its last results, which say so."""
+    """Returns a function that runs a task and a gather.
+
+    The results of the gather come last and carry `jaxpp.gather`.
+    """
     parts = [task, gather]
     inputs = [argument.type for part in parts for argument in body_of(part).arguments]
     results = [value.type for part in parts for value in terminator(body_of(part)).operands]
@@ -193,6 +202,6 @@ def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Ope
 
 
 def _may_gather(task: Step[ir.Value]) -> bool:
-    """Whether a task is compiled, and always run."""
+    """Returns whether a task is compiled, and always runs."""
     assert task.function is not None
     return at.SUMS not in task.function.attributes and all(kind in FORMS for kind in kind_of(task).split("+"))

@@ -1,4 +1,4 @@
-"""Finds in one function the operations of another one: the layers of a middle stage in the stage with the embedding."""
+"""Finds the operations of one function in another, such as the layers of a middle stage in the first stage."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -20,10 +20,11 @@ class BodyOp:
 
     Attributes:
         op: the operation.
-        uses: the values that it and its regions use from outside of it, in order, one entry for each use.
-        results: what it makes.
-        kind: as of `kind_of`.
-        computed: if it depends on constants alone, and is cheap: equal for two that make the same value.
+        uses: the values from outside that it and its regions use, in order, one entry for each use.
+        results: its results.
+        kind: its kind, as `kind_of` returns it.
+        computed: a key for its results if it is cheap and depends on constants only, otherwise None. Operations with
+            equal keys make equal values.
     """
 
     op: ir.Operation
@@ -34,24 +35,24 @@ class BodyOp:
 
     @property
     def is_constant(self) -> bool:
-        """Whether each function may make its results for itself."""
+        """Whether every function can make the results by itself."""
         return self.computed is not None
 
     def member(self, *, moves: bool) -> Member:
-        """The operation as one of a new function."""
+        """Returns the operation as a member of a new function."""
         return Member(self.op, list(dict.fromkeys(self.uses)), self.results, moves)
 
 
 class Body:
-    """What a function does, read once.
+    """The body of a function, read once.
 
     Attributes:
         function: the function.
         arguments: its arguments.
-        ops: its operations but the return.
+        ops: its operations, without the return.
         makers: the operation that makes each value.
-        returned: what it returns.
-        text: equal for functions that do the same.
+        returned: the values that it returns.
+        text: a key, equal for functions that do the same with arguments of the same types and shardings.
     """
 
     def __init__(self, function: ir.Operation) -> None:
@@ -71,7 +72,7 @@ class Body:
 
     @cached_property
     def work(self) -> int:
-        """How many operations it has, with those in regions, but for constants."""
+        """The number of operations, including operations in regions, without constants."""
         return sum(1 + sum(1 for _ in nested(each.op)) for each in self.ops if not each.is_constant)
 
     def _read(self, op: ir.Operation) -> BodyOp:
@@ -85,10 +86,11 @@ class Body:
 
 
 def find(small: Body, large: Body) -> dict[ir.Value, ir.Value] | None:
-    """The values of `large` that are those of `small`, if the operations of `small` are among those of `large`.
+    """Maps each value of `small` to a value of `large`, if `large` contains the operations of `small`.
 
-    What `small` takes as an argument may be anything in `large`. None where they are not, or where it is not obvious
-    which they are: a kind of operation is as frequent in both, or follows from the operations around it.
+    An argument of `small` may be any value of `large` that these operations do not make. Returns None if an operation
+    is missing, or if the match is ambiguous. A match is clear if both functions have equally many operations of its
+    kind, or if the operations around it decide.
     """
     matching = _Matching(small, large)
     return matching.values if matching.run() else None
@@ -96,14 +98,14 @@ def find(small: Body, large: Body) -> dict[ir.Value, ir.Value] | None:
 
 @dataclass
 class _Matching:
-    """A search for the operations of one function in another one.
+    """A search for the operations of one function in another.
 
     Attributes:
-        small: the function whose operations are looked for.
-        large: the one in which they are looked for.
-        values: the value of `large` for each value of `small` that is matched.
-        found: the operation of `large` for each operation of `small` that is matched.
-        taken: the operations of `large` that are matched.
+        small: the function whose operations are searched.
+        large: the function in which they are searched.
+        values: for each matched value of `small` its value of `large`.
+        found: for each matched operation of `small` its operation of `large`.
+        taken: the matched operations of `large`.
     """
 
     small: Body
@@ -113,7 +115,7 @@ class _Matching:
     taken: set[BodyOp] = field(default_factory=set[BodyOp])
 
     def run(self) -> bool:
-        """Match all operations of `small`; whether that worked."""
+        """Matches all operations of `small`; returns whether this succeeded."""
         constants = {each.computed: each for each in self.large.ops if each.is_constant}
         for each in self.small.ops:
             if each.is_constant:
@@ -141,20 +143,23 @@ class _Matching:
         return self._is_apart()
 
     def _candidates(self, op: BodyOp, others: Sequence[BodyOp]) -> list[BodyOp]:
-        """The operations of `large` that may be `op`, by the values that are known."""
+        """Returns the unmatched operations of `large` that may be `op`, judging by its operands that are matched."""
         known = [(position, value) for position, value in enumerate(op.uses) if value in self.values]
         free = (other for other in others if other not in self.taken)
         return [other for other in free if all(self._may_be(value, other.uses[position]) for position, value in known)]
 
     def _may_be(self, value: ir.Value, match: ir.Value) -> bool:
-        """Whether a value of `small` may be this one of `large`, which may have several equal constants."""
+        """Returns whether `value` of `small` may be `match` of `large`.
+
+        Constants are compared by their keys (`computed`), as `large` may have several equal constants.
+        """
         maker, made = self.small.makers.get(value), self.large.makers.get(match)
         if maker is not None and maker.is_constant:
             return made is not None and made.computed == maker.computed
         return self.values.get(value, match) == match
 
     def _match(self, one: BodyOp, other: BodyOp) -> bool:
-        """Match two operations, and those that make what they use; whether that contradicts nothing."""
+        """Matches two operations and the makers of their operands; returns whether no contradiction arose."""
         work = [(one, other)]
         while work:
             one, other = work.pop()
@@ -182,7 +187,7 @@ class _Matching:
         self.values.update(zip(one.results, other.results, strict=True))
 
     def _is_apart(self) -> bool:
-        """Whether each argument of `small` is something that its operations do not make."""
+        """Returns whether each argument of `small` is matched with a value that no operation of `small` makes."""
         made = {self.values[value] for each in self.small.ops if not each.is_constant for value in each.results}
         return all(argument in self.values and self.values[argument] not in made for argument in self.small.arguments)
 

@@ -1,4 +1,4 @@
-"""`infer-placement`: puts everything outside of the microbatch loop on a mesh."""
+"""`infer-placement`: places all operations outside of the microbatch loop on meshes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,23 +23,26 @@ from jaxpp.ir.values import is_used
 
 @dataclass(frozen=True)
 class InferPlacement(Pass):
-    """Makes functions of what stands before and after the task calls, each for one mesh. Never an error.
+    """Makes functions, each for one mesh, of the operations before and after the tasks. Every operation can be placed.
 
-    - An operation goes where its operands are; with operands on several meshes, where the fewest bytes move. Then
-      operations move on, several at once, as long as that leaves fewer bytes to send: to where their results are
-      needed, or, if they are cheap or small, to several meshes that have their operands anyway. With two meshes
-      no placement sends less, but for scalars, for which no tensor moves; with more meshes that is NP-hard to find,
-      and what is found is seldom worse. What may as well be on the last mesh goes there: it begins the next step last,
-      so that nobody waits while it collects the norm of all gradients.
-    - What depends only on constants and on arguments that several meshes have (a step counter, a learning rate) is
-      computed wherever it is used.
-    - An argument is where it is used; a result where it is computed, or, with `jaxpp.feeds`, where that argument is.
-    - The blocks of a stack are where `split-stacks` put them: its `jaxpp.meshes` are theirs, in their order.
-    - A weight of several meshes is updated on one of them and then sent: as few bytes as when each sends its gradient
-      to the others, and the work and the state of the optimizer only once.
+    - An operation goes to the mesh of its operands. If these are on several meshes, it goes where most of their bytes
+      are. Operations then move again, several at once, while this leaves fewer bytes to send. They go where their
+      results are needed, or, if they are cheap or small, to several meshes that have their operands anyway.
+    - With two meshes the placement sends the fewest bytes, apart from scalars, for which no tensor moves. With more
+      meshes the optimum is NP-hard to find, and the placement found is seldom worse.
+    - Among equal choices an operation goes to the last mesh. The last mesh begins the next step last, so no other mesh
+      waits while it collects the norm of all gradients.
+    - Values that depend only on constants, and on arguments that several meshes have, are computed wherever they are
+      used. Examples are a step counter and a learning rate.
+    - An argument is where it is used. A result is where it is computed, or, with `jaxpp.feeds`, where that argument is.
+    - The blocks of a stack are where `split-stacks` put them: its `jaxpp.meshes` are the meshes of its blocks, in
+      order.
+    - A weight of several meshes is updated on one of them and then sent. This takes as many bytes as sending each
+      gradient to the other meshes, but the optimizer's work and state exist only once.
 
-    The operations of one mesh are one function before the tasks (what the tasks need) and one after them, or several
-    where values cross meshes in between (a global norm). The first value of an accumulator gets a buffer of its own.
+    The operations of one mesh become one function before the tasks, for the tasks' operands, and one after them. They
+    become several functions where values move between meshes in between, such as a global norm. The first value of an
+    accumulator gets its own buffer.
 
     Preconditions: `unroll-microbatches` ran.
 
@@ -54,7 +57,7 @@ class InferPlacement(Pass):
     name: ClassVar[str] = "infer-placement"
 
     def run(self, module: ir.Module) -> None:
-        """Place all of `@main`. Raises PassError for a task that is on no mesh."""
+        """Places all of `@main`. Raises PassError for a task that is on no mesh."""
         line = check_unrolled(module)
         graph = PlacementGraph(main_of(module), line.steps)
         regroup = _Regroup(module, graph, place(graph))
@@ -62,13 +65,20 @@ class InferPlacement(Pass):
         leave(module, main_line(module, regroup.steps(line.steps), placed=True))
 
 
-# Names a group: (phase, meshes, level). The operations of a level need values of the levels before it.
+# Identifies a group: (phase, meshes, level). Operations of a level need values of earlier levels.
 Key = tuple[str, Meshes, int]
 
 
 @dataclass
 class _OutlinedGroup:
-    """The operations of one new function, its results, and the uses that these replace: (op, operand, result)."""
+    """The operations of one new function.
+
+    Attributes:
+        nodes: the operations.
+        outputs: the results of the function.
+        uses: the uses that these results replace, as (operation, index of the operand, index of the result).
+        shared: the index of the result that several uses of a value share.
+    """
 
     nodes: dict[Node, None] = field(default_factory=dict[Node, None])
     outputs: list[PlacedValue] = field(default_factory=list[PlacedValue])
@@ -76,7 +86,7 @@ class _OutlinedGroup:
     shared: dict[PlacedValue, int] = field(default_factory=dict[PlacedValue, int])
 
     def result(self, value: PlacedValue, *, own: bool = False) -> int:
-        """The result number of `value`; with `own` always a new one, which no other use shares."""
+        """Returns the index of the result for `value`; with `own` always a new result, which no other use shares."""
         if not own and value in self.shared:
             return self.shared[value]
         self.outputs.append(value)
@@ -87,7 +97,7 @@ class _OutlinedGroup:
 
 
 class _Regroup:
-    """Turns the placed operations into functions and calls."""
+    """A rewriter that turns placed operations into functions and calls."""
 
     def __init__(self, module: ir.Module, graph: PlacementGraph, result_meshes: Mapping[int, Meshes]) -> None:
         self._module = module
@@ -102,7 +112,7 @@ class _Regroup:
                 self._sources[node] = sources_of(node, self._sources)
 
     def run(self) -> None:
-        """Rewrite `@main` in place."""
+        """Rewrites `@main` in place."""
         fixed = [node for node in self._graph.ops if node.fixed]
         early = self._needed_by_tasks()
         for node in fixed:
@@ -124,9 +134,9 @@ class _Regroup:
                 node.op = None
 
     def steps(self, before: Sequence[Step]) -> list[Step]:
-        """The steps of `@main` as it is now.
+        """Returns the operations of the new `@main`.
 
-        Those between the tasks are known from `before`, without the operations that were erased; the others are read.
+        The operations between the tasks are taken from `before`, without those erased since. The others are read.
         """
         body, tasks = body_of(self._graph.main), self._graph.tasks
         if not tasks:
@@ -144,7 +154,7 @@ class _Regroup:
         return self._groups[key]
 
     def _needed_by_tasks(self) -> set[Node]:
-        """The operations that a task depends on."""
+        """Returns the operations on which a task depends."""
         work = [use.value.node for use in self._graph.task_uses]
         found: set[Node] = set()
         while work:
@@ -155,7 +165,7 @@ class _Regroup:
         return found
 
     def _level(self, node: Node, meshes: Meshes, phase: str) -> int:
-        """How many transfers, one after the other, `node` has to wait for within `phase` if it runs on `meshes`."""
+        """Returns how many transfers in sequence `node` waits for within `phase` if it runs on `meshes`."""
         level = 0
         for value in sources_of(node, self._sources):
             key = self._key.get(value.node)
@@ -164,13 +174,13 @@ class _Regroup:
         return level
 
     def _send_early(self, fixed: Sequence[Node]) -> None:
-        """Compute the values that other meshes wait for in functions of their own, before the rest of the same level.
+        """Computes values that other meshes wait for in separate functions, before the rest of the same level.
 
         The norm of all gradients is such a value. In one function with the update of its mesh, the other meshes would
-        wait for that update too.
+        also wait for that update.
         """
         early: set[Node] = set()
-        # The waiting users of an operation that is rematerialised: the meshes, and the groups of early operations.
+        # For each rematerialised operation the meshes of its users, and the groups of its early users.
         waiting: dict[Node, tuple[Meshes, set[Key]]] = {}
         for node in reversed(self._graph.ops):
             meshes: Meshes = 0
@@ -192,9 +202,9 @@ class _Regroup:
             self._key[node] = (*self._key[node][:2], numbers_of[levels[node]])
 
     def _let_wait(self, fixed: Sequence[Node]) -> None:
-        """Move cheap operations right before their use, if their operands take no more memory than their results.
+        """Moves cheap operations right before their use if their operands take no more memory than their results.
 
-        The decay of a moment, for example, moves to the update that waits for a norm, and reuses the moment's buffer.
+        For example the decay of a moment moves to the update that waits for a norm, and reuses the moment's buffer.
         """
         graph = self._graph
         blocks = (graph.values[block] for stack in graph.stacks.results.values() for block in stack.op.operands)
@@ -212,7 +222,7 @@ class _Regroup:
                 self._key[node] = (phase, meshes, max(level, min(levels)))
 
     def _connect_tasks(self) -> None:
-        """Operands of tasks that are computed outside of the loop become results of a group `before`."""
+        """Makes operands of tasks that are computed outside of the loop results of a group `before`."""
         uses = self._graph.task_uses
         slots = Counter((use.task.callee, use.mesh, use.number, use.value) for use in uses)
         for use in uses:
@@ -222,7 +232,7 @@ class _Regroup:
                 continue  # each mesh makes its constants once, when the program is loaded
             meshes = 1 << use.mesh
             group = self._group(self._key.get(node) or ("before", meshes, self._level(node, meshes, "before")))
-            # A value that one call alone takes in this place is the first value of an accumulator: a buffer of its own.
+            # Only one call takes the value at this position: the first value of an accumulator needs its own buffer.
             own = once and node not in self._key
             group.uses.append((use.task, use.number, group.result(use.value, own=own)))
 
@@ -237,14 +247,14 @@ class _Regroup:
                 self._connect_return(Step.of(stack.op), block, graph.values[part], 1 << mesh)
 
     def _connect_return(self, user: Step, number: int, value: PlacedValue, meshes: Meshes) -> None:
-        """Make a result of a group operand `number` of `user`: the return, or the concatenation of a stack's blocks."""
+        """Makes a group's result operand `number` of `user`, which is the return or the concatenation of a stack."""
         node = value.node
         if node.op is not None:
             group = self._group(self._key.get(node) or ("after", meshes, self._level(node, meshes, "after")))
             group.uses.append((user, number, group.result(value)))
 
     def _connect_group(self, key: Key) -> None:
-        """Add what a group rematerialises, and the results of others that it uses."""
+        """Adds to a group the operations that it rematerialises, and makes other groups return values that it uses."""
         group = self._groups[key]
         work = [*group.nodes, *(value.node for value in group.outputs)]
         group.nodes.update(dict.fromkeys(work))
@@ -258,7 +268,7 @@ class _Regroup:
                     work.append(value.node)
 
     def _emit(self) -> None:
-        """Outline each group, call it, and rewire what used its values."""
+        """Outlines each group, calls it, and replaces the uses of its values."""
         graph = self._graph
         shardings = Shardings(self._module)
         order = {node: number for number, node in enumerate(graph.ops)}
@@ -291,7 +301,7 @@ class _Regroup:
                 user.use(number, made_call.results[index])
 
     def _member(self, node: Node) -> Member:
-        """The operation of `node`, which moves unless it is rematerialised."""
+        """Returns the operation of `node`, which moves unless it is rematerialised."""
         assert node.op is not None
         uses, results = ([value.ssa for value in values] for values in (node.operands, node.results))
         return Member(node.op, uses, results, node in self._key)
@@ -300,7 +310,7 @@ class _Regroup:
         return sorted(self._groups, key=lambda key: (key[0] == "after", key[2], numbers(key[1])))
 
     def _record(self) -> None:
-        """Write on the arguments and results of `@main` where they live."""
+        """Writes on the arguments and results of `@main` on which meshes they are."""
         graph, stacks = self._graph, self._graph.stacks
         arguments, results = graph.borders
         for entry, argument in zip(arguments, graph.arguments, strict=True):
@@ -312,7 +322,7 @@ class _Regroup:
 
 
 def _users(node: Node) -> list[Node]:
-    """The operations that use the results of `node`."""
+    """Returns the operations that use the results of `node`."""
     return [user for value in node.results for user in value.consumers if user.op is not None]
 
 

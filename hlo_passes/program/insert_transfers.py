@@ -1,4 +1,4 @@
-"""`insert-transfers`: one function per mesh, with a send and a recv for each value that crosses."""
+"""`insert-transfers`: one function per mesh, with a send and a receive for each value that moves between meshes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -25,20 +25,22 @@ from jaxpp.ir.values import defining_op
 
 @dataclass(frozen=True)
 class InsertTransfers(Pass):
-    """Cuts `@main` into one function `@mesh_k` per mesh: the calls of that mesh in order, sends and receives.
+    """Splits `@main` into one function `@mesh_k` per mesh: the mesh's calls in order, with its sends and receives.
 
-    A value is sent right after it is made, and received right before its first use; once per value and destination.
-    Only what a `load` takes is sent when its turn comes in `@main`: until then it waits where it was evicted to.
-    Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
-    of its own. Sends don't wait; the token chain of a mesh keeps its order. Of a stack each mesh takes and returns one
-    block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
+    Each value is sent once to each mesh that needs it. It is sent right after it is made, and received right before its
+    first use there. An operand of a `load` is an exception: it stays on the mesh to which it was evicted, and is sent
+    when the `load` comes up in `@main`. Constants, such as the microbatch index, are made where they are used. Each
+    value has its own channel number for each destination. Sends under `pull`, the default, don't wait, and the token
+    chain of a mesh fixes the order of its transfers. Each mesh takes and returns one block of a stack: `jaxpp.block =
+    array<i64: 1, 4>` is the second of four.
 
-    For a transport whose sends wait for their receives, both stand where one order of all meshes has them: a value
-    moves as soon as it is made and neither mesh runs a task, by the usual costs of tasks, and not when it is needed.
-    Where transfers run beside the tasks of a mesh it moves when it is made. `verify-program` proves the order.
+    For a transport whose sends wait for their receives, one order of all meshes fixes the place of both. A value then
+    moves as soon as it is made and neither mesh runs a task, by the usual costs of tasks. If a mesh can transfer and
+    run tasks at the same time, its tasks don't delay the value. `verify-program` proves the order.
 
     Options:
-        transport: what the values are to go by: `pull`, `nccl`, `device_put` or `pair`, as in `verify-program`.
+        transport: the transport that will carry the values: `pull`, `nccl`, `device_put` or `pair`, as in
+            `verify-program`.
 
     Preconditions: `infer-placement` ran.
 
@@ -59,7 +61,7 @@ class InsertTransfers(Pass):
         check_transport(self.transport)
 
     def run(self, module: ir.Module) -> None:
-        """Replace `@main` by the functions of the meshes. Raises PassError for what is on no mesh."""
+        """Replaces `@main` by the functions of the meshes. Raises PassError for an operation or a value on no mesh."""
         main = main_of(module)
         placed = check_placed(module)
         plan = _TransferPlan(main, placed.meshes)
@@ -76,14 +78,14 @@ class InsertTransfers(Pass):
 
 
 class _Border(NamedTuple):
-    """An argument or result of a mesh function.
+    """An argument or a result of a mesh function.
 
     Attributes:
-        number: that of the argument or result of `@main`.
-        value: what it is in `@main`; of a stack, the block.
-        block: (number, how many there are) of a block of a stack; None for another value.
+        number: the index of the argument or result of `@main`.
+        value: its value in `@main`; for a stack, the value of the block.
+        block: for a block of a stack its index and the number of blocks, otherwise None.
         donated: whether the user donated the argument.
-        memory: where it is, if not in the memory of the devices.
+        memory: its memory, if not the memory of the devices.
     """
 
     number: int
@@ -99,7 +101,7 @@ class _Placed:
 
     Attributes:
         step: the operation in `@main`.
-        operands: their numbers on the mesh.
+        operands: the numbers of its operands on the mesh.
     """
 
     step: Step[ir.Value]
@@ -108,7 +110,7 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Receive:
-    """A value that comes from another mesh."""
+    """The receive of a value from another mesh."""
 
     value: ir.Value
     channel: Channel
@@ -116,16 +118,16 @@ class _Receive:
 
 @dataclass(slots=True)
 class _Line:
-    """What one mesh runs, in order.
+    """The sequence of one mesh.
 
     Attributes:
         mesh: the mesh.
         arguments: the arguments of its function.
         results: the results of its function.
-        steps: constants and calls, and what it receives.
-        sends: behind the step of this number (-1: at the start) values, by their numbers, and their channels.
-        returned: the numbers of what the function returns.
-        numbers: of the values of `@main` that are there: arguments first, then what `steps` make.
+        steps: its constants, calls and receives, in order.
+        sends: the numbers and channels of the values that are sent after each step, by its index; -1 is the start.
+        returned: the numbers of the values that the function returns.
+        numbers: the numbers of the values of `@main` on the mesh: arguments first, then results of `steps`.
     """
 
     mesh: int
@@ -137,16 +139,16 @@ class _Line:
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
 
     def note(self, value: ir.Value) -> int:
-        """Number a value that the mesh is given, makes or receives."""
+        """Numbers a value that the mesh takes as an argument, makes or receives; returns the number."""
         number = self.numbers[value] = len(self.numbers)
         return number
 
 
 class _TransferPlan:
-    """Finds what each mesh runs, sends and receives, before anything is changed.
+    """The operations, sends and receives of each mesh, found before the module is changed.
 
     Attributes:
-        lines: what each mesh runs.
+        lines: the sequence of each mesh.
         handles: the attribute of each channel.
     """
 
@@ -158,7 +160,7 @@ class _TransferPlan:
         self._stacks = Stacks.of(main)
         self._whole_stacks = self._stacks.whole
         self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
-        """The first mesh that has a value, the step there that makes it (-1: it is an argument), its number there."""
+        """The first mesh with a value, the index of the step that makes it (-1: an argument), its number there."""
         self._constants: dict[ir.Value, Step[ir.Value]] = {}
         self._read_arguments()
         self._read_results()
@@ -176,7 +178,7 @@ class _TransferPlan:
                 self._sources.setdefault(here, (self.lines[mesh], -1, number_here))
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
-        """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
+        """Returns the value of `@main` for a block of `argument`; `argument` itself if nothing uses the block."""
         for use in argument.uses:
             value = use.owner.operation.results[0]
             if self._stacks.blocks[value] == block:
@@ -193,7 +195,7 @@ class _TransferPlan:
                 self.lines[mesh].results.append(_Border(number, value, block, memory=entry.get(at.MEMORY)))
 
     def read(self, steps: Sequence[Step[ir.Value]]) -> None:
-        """Find what each mesh runs of the operations of `@main`. Raises PassError for what is on no mesh."""
+        """Plans the operations and transfers of each mesh, given `@main`. Raises PassError for a value on no mesh."""
         late: dict[str, bool] = {}
         for step in steps:
             if step.function is None:
@@ -208,12 +210,15 @@ class _TransferPlan:
         for sends in (sends for line in self.lines for sends in line.sends.values()):
             if len(sends) > 1:
                 needed = {number: -place for place, number in reversed([*enumerate(number for number, _ in sends)])}
-                sends.sort(key=lambda send: needed[send[0]])  # last the value that is needed first
+                sends.sort(key=lambda send: needed[send[0]])  # the value that is needed first goes last
 
     def meet(self, steps: Sequence[Step[ir.Value]], beside: Collection[int], *, early: bool) -> None:
-        """As `read`, with each send and its receive in one order of all meshes.
+        """Plans as `read` does, but puts each send and its receive next to each other in one order of all meshes.
 
-        beside: the meshes whose transfers run beside their calls; early: whether these receive one call earlier.
+        Args:
+            steps: the operations of `@main`.
+            beside: the meshes whose transfers run beside their calls.
+            early: whether the meshes in `beside` receive one call earlier.
         """
         homes: dict[ir.Value, list[int]] = {}
         for line in self.lines:
@@ -240,15 +245,15 @@ class _TransferPlan:
         self._return()
 
     def _return(self) -> None:
-        """Bring what the functions return, and number the channels."""
+        """Makes or receives, on each mesh, the values that its function returns, and numbers the channels."""
         for line in self.lines:
             line.returned = self._bring([border.value for border in line.results], line, late=False)
         texts = [f"#stablehlo.channel_handle<handle = {number}, type = 1>" for number in range(self._channels)]
-        # Each by itself takes three times as long.
+        # Parsing each attribute by itself takes three times as long.
         self.handles = list(ir.ArrayAttr(ir.Attribute.parse(f"[{', '.join(texts)}]")))
 
     def _add_other(self, step: Step[ir.Value]) -> None:
-        """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
+        """Notes a constant for its users. Raises PassError for any operation but constants and blocks of stacks."""
         if step.name == "stablehlo.constant":
             self._constants[step.results[0]] = step
         elif self._stacks.blocks.keys().isdisjoint(step.results) and self._whole_stacks.isdisjoint(step.results):
@@ -262,17 +267,17 @@ class _TransferPlan:
         line.steps.append(_Placed(call, operands))
 
     def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
-        """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
+        """Makes or receives each of `values` that the mesh lacks; returns the numbers of all `values` there."""
         numbers = list(map(line.numbers.get, values))
         pairs = zip(numbers, values, strict=True)
         return [self._fetch(value, line, late=late) if number is None else number for number, value in pairs]
 
     def _fetch(self, value: ir.Value, line: _Line, *, late: bool) -> int:
-        """Let the mesh of `line` make a constant, or receive another value; returns its number there.
+        """Makes a constant on the mesh of `line`, or receives another value; returns its number there.
 
-        It is sent from where it is made: with `late`, behind what runs there last so far.
+        The value is sent right after it is made; with `late`, after the last operation that the sender runs so far.
         """
-        if value in line.numbers:  # by now: two operands are the same value
+        if value in line.numbers:  # fetched for an earlier operand
             return line.numbers[value]
         found = self._sources.get(value)
         if found is None:
@@ -287,7 +292,7 @@ class _TransferPlan:
         return line.note(value)
 
     def _make_constant(self, value: ir.Value, line: _Line) -> int:
-        """Let a mesh make a constant; returns its number there. Raises PassError for another value."""
+        """Makes a constant on a mesh; returns its number there. Raises PassError for any other value."""
         constant = self._constants.get(value)
         if constant is None:
             op = defining_op(value)
@@ -297,13 +302,13 @@ class _TransferPlan:
         return line.note(value)
 
     def _channel(self, source: int, target: int) -> Channel:
-        """A new channel between two meshes."""
+        """Returns a new channel between two meshes."""
         self._channels += 1
         return self._channels - 1, source, target
 
 
 class _MeshWriter:
-    """Writes the functions of the meshes in front of `@main`, whose calls move there."""
+    """A writer of the mesh functions, which moves the calls of `@main` into them."""
 
     def __init__(self, module: ir.Module, main: ir.Operation, handles: Sequence[ir.Attribute]) -> None:
         self._module = module
@@ -316,7 +321,7 @@ class _MeshWriter:
         self._unknown = ir.Location.unknown()
 
     def write(self, line: _Line) -> MeshLine:
-        """Write the function of one mesh. Returns what it does."""
+        """Writes the function of one mesh; returns its operations and values."""
         block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
         self._line = MeshLine([], list(block.arguments))
@@ -337,7 +342,7 @@ class _MeshWriter:
         return self._line
 
     def _function(self, line: _Line) -> ir.Operation:
-        """The function of a mesh, without its body."""
+        """Creates the function of a mesh, without its body."""
         inputs = [_type(border) for border in line.arguments]
         outputs = [border.value.type for border in line.results]
         name, attributes = f"mesh_{line.mesh}", {at.MESH: at.i64(line.mesh)}
@@ -347,7 +352,7 @@ class _MeshWriter:
         return function
 
     def _entry(self, name: str, border: _Border) -> dict[str, ir.Attribute]:
-        """The attributes of an argument or result."""
+        """Returns the attributes of an argument or a result."""
         entry: dict[str, ir.Attribute] = {name: at.i64(border.number)}
         if border.block is not None:
             entry[at.BLOCK] = at.i64s(border.block)
@@ -361,7 +366,7 @@ class _MeshWriter:
         return entry
 
     def _run(self, run: _Placed, block: ir.Block, mesh: int) -> None:
-        """Move or copy an operation to the end of `block`, and let it use the values of the mesh."""
+        """Moves or clones an operation to the end of `block`, with the mesh's values as operands."""
         step, values = run.step, self._line.values
         if step.function is None:  # each mesh makes its own constants
             op = step.op.clone(self._ip).operation
@@ -385,7 +390,7 @@ class _MeshWriter:
         self._line.steps.append(here)
 
     def _send(self, sends: Sequence[tuple[int, Channel]]) -> None:
-        """Send values to the meshes that need them."""
+        """Sends values, each on its channel."""
         for number, channel in sends:
             op = self._transfer("stablehlo.send", channel, [self._line.values[number], self._token], self._tokens)
             self._line.steps.append(Step(op, "stablehlo.send", [number], (), channel=channel))
@@ -408,7 +413,7 @@ class _MeshWriter:
         types: Sequence[ir.Type],
         sharding: ir.Attribute | None = None,
     ) -> ir.Operation:
-        """A send or a receive: a copy of the first one of its kind, as that takes half as long as a new one."""
+        """Makes a send or a receive. All but the first of its kind are clones, which take half as long."""
         number, source, target = channel
         key = name, source, target, types[0], sharding
         first = self._first.get(key)
@@ -428,7 +433,7 @@ class _MeshWriter:
         return op
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
-        """The sharding of a recv: one entry for the value, one for the token."""
+        """Returns the sharding of a receive: one entry for the value, one for the token."""
         if sharding not in self._recv_sharding:
             text = str(sharding).removeprefix("#sdy.sharding")
             mesh = text[1:].split(",")[0]
@@ -438,7 +443,10 @@ class _MeshWriter:
 
 
 def _type(border: _Border) -> ir.Type:
-    """The type of an argument of a mesh function: of a stack, that of one block, which may have no value."""
+    """Returns the type of an argument of a mesh function.
+
+    A stack's argument has the type of one block, even if no value of `@main` is that block.
+    """
     if border.block is None or isinstance(border.value, ir.OpResult):
         return border.value.type
     return with_size(border.value.type, 0, shape_of(border.value)[0] // border.block[1])

@@ -1,4 +1,4 @@
-"""How much is alive at once along one mesh's sequence."""
+"""Computes the peak of live bytes along the sequence of a mesh."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +6,15 @@ from jaxpp.ir.program import Call, Instruction, Program, Send
 
 
 def peaks_of(program: Program) -> list[list[int]]:
-    """For each mesh the most bytes alive at once on each device, and in the memory of its host.
+    """Returns for each mesh the peak of live bytes on each device, and the peak in the memory of its host.
 
-    Arguments and constants are included.
+    Both include arguments and constants.
     """
     return [_bytes_on(program, mesh) for mesh in range(program.meshes)]
 
 
 def loop_peaks(program: Program) -> list[int]:
-    """The most bytes at once on each device of each mesh until its last task, without what comes after the loop."""
+    """Returns for each mesh the peak of live bytes on each device, up to the mesh's last task."""
     lasts = [
         max((at for at, each in enumerate(line) if isinstance(each, Call) and each.tasks), default=-1)
         for line in program.sequences
@@ -23,10 +23,10 @@ def loop_peaks(program: Program) -> list[int]:
 
 
 def _bytes_on(program: Program, mesh: int, count: int | None = None) -> list[int]:
-    """The peak in the memory of the devices, and in that of the host; of the first `count` instructions, if given."""
+    """Returns the peaks of a mesh in device and in host memory, over its first `count` instructions if given."""
     sequence = program.sequences[mesh][:count]
     specs = program.registers[mesh]
-    keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
+    keys = list(map(id, specs))  # the reader shares one object among equal specs; hashing a spec takes long
     sizes = {key: program.shard_bytes(mesh, spec) for key, spec in dict(zip(keys, specs, strict=True)).items()}
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     in_place = {
@@ -48,7 +48,14 @@ def _peak_bytes(
     given: Sequence[int],
     in_place: Mapping[str, Sequence[int]],
 ) -> int:
-    """The most bytes at once; `in_place`: of each function the results that take the buffers of arguments."""
+    """Returns the peak of live bytes along `sequence`.
+
+    Args:
+        sequence: instructions of one mesh.
+        sizes: the bytes of each register.
+        given: the registers that hold arguments.
+        in_place: for each function the indices of the results that reuse buffers of donated arguments.
+    """
     size = sizes.__getitem__
     alive = peak = sum(map(size, given))
     for each in sequence:

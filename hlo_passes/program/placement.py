@@ -1,4 +1,4 @@
-"""On which meshes the operations outside of the microbatch loop run, and the arguments and results of `@main` live."""
+"""Places operations outside of the microbatch loop, and the arguments and results of `@main`, on meshes."""
 
 from jaxpp.hlo_passes.program.fewest_bytes import send_fewer_bytes
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, is_one
@@ -6,13 +6,14 @@ from jaxpp.ir.values import closure
 
 
 def place(graph: PlacementGraph) -> dict[int, Meshes]:
-    """Decide where each operation and each argument of `graph` is. Returns the meshes of the results, but of stacks.
+    """Places each operation and each argument of `graph`. Returns the meshes of all results but stacks.
 
-    An operation goes where its operands are; with operands on several meshes, where the fewest bytes move. What
-    depends on no mesh is rematerialised where it is used, unless it is big and expensive: then it is computed once, on
-    the first mesh that uses it. Arguments are where they are used. Then whatever leaves fewer bytes to send moves on.
+    An operation goes to the mesh of its operands. If these are on several meshes, it goes where most of their bytes
+    are. An operation that depends on no mesh is rematerialised wherever it is used. If it is large and expensive, it
+    runs once, on the first mesh that uses it. Arguments are placed where they are used. Finally nodes move wherever
+    this leaves fewer bytes to send.
     """
-    # Twice: the meshes of an argument that no task uses (an optimizer's state) follow from those of its consumers.
+    # Twice: an argument that no task uses, such as optimizer state, gets its meshes from its consumers' meshes.
     for _ in range(2):
         sources: dict[Node, dict[PlacedValue, None]] = {}
         for node in graph.ops:
@@ -30,7 +31,10 @@ def place(graph: PlacementGraph) -> dict[int, Meshes]:
 
 
 def sources_of(node: Node, sources: dict[Node, dict[PlacedValue, None]]) -> dict[PlacedValue, None]:
-    """The values on one mesh that `node` depends on, directly or through what is rematerialised, as `sources` tells."""
+    """Returns the values on a fixed mesh that `node` depends on, directly or through rematerialised operations.
+
+    `sources` holds this result for each rematerialised operation before `node`.
+    """
     found: dict[PlacedValue, None] = {}
     for value in node.operands:
         if value.node.fixed:
@@ -41,18 +45,24 @@ def sources_of(node: Node, sources: dict[Node, dict[PlacedValue, None]]) -> dict
 
 
 def _follow_operands(node: Node, sources: dict[Node, dict[PlacedValue, None]]) -> None:
-    """Put `node` on the mesh that has the most bytes of what it depends on."""
+    """Puts `node` on the mesh that has the most bytes of its sources.
+
+    A node without sources, or one that `expands`, stays unplaced.
+    """
     found = sources[node] = sources_of(node, sources)
     if found and not node.expands:
         bytes_on: dict[Meshes, int] = {}
         for value in found:
             bytes_on[value.node.meshes] = bytes_on.get(value.node.meshes, 0) + value.size
-        # Among equals, the first operand's mesh wins: a sum of accumulators has the one of its stage's home first.
+        # A tie goes to the first operand's mesh: a sum of accumulators begins with its stage's home mesh.
         node.meshes, node.fixed = max(bytes_on, key=bytes_on.__getitem__), True
 
 
 def _place_arguments(graph: PlacementGraph) -> None:
-    """Put the arguments that are on no mesh, or on several, wherever they are used; from one mesh a value is sent."""
+    """Adds, to arguments on no mesh or on several, the meshes that use them.
+
+    An argument on one mesh stays there, and its value is sent.
+    """
     graph.find_demand()
     for argument in graph.arguments:
         node = argument.node
@@ -62,7 +72,7 @@ def _place_arguments(graph: PlacementGraph) -> None:
 
 
 def _improve(graph: PlacementGraph) -> None:
-    """Move nodes to other meshes, where the rules that placed them don't look far enough ahead."""
+    """Moves nodes to other meshes where the earlier rules did not look far enough ahead."""
     for argument in graph.arguments:
         if not argument.node.movable:
             argument.node.meshes, argument.node.fixed = argument.sinks, is_one(argument.sinks)
@@ -80,7 +90,10 @@ def _improve(graph: PlacementGraph) -> None:
 
 
 def _place_results(graph: PlacementGraph) -> dict[int, Meshes]:
-    """Place each result where it is computed, or with the argument that it becomes in the next step."""
+    """Places each result with the argument that it becomes in the next step, or otherwise where it is computed.
+
+    Returns the meshes by the index of the result.
+    """
     found: dict[int, Meshes] = {}
     for number, value in graph.returned.items():
         argument = graph.feeds.get(number)
@@ -94,13 +107,13 @@ def _place_results(graph: PlacementGraph) -> dict[int, Meshes]:
             argument.node.meshes, argument.node.fixed = meshes, is_one(meshes)
         found[number] = meshes
         value.sinks |= meshes
-    # A node that only results need is where they are.
+    # A rematerialised node that only results need runs on the meshes of these results.
     _place_arguments(graph)
     return found
 
 
 def _shared_by_arguments(value: PlacedValue) -> Meshes:
-    """Return a mesh that has all arguments on which a rematerialised value depends; mesh 0 if there is none."""
+    """Returns a mesh that has all arguments on which a rematerialised value depends; mesh 0 if no mesh has all."""
     shared = -1
     for current in closure([value], lambda each: each.node.operands if each.node.op is not None else ()):
         if current.node.op is None and current.node.meshes:

@@ -1,4 +1,7 @@
-"""An unrolled `@main` outside of its tasks as a graph, read once: hashing an MLIR object takes longer than using it."""
+"""The graph of an unrolled `@main` outside of its tasks.
+
+The graph is read once, because hashing an MLIR object takes longer than using it.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +16,7 @@ from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.steps import Step
 from jaxpp.ir.values import ByteSizes, defining_op
 
-# In bytes: computing a value of this size again is cheaper than sending it.
+# In bytes: up to this size, computing a value again is cheaper than sending it.
 SMALL = 1 << 16
 
 # A set of meshes: bit k stands for mesh k.
@@ -21,36 +24,37 @@ Meshes: TypeAlias = int
 
 
 def each_of(meshes: Meshes) -> Iterator[Meshes]:
-    """Yield each of these meshes as a set of its own, in ascending order."""
+    """Yields each of these meshes as a set of its own, in ascending order."""
     while meshes:
         yield (mesh := meshes & -meshes)
         meshes ^= mesh
 
 
 def numbers(meshes: Meshes) -> list[int]:
-    """The numbers of these meshes, in ascending order."""
+    """Returns the indices of these meshes, in ascending order."""
     return [mesh.bit_length() - 1 for mesh in each_of(meshes)]
 
 
 def is_one(meshes: Meshes) -> bool:
-    """Return whether the set has exactly one mesh."""
+    """Returns whether the set has exactly one mesh."""
     return meshes.bit_count() == 1
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """Stands for an operation; or, without `op`, for the source of a value: an argument, a block of a stack, a task.
+    """An operation, or another source of values: an argument, a block of a stack or a task (then `op` is None).
 
     Attributes:
         op: the operation.
-        meshes: where it is.
-        fixed: whether it is on one mesh. An operation that is not is rematerialised wherever it is used; an argument
-            that is not is on several meshes, or on none yet.
-        movable: whether its meshes can be chosen. Those of an argument can if no task uses it and a result becomes it
-            in the next step; that result is its operand.
+        meshes: the meshes where it is.
+        fixed: whether it is on exactly one mesh. Otherwise an operation is rematerialised wherever it is used, and an
+            argument is on several meshes, or on none yet.
+        movable: whether its meshes can be chosen. For an argument they can if no task uses it, and a result becomes it
+            in the next step. That result is its operand.
         repeats: whether it may be on several meshes.
-        free: whether any mesh can have it for nothing: a constant, or an argument that no result becomes.
-        expands: whether it is cheap, and makes something bigger for other operations: the broadcast of a norm.
+        free: whether any mesh can have it at no cost: a constant, or an argument that is not fixed and that no result
+            becomes.
+        expands: whether it is cheap and makes a larger value for other operations, such as the broadcast of a norm.
     """
 
     op: ir.Operation | None = None
@@ -60,8 +64,9 @@ class Node:
     repeats: bool = False
     free: bool = False
     expands: bool = False
-    operands: list["PlacedValue"] = field(default_factory=lambda: [])  # to call `list["PlacedValue"]` takes seven times
-    results: list["PlacedValue"] = field(default_factory=lambda: [])  # as long
+    # Calling `list["PlacedValue"]` takes seven times as long as calling a lambda.
+    operands: list["PlacedValue"] = field(default_factory=lambda: [])
+    results: list["PlacedValue"] = field(default_factory=lambda: [])
 
 
 @dataclass(eq=False, slots=True)
@@ -69,12 +74,12 @@ class PlacedValue:
     """A value that an operation outside of the tasks defines or uses.
 
     Attributes:
-        ssa: the value itself.
-        size: its bytes.
-        node: what defines it.
+        ssa: the MLIR value.
+        size: its size in bytes.
+        node: the node that defines it.
         consumers: the nodes that use it.
         sinks: the meshes whose tasks use it, or that keep it for the next step.
-        demand: the meshes that use it, also for what is rematerialised there (`PlacementGraph.find_demand`).
+        demand: the meshes that use it, including its uses by rematerialised operations (`PlacementGraph.find_demand`).
     """
 
     ssa: ir.Value
@@ -87,7 +92,7 @@ class PlacedValue:
 
 @dataclass(frozen=True, slots=True)
 class TaskUse:
-    """Operand `number` of `task`, a call on `mesh`, is a `value` that is computed outside of the tasks."""
+    """The use of `value`, computed outside of the tasks, as operand `number` of `task`, a call on `mesh`."""
 
     task: Step
     mesh: int
@@ -96,17 +101,17 @@ class TaskUse:
 
 
 class PlacementGraph:
-    """The operations of `@main` outside of the tasks, without those that take blocks of stacks or put them together.
+    """The operations of `@main` outside of the tasks, without the slices and concatenations of stacks' blocks.
 
     Attributes:
-        main: the function.
-        borders: the attributes of its arguments and of its results.
+        main: `@main`.
+        borders: the attributes of its arguments, and of its results.
         stacks: its stacks.
-        ops: the operations, in program order; those that nothing uses are erased.
-        values: what they define and use.
-        arguments: those of `@main`.
-        returned: the results of `@main` that are no stacks, by number.
-        feeds: by number of such a result, the argument that it becomes in the next step.
+        ops: the operations that are used, in program order; the others are erased.
+        values: the values that they define or use.
+        arguments: the arguments of `@main`.
+        returned: the results of `@main` that are not stacks, by index.
+        feeds: by index of such a result, the argument that it becomes in the next step.
         tasks: the calls of tasks.
         task_uses: the operands of tasks that `ops` define.
     """
@@ -131,7 +136,7 @@ class PlacementGraph:
         self._read_arguments()
 
     def find_demand(self) -> None:
-        """Find the `demand` for each value, and the `meshes` of each operation that is rematerialised."""
+        """Finds the `demand` of each value, and the `meshes` of each rematerialised operation."""
         for value in self.values.values():
             value.demand = value.sinks
         for argument in self.arguments:
@@ -151,7 +156,7 @@ class PlacementGraph:
         return value
 
     def _value(self, ssa: ir.Value) -> PlacedValue:
-        """Return the graph's value for `ssa`; one that is not known yet is the result of a task."""
+        """Returns the graph's value for `ssa`; an unknown `ssa` is the result of a task and is added."""
         value = self.values.get(ssa)
         if value is None:
             task = defining_op(ssa)

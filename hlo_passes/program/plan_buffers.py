@@ -1,4 +1,4 @@
-"""`plan-buffers`: where each value dies, and which results may take over the buffer of an argument."""
+"""`plan-buffers`: finds where each value dies, and which results can reuse the buffer of an argument."""
 
 from collections import defaultdict, deque
 from collections.abc import Container
@@ -18,12 +18,13 @@ from jaxpp.ir.values import defining_op
 
 @dataclass(frozen=True)
 class PlanBuffers(Pass):
-    """Writes on each call and send which operands die there, and on each task function which arguments it may reuse.
+    """Marks the operands that die at each call and send, and the arguments whose buffers a task function may reuse.
 
-    - `jaxpp.last_use = array<i64: ...>` lists the operands that nobody on this mesh uses afterwards. Constants and
-      arguments that the user did not donate are never listed, nor is what the mesh function returns.
-    - `tf.aliasing_output = k` on an argument of a task function: result k is computed from it elementwise and has its
-      type and sharding (an accumulator, a weight in the optimizer's update), and at every call it dies there.
+    - `jaxpp.last_use = array<i64: ...>` lists the operands that nothing on this mesh uses afterwards. It never lists
+      constants, arguments that the user did not donate, or values that the mesh function returns.
+    - `tf.aliasing_output = k` on an argument of a task function: result k may reuse the buffer. Result k is computed
+      elementwise from the argument and has its type and sharding, such as an accumulator or an updated weight. At every
+      call the argument dies.
 
     Preconditions: `insert-transfers` ran.
 
@@ -36,7 +37,7 @@ class PlanBuffers(Pass):
     name: ClassVar[str] = "plan-buffers"
 
     def run(self, module: ir.Module) -> None:
-        """Annotate `module`."""
+        """Writes both attributes."""
         dying: set[tuple[str, tuple[int, ...]]] = set()
         lines = mesh_lines(module)
         for function, line in zip(mesh_functions(module), lines.lines, strict=True):
@@ -51,7 +52,10 @@ class PlanBuffers(Pass):
 
 
 def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[str, tuple[int, ...]]]:
-    """Write the last uses of one mesh. Returns of its calls the function, and the operands that die, given once."""
+    """Writes the last uses of one mesh.
+
+    Returns for each call the callee, and the indices of the operands that die there and are passed only once.
+    """
     entries = at.argument_attributes(function)
     kept = {number for number, entry in enumerate(entries) if at.DONOR not in entry}
     kept.update(line.steps[-1].operands)
@@ -69,7 +73,7 @@ def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[str, tuple[in
             step.op.attributes[at.LAST_USE] = lists[last]
             kept.update(operands)
         elif at.LAST_USE in step.attributes:
-            del step.op.attributes[at.LAST_USE]  # of an earlier run
+            del step.op.attributes[at.LAST_USE]  # from an earlier run of the pass
         if step.name == "func.call":
             if len(set(operands)) < len(operands):
                 last = tuple([number for number in last if operands.count(operands[number]) == 1])
@@ -78,14 +82,14 @@ def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[str, tuple[in
 
 
 def _alias(function: ir.Operation, dying: set[int]) -> None:
-    """Let results of `function` take the buffers of the arguments in `dying`."""
+    """Lets results of `function` take over the buffers of arguments with the indices `dying`."""
     block = body_of(function)
     arguments = at.argument_attributes(function)
     results = at.result_attributes(function)
     if any(at.MEMORY in entry for entry in (*arguments, *results)):
-        return  # what is in another memory has a buffer of its own
+        return  # values in different memories can't share a buffer
     for entry in arguments:
-        entry.pop(at.ALIAS, None)  # of an earlier run
+        entry.pop(at.ALIAS, None)  # from an earlier run of the pass
     free: defaultdict[tuple[ir.Type, ir.Attribute | None], dict[ir.Value, int]] = defaultdict(dict)
     for number in sorted(dying):
         argument = block.arguments[number]
@@ -100,12 +104,15 @@ def _alias(function: ir.Operation, dying: set[int]) -> None:
 
 
 def _elementwise_source(value: ir.Value, free: Container[ir.Value]) -> ir.Value | None:
-    """One of the values `free`, all of its type, from which `value` is computed through cheap operations on it."""
+    """Returns the nearest value of `free` from which cheap operations compute `value`; None if they use none of `free`.
+
+    The values in `free` have the type of `value`; the search follows only operands of that type.
+    """
     if value in free:
         return value
     work, seen = deque([value]), {value}
     while work:
-        op = defining_op(work.popleft())  # the nearest first: a weight rather than its gradient
+        op = defining_op(work.popleft())  # breadth first, so that a weight is found before its gradient
         if op is None or not is_cheap(op):
             continue
         for operand in op.operands:

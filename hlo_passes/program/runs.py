@@ -1,4 +1,4 @@
-"""Runs: tasks of one stage that stand one after the other on their mesh."""
+"""Finds runs: tasks of one stage that follow one another on their mesh."""
 
 from collections.abc import Sequence
 
@@ -11,25 +11,25 @@ from jaxpp.ir.steps import Step
 
 
 def tasks_of(steps: Sequence[Step[ir.Value]], mesh: int) -> list[Step[ir.Value]]:
-    """The tasks of a mesh in their order, without copies of residuals: these read no weights and add to no sums."""
+    """Returns the tasks of a mesh in order, without copies of residuals, which read no weights and add to no sums."""
     calls = [step for step in steps if step.function is not None and step.meshes == (mesh,)]
     return [step for step in calls if not form_of(kind := kind_of(step)).is_copy and kind not in AROUND]
 
 
 def kind_of(task: Step[ir.Value]) -> str:
-    """The kind of the function that a call calls."""
+    """Returns the kind of the function that `task` calls."""
     assert task.function is not None
     return kind_and_stage(task.function)[0]
 
 
 def find_runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:
-    """The users of something among the tasks of a mesh, by number, in runs.
+    """Groups `users`, ascending indices into `tasks`, the tasks of a mesh that use some value, into runs.
 
-    Between two users of a run are tasks of their stages only.
+    Two neighboring users are in one run if every task between them belongs to a stage that uses the value.
     """
     used_by = [_stages(tasks[user]) for user in users]
-    # Of a task that is several, only some stages are users: those that tasks of one stage show, or, where there are
-    # none, those that all users have in common.
+    # In a fused task only some of its stages use the value. The users of a single stage tell which stages do. If every
+    # user has several stages, the stages that all users share are taken.
     stages = set[int]().union(*(each for each in used_by if len(each) == 1)) or set.intersection(*used_by)
     runs: list[list[int]] = []
     for user in users:

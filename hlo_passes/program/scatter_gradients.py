@@ -1,4 +1,4 @@
-"""`scatter-gradients`: sums for sharded weights are reduced over the data axis once for each run of a stage's tasks."""
+"""`scatter-gradients`: reduces sums for sharded weights over the data axis once per run of a stage's tasks."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,16 +26,17 @@ from jaxpp.ir.values import defining_op, is_used, is_zero
 
 @dataclass(frozen=True)
 class ScatterGradients(Pass):
-    """Calls `@scatter_0` behind each run of tasks that add to a sum which `jaxpp.scatter` reduces and scatters.
+    """Calls `@scatter_0` after each run of tasks that add to a sum which `jaxpp.scatter` reduces and scatters.
 
-    The gradient of a weight that is sharded over the axis of the batch (FSDP) is a sum of what each device has, of
-    which each device then keeps a shard. The mirror image of `gather-weights`: in a run, tasks of one stage that stand
-    one after the other on their mesh, every device adds up its own summands, and one reduce-scatter serves all of
-    them. Under a breadth-first schedule (arXiv 2211.05953) a stage has one run of backwards. `@zeros_0` makes, in
-    front of a run, what its tasks add to: between two runs a mesh has the shards of the sums only.
+    If a weight is sharded over the batch axis (FSDP), its gradient is a sum over the devices of that axis, and each
+    device keeps one shard. This pass mirrors `gather-weights`. A run is a sequence of tasks of one stage that follow
+    one another on their mesh. In a run every device adds up its own summands, and one reduce-scatter serves the whole
+    run. Under a breadth-first schedule (arXiv 2211.05953) all backwards of a stage are one run. Before each run
+    `@zeros_0` makes the zeros to which its tasks add, so that between two runs a mesh holds only the shards of the
+    sums.
 
-    The sums of several runs, and then those of several meshes, are added up shard by shard, in another order than
-    those of `scatter_gradients="step"`.
+    The sums of the runs of a mesh are added up shard by shard, and then the sums of all meshes. So the order of
+    additions differs from `scatter_gradients="step"`.
 
     Preconditions: `unroll-microbatches` ran, and `gather-weights`, whose calls end no run.
 
@@ -54,9 +55,10 @@ class ScatterGradients(Pass):
     name: ClassVar[str] = "scatter-gradients"
 
     def run(self, module: ir.Module) -> None:
-        """Let each run of `@main` scatter what it adds up.
+        """Scatters, after each run in `@main`, the sums of that run.
 
-        Raises PassError for what is no sum over tasks, and for steps that overlap, whose runs are not those of one.
+        Raises PassError if a marked reduction reduces anything but a sum over tasks. Also raises it if the steps of a
+        `train_loop` overlap: a run could then have tasks of several steps.
         """
         line = check_unrolled(module)
         marked = [step for step in line.steps if step.function is None and at.SCATTER in step.attributes]
@@ -88,7 +90,14 @@ class ScatterGradients(Pass):
 
 @dataclass(frozen=True, eq=False)
 class _Link:
-    """A task that adds to a sum: the numbers of operand and result that this is; `start`: what it adds to."""
+    """A task that adds to a sum.
+
+    Attributes:
+        task: the task.
+        operand: the index of the operand that is the sum so far.
+        result: the index of the result that is the new sum.
+        start: the value of that operand.
+    """
 
     task: Step[ir.Value]
     operand: int
@@ -98,10 +107,14 @@ class _Link:
 
 @dataclass(eq=False)
 class _ReducedSum:
-    """What a marked reduction reduces.
+    """A sum over tasks that a marked reduction reduces.
 
-    chains: by the value that they make, the tasks of each mesh that add to it, in their order.
-    totals: what stands for that value, reduced.
+    Attributes:
+        number: its index among the marked reductions.
+        reduce: the reduction.
+        makers: the operation of `@main` that makes each value.
+        chains: for each summand (the last result of a chain of tasks) the tasks that add to it, in order.
+        totals: for each summand the value that holds it, reduced and scattered, after the runs so far.
     """
 
     number: int
@@ -138,7 +151,10 @@ class _ReducedSum:
         return found[::-1]
 
     def finish(self, steps: Sequence[Step[ir.Value]]) -> list[Step[ir.Value]]:
-        """Put what was scattered in the place of the reduction; returns the additions of what several meshes have."""
+        """Replaces the result of the reduction by the sum of `totals` in `steps`.
+
+        Returns the additions that this takes: one fewer than there are totals.
+        """
         old, ip = self.reduce.results[0], ir.InsertionPoint(self.reduce.op)
         first, *others = self.totals.values()
         made: list[Step[ir.Value]] = []
@@ -155,8 +171,9 @@ class _ReducedSum:
 class _Scatters:
     """The functions that make zeros and that scatter, and their calls.
 
-    before: the call that stands in front of a task.
-    after: likewise, behind it.
+    Attributes:
+        before: for the first task of a run the call that makes its zeros.
+        after: for the last task of a run the call that scatters its sums.
     """
 
     def __init__(self, module: ir.Module, sums: Sequence[_ReducedSum]) -> None:
@@ -169,7 +186,7 @@ class _Scatters:
         self.after: dict[Step[ir.Value], Step[ir.Value]] = {}
 
     def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
-        """Make zeros in front of each run of the tasks of a mesh, and scatter behind it."""
+        """Makes zeros before, and scatters sums after, each run among `tasks`, all tasks of `mesh`."""
         position = {task: number for number, task in enumerate(tasks)}
         begins, ends = (defaultdict[int, list[_End]](list) for _ in range(2))
         for each in self._sums:
@@ -211,7 +228,7 @@ class _Scatters:
         return Step.of(call(function, operands, {at.MESH: at.i64(mesh)}, ip, task.op.location))
 
     def _making_zeros(self, numbers: tuple[int, ...]) -> ir.Operation:
-        """The function that makes what the first tasks of a run add to."""
+        """Returns the function that makes the zeros for the sums with these indices."""
         if numbers not in self._zeros:
             firsts = dict(self._firsts)
             zeros = [firsts[number] for number in numbers]
@@ -221,8 +238,10 @@ class _Scatters:
         return self._zeros[numbers]
 
     def _scattering(self, numbers: tuple[int, ...], later: tuple[int, ...]) -> ir.Operation:
-        """The function that reduces the sums of these numbers, and adds those at the positions `later` to what the
-        runs before have left. A number comes twice where a task adds to two summands of one sum.
+        """Returns the function that reduces the sums with the indices `numbers`.
+
+        It adds the totals of earlier runs to the results at the positions `later`. An index occurs twice in `numbers`
+        if a task adds to two summands of one sum.
         """
         if (numbers, later) in self._functions:
             return self._functions[numbers, later]
@@ -251,7 +270,7 @@ class _Scatters:
         return function
 
     def erase(self) -> set[Step[ir.Value]]:
-        """Erase the reductions that are gone, and what nobody else uses; returns the steps that these were."""
+        """Erases the replaced reductions, and operations that nothing uses any more; returns all erased operations."""
         gone: set[Step[ir.Value]] = set()
         makers = self._sums[0].makers if self._sums else {}
         work = [each.reduce for each in self._sums if each.totals]
@@ -267,7 +286,13 @@ class _Scatters:
 
 
 class _End(NamedTuple):
-    """The first or the last task of a run that adds to a sum; `value`: which of its chains it is."""
+    """The first or the last task of a run.
+
+    Attributes:
+        sum: a sum to which the task adds.
+        value: the key of the task's chain in `sum.chains`.
+        link: the task's link in that chain.
+    """
 
     sum: _ReducedSum
     value: ir.Value
@@ -279,7 +304,7 @@ def _kind() -> dict[str, ir.Attribute]:
 
 
 def _summed(function: ir.Operation, result: int) -> int:
-    """The number of the argument to which a task adds for a result. Raises PassError where it does anything else."""
+    """Returns the index of the argument to which a task adds for a result. Raises PassError if it does more."""
     body = body_of(function)
     for number in range(len(body.arguments)):
         found = updates(body, number, (ADD, SUBTRACT, CONSTRAINT, BARRIER))

@@ -1,4 +1,4 @@
-"""`share-functions`: one function for what several meshes compute alike around the loop, so one compile."""
+"""`share-functions`: shares functions around the loop among meshes that compute the same, for fewer compiles."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -18,19 +18,20 @@ from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 
-# Fewer operations than this compile in less time than the calls of some hundred steps take.
+# Compiling fewer operations than this takes less time than a few hundred steps spend on the additional call.
 WORTH_A_CALL = 8
 
 
 @dataclass(frozen=True)
 class ShareFunctions(Pass):
-    """Splits functions before and after the tasks in two: what other meshes compute too, and what only this one does.
+    """Splits functions before and after the tasks in two: computations that other meshes share, and the rest.
 
-    The optimizer updates each weight by itself, and equal layers have equal weights. The functions of the first and
-    the last stage differ from the others only in what belongs to the embedding and the head. So their parts are sorted:
-    where at least half of the operations of several functions are the same, those become a function of the same text
-    in each, which `deduplicate-functions` makes one, compiled once. It costs one more call per step. Parts have no
-    value in common but scalars and what is cheap to compute of them.
+    The optimizer updates each weight independently, and equal layers have equal weights. The functions of the first and
+    the last stage differ from the others only in the embedding and the head. So the pass divides each function into
+    parts. Parts have no value in common but scalars and values that are cheap to compute from scalars. If several
+    functions share at least half of their operations, and no fewer than eight, the shared parts become a function with
+    the same text in each. `deduplicate-functions` makes one function of these, which is compiled once. The cost is one
+    more call per step.
 
     Preconditions: `infer-placement` ran.
 
@@ -44,7 +45,7 @@ class ShareFunctions(Pass):
     name: ClassVar[str] = "share-functions"
 
     def run(self, module: ir.Module) -> None:
-        """Split functions of `module`. Raises PassError where something is on no mesh."""
+        """Splits functions of `module`. Raises PassError if an operation, argument or result is on no mesh."""
         numbers = _Numbers()
         line = check_placed(module)
         found = [_Function(call, _Body(function, numbers)) for call, function in _calls(line.steps)]
@@ -82,13 +83,18 @@ class ShareFunctions(Pass):
         leave(module, main_line(module, steps, placed=True))
 
 
-# Identifies a part: the computation, and how many equal ones stand before it in its function.
+# Identifies a part: its computation, and the number of equal parts before it in its function.
 _Label = tuple[Hashable, int]
 
 
 @dataclass
 class _FunctionPart:
-    """Holds results of a function, by number, and the number of operations that only they need (at least one each)."""
+    """A part of a function.
+
+    Attributes:
+        results: the indices of the function's results that the part makes.
+        work: the number of operations that only these results need, or the number of results if that is larger.
+    """
 
     results: list[int]
     work: int
@@ -96,9 +102,14 @@ class _FunctionPart:
 
 @dataclass(eq=False)
 class _Function:
-    """A function, the one call of it, and its parts, which have no value in common but what `_free` finds.
+    """A function with a single call, and its parts.
 
-    calls: those that take the place of `call`.
+    Attributes:
+        call: the call.
+        body: the body of the function.
+        calls: the calls that replace `call`.
+        parts: the parts, which have no value in common but the values that `_free` finds.
+        work: the sum of the parts' work.
     """
 
     call: Step
@@ -119,9 +130,10 @@ class _Function:
     def split(
         self, module: ir.Module, shared: Sequence[Sequence[_Label]], shardings: Shardings
     ) -> dict[ir.Value, ir.Value]:
-        """Make a function of each list of labels, and one of the rest; call that first: others may wait for it.
+        """Makes one function of each list of labels in `shared`, and one of the rest, and calls them.
 
-        Returns what takes the place of each result of the call, which nothing uses any more.
+        The rest is called first, as other meshes may wait for its results. Returns the new value for each result of the
+        old call, which nothing uses any more.
         """
         taken = {label for labels in shared for label in labels}
         own = [label for label in self.parts if label not in taken]
@@ -143,7 +155,7 @@ class _Function:
     def _call(
         self, module: ir.Module, suffix: str, numbers: Sequence[int], members: Sequence[Member], shardings: Shardings
     ) -> dict[ir.Value, ir.Value]:
-        """Call a new function of `members` for the results of these numbers; what takes the place of each."""
+        """Calls a new function of `members` for the results with these indices; returns the new value of each."""
         function = self.body.function
         returned = terminator(body_of(function)).operands
         outputs = [returned[number] for number in numbers]
@@ -167,9 +179,9 @@ class _Function:
 
 
 def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
-    """The calls of functions before and after the tasks that may be split, each with its function.
+    """Returns the calls of functions before and after the tasks that may be split, each with its function.
 
-    Such a call is on one mesh and has no side effect. A function that is called twice is left alone: its calls share
+    Such a call is on one mesh and has no side effect. A function that is called twice stays whole, as its calls share
     one function already.
     """
     found = [
@@ -187,9 +199,9 @@ def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
 
 
 class _Numbers(dict[Hashable, int]):
-    """Numbers what is computed: equal for what the same operations make of arguments of equal types and shardings.
+    """Numbers for computations: equal if the same operations read arguments of equal types and shardings.
 
-    Which arguments they are doesn't count, so that equal numbers don't prove that two functions are equal.
+    The positions of the arguments don't count, so functions with equal numbers may still differ.
     """
 
     def __missing__(self, key: Hashable) -> int:
@@ -198,17 +210,17 @@ class _Numbers(dict[Hashable, int]):
 
 
 class _Body:
-    """The body of a function, read once; its operations and values are numbered.
+    """The body of a function, read once. Indices stand for its operations and values.
 
     Attributes:
         function: the function.
-        ops: its operations.
-        uses: what each operation uses, also in its regions.
-        results: what each operation makes.
-        makers: the operation that makes a value; None for an argument.
-        scalar: whether a value is one.
-        computed: what a value is computed of, as `_Numbers` tells.
-        returned: what the function returns.
+        ops: its operations, without the return.
+        uses: the values that each operation uses, including uses in its regions.
+        results: the results of each operation.
+        makers: the operation that makes each value; None for an argument.
+        scalar: whether each value is a scalar.
+        computed: the number of each value's computation (`_Numbers`).
+        returned: the values that the function returns.
     """
 
     def __init__(self, function: ir.Operation, numbers: _Numbers) -> None:
@@ -243,14 +255,14 @@ class _Body:
         return number
 
     def member(self, op: int, *, moves: bool) -> Member:
-        """The operation of this number, for a function that it moves to or is cloned for."""
+        """Returns operation `op` as a member of a new function, into which it moves or is cloned."""
         uses, results = ([self._ssa[value] for value in values] for values in (self.uses[op], self.results[op]))
         return Member(self.ops[op], uses, results, moves)
 
     def making(self, values: Sequence[int]) -> list[int]:
-        """The operations that make `values`, each after those that it needs.
+        """Returns the operations that make `values`, each after the operations that it needs.
 
-        Their order depends on nothing but the use-def chains, so that equal computations have equal orders.
+        Their order depends only on the use-def chains, so that equal computations have equal orders.
         """
         found: dict[int, None] = {}
         work = [(op, False) for value in reversed(values) if (op := self.makers[value]) is not None]
@@ -266,7 +278,7 @@ class _Body:
 
 
 def _parts(body: _Body) -> Iterable[_FunctionPart]:
-    """The parts of a function, in the order of their first results."""
+    """Returns the parts of a function, in the order of their first results."""
     free = _free(body)
     parent = list(range(len(free)))
 
@@ -292,9 +304,9 @@ def _parts(body: _Body) -> Iterable[_FunctionPart]:
 
 
 def _free(body: _Body) -> list[bool]:
-    """For each value whether every part may compute it for itself.
+    """Returns for each value whether every part may compute it itself.
 
-    It may if the value is made of scalars alone, by operations that are cheap or whose results are scalars too.
+    Such values are made of scalars only, by operations that are cheap or make only scalars.
     """
     free = list(body.scalar)
     for number, op in enumerate(body.ops):

@@ -1,4 +1,4 @@
-"""`share-tasks`: the first and the last stage call the programs of a middle one, so that fewer are compiled."""
+"""`share-tasks`: the first and the last stage call functions of a middle stage, so that XLA compiles fewer programs."""
 
 import math
 from collections import defaultdict
@@ -24,22 +24,23 @@ _KINDS = ("forward", "backward", "input_grad", "weight_grad")
 
 @dataclass(frozen=True)
 class ShareTasks(Pass):
-    """Makes two calls of a task that does all that a task of another stage does, and more: that task, and the rest.
+    """Splits a task that contains all operations of a task of another stage: into that task, and the rest.
 
-    The first stage of a transformer has the embedding, the last one the head and the loss; the layers are equal. XLA
-    compiles them for each program anew. Here the task of the first stage becomes a function of the same text as that
-    of a middle stage, which `deduplicate-functions` makes one, compiled once, and a function of the rest. Both calls
-    are the task. The price is one more call for each task of these stages, and that XLA fuses nothing across.
+    In a transformer the first stage also has the embedding, and the last stage the head and the loss; the layers are
+    equal. XLA would compile these layers anew for each program. This pass splits the task of the first or last stage
+    into two functions. One has the same text as the task of a middle stage, and the other one does the rest.
+    `deduplicate-functions` then merges the equal functions, so that they are compiled once. Both calls belong to the
+    task. The cost is one more call for each task of these stages, and XLA fuses nothing across the two.
 
-    A task is divided where at least half of its operations, with those in loops, are those of the other task, and
-    where the rest comes before or behind them as a whole. Which of its operations these are is found from the kinds of
-    operations that are as frequent in both, and from what they use. Tasks that are one call with others stay whole, as
-    do those that gather weights, and those whose layers read values that are sharded otherwise than in the other task.
+    A task is split if at least half of its operations, counting those in loops, are also in the other task. The rest
+    must come entirely before or entirely after them. Operations are matched by their kind, if both tasks have equally
+    many of it, and by their operands. Fused tasks and tasks that gather weights stay whole. So do tasks whose layers
+    read values with other shardings than in the other task.
 
     Options:
-        when: `never`, `always` where it can be done, or where both tasks take at least so many FLOPs on each device,
-            such as `1e11`, in matrix products and convolutions; `auto` is `1e7`, from which on a call more takes about
-            a hundredth of a task on CPUs, or less.
+        when: `never`; `always`, for every task that can be split; or a number such as `1e11`. That is how many FLOPs
+            both tasks must take on each device, in matrix products and convolutions. `auto` is `1e7`: from there on,
+            one more call takes at most about a hundredth of a task's time on CPUs.
 
     Preconditions: `infer-placement` ran.
 
@@ -61,14 +62,14 @@ class ShareTasks(Pass):
 
     @property
     def _least_flops(self) -> float:
-        """The FLOPs on each device from which on tasks are divided; nan if `when` does not say it."""
+        """The least FLOPs on each device of tasks that are split; nan if `when` is invalid."""
         try:
             return _LEAST_FLOPS[self.when] if self.when in _LEAST_FLOPS else float(self.when)
         except (ValueError, TypeError):
             return math.nan
 
     def run(self, module: ir.Module) -> None:
-        """Divide tasks of `module`. Raises PassError where something is on no mesh."""
+        """Splits tasks of `module`. Raises PassError if an operation, argument or result is on no mesh."""
         line = check_placed(module)
         shardings, least = Shardings(module), self._least_flops
         divisions = _divisions(_large_tasks(module, line.steps, least), shardings) if least < math.inf else {}
@@ -93,17 +94,17 @@ class ShareTasks(Pass):
 
 @dataclass(frozen=True)
 class _Division:
-    """How a task is divided.
+    """The split of a task into two functions.
 
     Attributes:
         large: the task.
-        small: the other task, whose operations are among its own.
-        inputs: the values of `large` that are the arguments of `small`.
-        outputs: those that are what `small` returns.
-        rest: the other operations.
-        results: what these make for the shared ones, and of what the task returns.
-        rest_is_first: whether the rest runs before the shared operations, which may use what it makes; else it runs
-            behind them.
+        small: the other task, whose operations `large` contains.
+        inputs: the values of `large` that correspond to the arguments of `small`.
+        outputs: the values of `large` that correspond to the results of `small`.
+        rest: the other operations of `large`.
+        results: the values that the rest makes for the shared operations or for the results of `large`.
+        rest_is_first: whether the rest runs before the shared operations, which may use its results; otherwise it runs
+            after them.
     """
 
     large: Body
@@ -116,7 +117,11 @@ class _Division:
 
     @staticmethod
     def of(large: Body, small: Body, shardings: Shardings) -> "_Division | None":
-        """Divide a task; None where that can't be done in two calls, or is not worth while."""
+        """Splits `large` into the operations of `small` and the rest.
+
+        Returns None if two calls can't do its work, or if its arguments for `small` have other shardings. Also returns
+        None if `small` has less than half of its operations, or not fewer than it.
+        """
         if not small.work < large.work <= 2 * small.work:
             return None
         values = find(small, large)
@@ -131,15 +136,15 @@ class _Division:
         rest = _making(large, results, shared)
         used = {value for each in rest for value in each.uses if value in shared}
         if not used.issubset(outputs):
-            return None  # the rest uses what the shared operations keep for themselves
+            return None  # the rest uses a value that `small` does not return
         if not shared.isdisjoint(results):
-            return None  # the task returns what they keep for themselves
+            return None  # the task returns a value that `small` does not return
         if used and for_shared:
-            return None  # the rest would be before and behind them
+            return None  # the rest would run both before and after the shared operations
         return _Division(large, small, inputs, outputs, rest, results, not used)
 
     def make(self, module: ir.Module, shardings: Shardings) -> tuple[Outlined, Outlined]:
-        """Make the functions of the rest and of the shared operations; the values are those of `large`."""
+        """Makes the functions of the rest and of the shared operations; `large` has their inputs and outputs."""
         name = name_of(self.large.function)
         attributes = {key: self.large.function.attributes[key] for key in (at.KIND, at.STAGE)}
         shared = self.small.function.clone(ir.InsertionPoint(module.body)).operation
@@ -151,7 +156,7 @@ class _Division:
 
 
 def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[BodyOp]:
-    """The operations that make `results` of arguments and of what is `given`."""
+    """Returns the operations, in order, that compute `results` from arguments and the `given` values."""
     needed = set(results)
     found: list[BodyOp] = []
     for each in reversed(body.ops):
@@ -162,7 +167,7 @@ def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> li
 
 
 def _large_tasks(module: ir.Module, steps: Iterable[Step[ir.Value]], least: float) -> list[list[ir.Operation]]:
-    """The functions of tasks whose products take at least so many FLOPs on each device; equal ones together."""
+    """Groups equal functions of tasks whose products take at least `least` FLOPs on each device."""
     functions = {step.callee: step.function for step in steps if step.function is not None and _is_task(step)}
     equal: defaultdict[bytes, list[ir.Operation]] = defaultdict(list)
     for function in functions.values():
@@ -172,9 +177,9 @@ def _large_tasks(module: ir.Module, steps: Iterable[Step[ir.Value]], least: floa
 
 
 def _divisions(tasks: Iterable[Sequence[ir.Operation]], shardings: Shardings) -> dict[str, _Division]:
-    """How tasks are divided, by the names of their functions; none by one that is divided itself.
+    """Splits tasks; returns the divisions by the names of the tasks' functions.
 
-    tasks: functions, equal ones together.
+    A task that is split serves as `small` for no other task. `tasks` holds functions, equal ones together.
     """
     by_kind: defaultdict[str, list[tuple[Body, Sequence[ir.Operation]]]] = defaultdict(list)
     for first, *others in tasks:
@@ -184,7 +189,7 @@ def _divisions(tasks: Iterable[Sequence[ir.Operation]], shardings: Shardings) ->
             by_kind[kind].append((Body(first), others))
     found: dict[str, _Division] = {}
     for bodies in by_kind.values():
-        whole: dict[object, Body] = {}  # one of each text, the smallest first
+        whole: dict[object, Body] = {}  # one for each text, in ascending order of work
         for body, others in sorted(bodies, key=lambda each: each[0].work):
             if body.text in whole:
                 continue
@@ -201,13 +206,13 @@ def _divisions(tasks: Iterable[Sequence[ir.Operation]], shardings: Shardings) ->
 
 
 def _division(body: Body, whole: Iterable[Body], shardings: Shardings) -> _Division | None:
-    """How a task is divided, by the largest of those that stay whole for which that can be done."""
+    """Splits a task by the largest task of `whole` that works; returns None if no task does."""
     divisions = (_Division.of(body, each, shardings) for each in reversed(list(whole)))
     return next((each for each in divisions if each is not None), None)
 
 
 def _is_task(step: Step[ir.Value]) -> bool:
-    """Whether a call is one task, on one mesh."""
+    """Returns whether a call is a single task on one mesh."""
     return all(name in step.attributes for name in (at.STAGE, at.MICROBATCH, at.MESH))
 
 
@@ -217,7 +222,7 @@ def _calls(
     functions: tuple[Outlined, Outlined],
     instead: dict[ir.Value, ir.Value],
 ) -> list[ir.Operation]:
-    """The calls that take the place of one; `instead` gains what takes the place of its results."""
+    """Replaces a call by two, and returns these. Adds to `instead` the new value of each result of the old call."""
     old = step.op
     attributes = {name: old.attributes[name] for name in old.attributes if name != "callee"}
     values: dict[ir.Value, ir.Value] = dict(zip(division.large.arguments, old.operands, strict=True))

@@ -1,4 +1,4 @@
-"""The arguments and results of `@main` that are stacks in blocks (`jaxpp.blocks`), and the mesh of each block."""
+"""Reads the arguments and results of `@main` that are stacks in blocks (`jaxpp.blocks`), and each block's mesh."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,24 +21,24 @@ Borders: TypeAlias = tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attr
 
 @dataclass(frozen=True)
 class StackedResult:
-    """A result that is a stack: `op` concatenates its blocks, whose meshes are `homes`."""
+    """A result that is a stack: `op` concatenates its blocks, which are on the meshes `homes`."""
 
     op: ir.Operation
     homes: list[int]
 
     def blocks(self) -> Iterator[tuple[ir.Value, int]]:
-        """Each block and its mesh."""
+        """Yields each block and its mesh."""
         return zip(self.op.operands, self.homes, strict=True)
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """What `@main` says of its stacks.
+    """The stacks of `@main`.
 
     Attributes:
-        blocks: for each value that is a block of an argument, the number of the block.
-        arguments: the arguments that are stacks, with the meshes of their blocks.
-        results: the results that are stacks, by number.
+        blocks: for each value that is a block of an argument, the index of the block.
+        arguments: for each argument that is a stack, the meshes of its blocks.
+        results: the results that are stacks, by index.
     """
 
     blocks: Mapping[ir.Value, int]
@@ -47,9 +47,15 @@ class Stacks:
 
     @staticmethod
     def of(main: ir.Operation, borders: Borders | None = None) -> "Stacks":
-        """Read the stacks of `main`. Raises PassError when one is used otherwise than in blocks.
+        """Reads the stacks of `main`.
 
-        borders: the attributes of its arguments and of its results, where they are known.
+        Args:
+            main: `@main`.
+            borders: the attributes of its arguments and of its results, if they are known.
+
+        Raises:
+            PassError: if `jaxpp.blocks` is not a list of different meshes, an argument is not used in whole blocks, or
+                a result is not a concatenation of its blocks.
         """
         of_arguments, of_results = borders or (at.argument_attributes(main), at.result_attributes(main))
         blocks, arguments, results = dict[ir.Value, int](), dict[ir.Value, list[int]](), dict[int, StackedResult]()
@@ -74,11 +80,11 @@ class Stacks:
 
     @property
     def whole(self) -> set[ir.Value]:
-        """The values that results are: stacks as a whole."""
+        """The concatenations: the values of results that are stacks."""
         return {stack.op.results[0] for stack in self.results.values()}
 
     def home_of(self, block: ir.Value) -> int:
-        """The mesh of a block of an argument."""
+        """Returns the mesh of a block of an argument."""
         argument = ir.OpResult(block).owner.operands[0]
         return self.arguments[argument][self.blocks[block]]
 
@@ -94,7 +100,7 @@ def _homes(entry: Mapping[str, ir.Attribute], main: ir.Operation) -> list[int]:
 
 
 def _number(op: ir.Operation, argument: ir.Value, count: int) -> int:
-    """Which of `count` blocks of `argument` an operation takes. Raises PassError if it takes anything else."""
+    """Returns the index of the block of `argument` that an operation slices. Raises PassError for any other use."""
     rows, *others = shape_of(argument) or [0]
     bounds = slice_bounds(op)
     if bounds is not None:

@@ -1,4 +1,4 @@
-"""Copies of the calls of one step, each of which reads what the step before it makes."""
+"""Copies the calls of one step for all steps, so that each step reads the results of the step before."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -26,19 +26,19 @@ from jaxpp.ir.values import closure, defining_op
 
 
 class CallOfStep(NamedTuple):
-    """A step, and the number of a call in `@main`, which is that of one step."""
+    """The copy for `step` of the call with index `number` in the `@main` of one step."""
 
     step: int
     number: int
 
 
 class StepCopies:
-    """Writes the `@main` of all steps beside that of one.
+    """A writer of the `@main` of all steps, next to the `@main` of one step.
 
     Attributes:
-        calls: what a step does, in its order.
-        functions: what each of these calls.
-        microbatches: how many a step has.
+        calls: the calls of one step, in order.
+        functions: the callee of each call.
+        microbatches: the number of microbatches in a step.
     """
 
     def __init__(self, module: ir.Module, loop: TrainLoopAttr, steps: Sequence[Step[ir.Value]]) -> None:
@@ -63,13 +63,16 @@ class StepCopies:
         self._ip = ir.InsertionPoint(body_of(self._made))
         self._copies: dict[CallOfStep, ir.Operation] = {}
         self._blocks: dict[ir.Value, ir.Value] = {}
-        self._asked: list[CallOfStep] = []  # each by the one before it
+        self._asked: list[CallOfStep] = []  # the calls being copied; each is read by the one before it
         self._constants: dict[Hashable, ir.Value] = {}
         self._batches: dict[tuple[int, int], ir.Value] = {}
         self._slicers = self._slicing_functions()
 
     def _check(self) -> None:
-        """Refuse stacks that are whole at one end of a step and in blocks at the other, and metrics in blocks."""
+        """Checks that the state has the same blocks in a step's arguments and results, and that no metric has blocks.
+
+        Raises PassError otherwise.
+        """
         results = self._stacks.results
         for number, entry in enumerate(self._tables[1]):
             is_state = number < self._loop.state
@@ -85,7 +88,7 @@ class StepCopies:
                 )
 
     def needs(self, one: CallOfStep) -> set[CallOfStep]:
-        """The calls whose results a call reads, itself or through functions before the tasks."""
+        """Returns the calls whose results a call reads, directly or through `before` functions, which are omitted."""
 
         def is_before(call: CallOfStep) -> bool:
             return kind_and_stage(self.functions[call.number])[0] == AROUND[0]
@@ -98,12 +101,15 @@ class StepCopies:
         return {call for call in found if not is_before(call)}
 
     def _maker(self, step: int, value: ir.Value) -> CallOfStep | None:
-        """The call that makes `value` of a step: an argument is what the step before returned."""
+        """Returns the call that makes `value` of a step, perhaps in an earlier step; None if no call does."""
         step, value = self._source(step, value)
         return CallOfStep(step, self._makers[value]) if value in self._makers else None
 
     def _source(self, step: int, value: ir.Value) -> tuple[int, ir.Value]:
-        """Where a value of a step was made: an argument of the first one, a batch, or the result of a call."""
+        """Traces a value of a step back to where it is made; returns the step and the value there.
+
+        The value is an argument or a block of the first step, a batch, a constant, or the result of a call.
+        """
         while True:
             number, block = self._number_of_state(value), self._stacks.blocks.get(value)
             if number is None or step == 0:
@@ -114,7 +120,10 @@ class StepCopies:
                 value = self._stacks.results[number].op.operands[block]
 
     def emit(self, one: CallOfStep) -> ir.Operation:
-        """Copy a call, behind what it reads. Raises PassError where that is a task that stands behind it."""
+        """Copies a call, and before it the calls that it reads unless they are copied already; returns the copy.
+
+        Raises PassError if it reads a required task that is not copied yet.
+        """
         if one in self._copies:
             return self._copies[one]
         step, op = one.step, self.calls[one.number]
@@ -132,7 +141,7 @@ class StepCopies:
         return copy
 
     def _value(self, user: CallOfStep | None, value: ir.Value, step: int | None = None) -> ir.Value:
-        """What `value` of a step is in the function of all steps."""
+        """Returns the value in the function of all steps for `value` of the step of `user`, or else of `step`."""
         step, value = self._source(user.step if user else step or 0, value)
         op = defining_op(value)
         if op is None:
@@ -140,7 +149,7 @@ class StepCopies:
             return body_of(self._made).arguments[number] if number < self._loop.state else self._batch(step, number)
         if op.name == "stablehlo.constant":
             return self._constant(op)
-        if value not in self._makers:  # a block of a stack
+        if value not in self._makers:  # a value that is a block of a stack
             if value not in self._blocks:
                 copy = op.clone(self._ip).operation
                 copy.operands[0] = body_of(self._made).arguments[ir.BlockArgument(op.operands[0]).arg_number]
@@ -158,7 +167,10 @@ class StepCopies:
         return self.emit(made).results[ir.OpResult(value).result_number]
 
     def _too_late(self, missing: CallOfStep, result: int) -> PassError:
-        """The error for a task that needs, perhaps through updates, a result of a task that the schedule runs later."""
+        """Returns the error for a task that needs a result of a task that the schedule runs later.
+
+        The first task may need the result through updates between them.
+        """
         task, *between = self._asked
         location = self.calls[task.number].location
         if at.GATHER in at.result_attributes(self.functions[missing.number])[result]:
@@ -179,7 +191,10 @@ class StepCopies:
         return PassError(message, location=location, hint=hint)
 
     def _of_state(self, chain: Sequence[CallOfStep]) -> str:
-        """The hint for calls, each of which reads the next one: what of the state the first one reads too early."""
+        """Returns a hint that names the part of the state that the first call of `chain` reads too early.
+
+        Each call in `chain` reads a result of the next one.
+        """
         links = pairwise(chain)
         reads = (
             number
@@ -189,7 +204,7 @@ class StepCopies:
         )
         number = next(reads, None)
         handed_on = {self._number_of_state(value) for value in self._returned[: self._loop.state]}
-        if number is None or number in handed_on:  # of the older weights the next ones are the weights of this step
+        if number is None or number in handed_on:  # the weights of this step are the next step's older weights
             return "with a delay take gradients of the older weights, the step's third argument"
         info = self._tables[1][number].get("jax.result_info")
         name = info.value.replace("result[0][0]", "state", 1) if isinstance(info, ir.StringAttr) else f"result {number}"
@@ -199,7 +214,7 @@ class StepCopies:
         )
 
     def _number_of_state(self, value: ir.Value) -> int | None:
-        """The number of the argument of a step that is `value`, or whose block it is; None for what is no state."""
+        """Returns the index of the state argument that is `value` or has it as a block; None if it is not state."""
         op = defining_op(value)
         if op is not None and value in self._stacks.blocks:
             value = op.operands[0]
@@ -207,7 +222,7 @@ class StepCopies:
         return number if number is not None and number < self._loop.state else None
 
     def named(self, one: CallOfStep) -> str:
-        """For messages: `the forward of stage 0 for microbatch 3 of step 1`."""
+        """Returns the name of a call for messages: `the forward of stage 0 for microbatch 3 of step 1`."""
         kind, stage = kind_and_stage(self.functions[one.number])
         if kind in AROUND:
             return f"the update of step {one.step}"
@@ -221,7 +236,10 @@ class StepCopies:
         return self._constants[key]
 
     def _slicing_functions(self) -> dict[int, tuple[ir.Operation, list[int]]]:
-        """For each batch the function that takes one step's part of it, and the numbers of all that this takes."""
+        """Makes the functions that slice one step's part of the batches: one for all batches on the same meshes.
+
+        Returns for the index of each batch its function, and the indices of all batches that this function slices.
+        """
         index = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
         found: dict[int, tuple[ir.Operation, list[int]]] = {}
         for meshes, numbers in self._by_meshes(self._tables[0]).items():
@@ -246,7 +264,7 @@ class StepCopies:
         return found
 
     def _by_meshes(self, table: Sequence[Mapping[str, ir.Attribute]]) -> dict[tuple[int, ...], list[int]]:
-        """The numbers of the batches, or metrics, that are on the same meshes; those on none are left out."""
+        """Groups batches or metrics, by index, by their meshes; omits values that are on no mesh."""
         groups = defaultdict[tuple[int, ...], list[int]](list)
         for number in range(self._loop.state, len(table)):
             if meshes := tuple(at.numbers(table[number][at.MESHES])):
@@ -272,7 +290,7 @@ class StepCopies:
         return call(function, operands, on_meshes(meshes), self._ip, self._main.location)
 
     def _along_steps(self, value: ir.Value) -> dict[str, ir.Attribute]:
-        """The sharding of what has an entry of this one's sharding for each step."""
+        """Returns the sharding of a stack that has one `value` per step along an unsharded first dimension."""
         found = self._shardings.of(value)
         if found is None:
             return {}
@@ -281,16 +299,19 @@ class StepCopies:
         return {at.SHARDING: sdy.TensorShardingAttr.get(one.mesh_or_ref, [steps, *one.dimension_shardings])}
 
     def finish(self) -> MainLine:
-        """Return what the last step returns, and the metrics of all; the function takes the place of `@main`."""
+        """Makes the new function return the last step's state and all metrics, and puts it in the place of `@main`.
+
+        Returns the new `@main`.
+        """
         last, state = self._loop.steps - 1, self._loop.state
         returned = [self._result(number, last) for number in range(state)] + self._metrics()
         func.return_(returned, ip=self._ip, loc=self._main.location)
         arguments, results = self._tables
         for table, values in ((arguments, self._arguments), (results, self._returned)):
             for entry, value in list(zip(table, values, strict=True))[state:]:
-                entry.pop(at.SHARDING, None)  # of one step; none has a scalar on a mesh of one device
+                entry.pop(at.SHARDING, None)  # has one dimension too few; `_along_steps` may find none
                 entry.update(self._along_steps(value))
-                if at.ALIAS in entry:  # of a result of another type now
+                if at.ALIAS in entry:  # the type of the aliased result has changed
                     del entry[at.ALIAS]
                     entry[at.DONOR] = ir.BoolAttr.get(True)
         at.set_tables(self._made, arguments, results)
@@ -311,7 +332,7 @@ class StepCopies:
         return copy.results[0]
 
     def _metrics(self) -> list[ir.Value]:
-        """The results that are no state, each stacked where it is."""
+        """Stacks each result that is not state over the steps, on its own meshes; returns the stacks in order."""
         found: dict[int, ir.Value] = {}
         for meshes, numbers in self._by_meshes(self._tables[1]).items():
             ones = [self._returned[number] for number in numbers]
@@ -333,5 +354,5 @@ class StepCopies:
 
 
 def _microbatches(op: ir.Operation) -> list[int]:
-    """The microbatches of a call: of one that is no task none."""
+    """Returns the microbatches of a call; none if it is not a task."""
     return [task.microbatch for task in tasks_of_call(op)]

@@ -1,4 +1,4 @@
-"""An order of the calls and transfers of all meshes in which every send meets its receive."""
+"""Orders the calls and transfers of all meshes so that every send meets its receive."""
 
 import heapq
 from collections import deque
@@ -16,7 +16,7 @@ from jaxpp.ir.steps import Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeshTransfer:
-    """A value that goes from one mesh to another one."""
+    """The transfer of one value from mesh `source` to mesh `target`."""
 
     value: ir.Value
     source: int
@@ -24,7 +24,7 @@ class MeshTransfer:
 
 
 class Action(NamedTuple):
-    """What a mesh does next: a call, or one end of a transfer."""
+    """The next action of a mesh: a call, or its end of a transfer."""
 
     mesh: int
     what: Step[ir.Value] | MeshTransfer
@@ -32,7 +32,14 @@ class Action(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call on one mesh, what it takes from other meshes, and what others take of what it makes."""
+    """A call on one mesh.
+
+    Attributes:
+        step: the call.
+        cost: its estimated duration, in forward tasks.
+        takes: the transfers that bring its operands to the mesh.
+        makes: the transfers that take its results to other meshes.
+    """
 
     step: Step[ir.Value]
     cost: float
@@ -41,16 +48,17 @@ class _Call:
 
 
 class TransferScheduler:
-    """Runs `@main` as if transfers took no time, each mesh one call after the other, and notes when each value moves.
+    """A simulation of `@main` in which transfers take no time, and each mesh runs one call after the other.
 
-    A value moves as soon as it is made and its two meshes are between two calls; where transfers don't keep a mesh from
-    running (`beside`), it need not be. A mesh that can go on goes on, rather than wait for another one. So all agree on
-    one order, and it costs little or no time. What a `load` takes moves when the load is due.
+    It records when each value moves. A value moves as soon as it is made and its two meshes are between two calls. A
+    mesh in `beside` need not be between two calls. A mesh that can run its next call does so rather than wait for
+    another mesh. All meshes thus agree on one order, at little or no cost in time. An operand of a `load` moves only
+    when the `load` is due.
 
     Args:
-        steps: those of `@main`; what is no call is left out.
-        homes: the meshes that have each argument.
-        results: what each mesh returns.
+        steps: the operations of `@main`; only calls are considered.
+        homes: for each argument of `@main` the meshes that hold it. The scheduler adds the meshes of all other values.
+        results: for each mesh the values that it returns.
         beside: the meshes whose transfers run beside their calls.
     """
 
@@ -66,9 +74,9 @@ class TransferScheduler:
         self._makers: dict[ir.Value, _Call] = {}
         self._transfers: dict[tuple[ir.Value, int], MeshTransfer] = {}
         self._open: dict[int, dict[MeshTransfer, None]] = {mesh: {} for mesh in results}
-        """What waits for each mesh to take part in it."""
+        """For each mesh its transfers that are ready and have not happened yet."""
         self._made: set[MeshTransfer] = set()
-        """What is sent late, and there to be sent."""
+        """Late transfers whose value is made, but whose receiving call is not due yet."""
         self._late: set[MeshTransfer] = set()
         self._kinds: dict[str, tuple[float, bool]] = {}
         for step in steps:
@@ -93,8 +101,11 @@ class TransferScheduler:
                 self._makers.setdefault(value, call)
 
     def _find(self, value: ir.Value, mesh: int, late: bool) -> MeshTransfer | None:
-        """The transfer of a value to a mesh that lacks it; one that is late begins when it is due."""
-        homes = self._homes.get(value, [mesh])  # what has none is a constant, or refused by who asks for it
+        """Returns the transfer that brings `value` to `mesh`; None if the mesh has the value itself.
+
+        A new transfer begins when its value is made, or, if it is `late`, when the call that takes the value is due.
+        """
+        homes = self._homes.get(value, [mesh])  # without homes: a constant, or an error that the caller reports
         if mesh in homes:
             return self._transfers.get((value, mesh))
         homes.append(mesh)
@@ -108,7 +119,7 @@ class TransferScheduler:
         return transfer
 
     def run(self) -> list[Action]:
-        """The calls and all transfers in their order, a send in front of its receive."""
+        """Runs the simulation. Returns all calls and transfers in order, each send right before its receive."""
         self._actions: list[Action] = []
         self._free: set[int] = set()
         self._gone: set[MeshTransfer] = set()
@@ -133,14 +144,18 @@ class TransferScheduler:
         return self._actions
 
     def _begin(self, transfer: MeshTransfer) -> None:
-        """Let a transfer that may begin wait for its meshes; one that is late, for its turn."""
+        """Lets a transfer whose value exists wait for its meshes; a late one waits for its receiving call first."""
         if transfer in self._late:
             self._made.add(transfer)
         else:
             self._open[transfer.source][transfer] = self._open[transfer.target][transfer] = None
 
     def _has_all(self, call: _Call, mesh: int) -> bool:
-        """Whether a mesh has all that its next call takes; what is sent late may begin now."""
+        """Returns whether a mesh has all operands of its next call.
+
+        First begins the late transfers that this call takes and whose values exist, and performs those that can take
+        place at once.
+        """
         due = self._made.intersection(call.takes)
         if due:
             self._made -= due
@@ -152,7 +167,10 @@ class TransferScheduler:
         return self._gone.issuperset(call.takes)
 
     def _meet(self, meshes: Iterable[int]) -> set[int]:
-        """Let the transfers of these meshes take place that can. Returns the meshes that have got something."""
+        """Performs the open transfers of `meshes` whose two ends are free or in `beside`.
+
+        Returns the meshes that received a value.
+        """
         found: set[int] = set()
         for transfer in [each for mesh in meshes for each in self._open[mesh]]:
             ends = (transfer.source, transfer.target)
@@ -166,7 +184,10 @@ class TransferScheduler:
 
 
 def with_early_receives(actions: Sequence[Action], meshes: Collection[int]) -> list[Action]:
-    """`actions` with the receives of these meshes one call earlier, where no other transfer stands in between."""
+    """Returns `actions` with each receive of `meshes` moved in front of the call before it.
+
+    A receive stays where it is if a send of the same mesh stands between that call and the receive.
+    """
     behind: dict[int, int | None] = {}
     places: list[tuple[int, int, int]] = []
     for number, (mesh, what) in enumerate(actions):

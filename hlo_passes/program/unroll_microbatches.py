@@ -1,4 +1,4 @@
-"""`unroll-microbatches`: one call per task, in the order of the schedule."""
+"""`unroll-microbatches`: replaces the microbatch loop by one call per task, in the order of the schedule."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,18 +31,19 @@ TemplateKey: TypeAlias = tuple[str, int, int]
 class UnrollMicrobatches(Pass):
     """Replaces the microbatch loop by one call per (kind, stage, microbatch), in an order that the schedule allows.
 
-    The call is cloned, never the body of the task. Each call carries `jaxpp.stage`, `jaxpp.microbatch` and
-    `jaxpp.mesh`; the microbatch index is a constant. What the loop carries is threaded through the calls in the order
-    of the microbatches. `@main` still runs under plain XLA.
+    The calls are cloned, never the bodies of the tasks. Each call carries `jaxpp.stage`, `jaxpp.microbatch` and
+    `jaxpp.mesh`; the microbatch index is a constant. Carried values of the loop pass from call to call in the order of
+    the microbatches. `@main` still runs under plain XLA.
 
-    Sums, maxima and stacks over the microbatches (`Add`, `Max`, `Concat`) are threaded through the calls of each mesh
-    alone, in the order of the schedule, and put together after the last call: a stage may be on several meshes, a
-    weight may be used by several stages, and only one value per mesh crosses. Where the steps of a `jaxpp.train_loop`
-    run their tasks in different orders, each stage of a mesh has a sum of its own: its microbatches have one order.
+    Sums, maxima and stacks over the microbatches (`Add`, `Max`, `Concat`) pass through the calls of each mesh
+    separately, in the order of the schedule. They are combined after the last call. So a stage may be on several
+    meshes, several stages may use one weight, and only one value per mesh is sent. If the steps of a `jaxpp.train_loop`
+    run their tasks in different orders, each stage of a mesh has its own sum. All steps run the microbatches of one
+    stage in the same order.
 
-    Calls that are one task carry the same `jaxpp.fused`, for `fuse-tasks`: those of a group that the schedule fuses,
-    and the two halves of a backward, where the schedule splits that stage's backward for other microbatches only. What
-    the schedule leaves out (the weight gradients of frozen layers) adds nothing to the sums.
+    Calls that are one task carry the same `jaxpp.fused`, for `fuse-tasks`. Such calls are the tasks that the schedule
+    fuses, and the two halves of a backward that the schedule splits only for other microbatches. Tasks that the
+    schedule leaves out, such as weight gradients of frozen layers, add nothing to the sums.
 
     Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits; the schedule has the tasks
     that the loop has.
@@ -57,7 +58,7 @@ class UnrollMicrobatches(Pass):
     name: ClassVar[str] = "unroll-microbatches"
 
     def run(self, module: ir.Module) -> None:
-        """Unroll the loop of `module`. Raises PassError when the schedule doesn't fit the loop's tasks or state."""
+        """Unrolls the loop of `module`. Raises PassError if the schedule doesn't fit its tasks or carried values."""
         loop = MicrobatchLoop.of(module)
         check_tasks(module, loop.body)
         schedule = loop.plan
@@ -77,17 +78,21 @@ class UnrollMicrobatches(Pass):
 
 @dataclass(eq=False)
 class _Template:
-    """One call of the loop body, which is cloned for each microbatch.
+    """A call of the loop body, which is cloned for each microbatch.
 
     Attributes:
-        op: the call, which has all attributes but its microbatch, and the mesh of the last clone.
+        op: the call, which has the mesh of the last clone, and all other attributes but its microbatch.
         key: the kind, the stage and the slice.
         is_copy: whether it returns its operands.
-        varying: of each operand that differs from one microbatch to the next the number, the accumulator that it is,
-            and else the template and the number of the result that it is, if this is never another one.
-        accumulators: those that the task updates, with the number of the result.
-        mesh: the number of that mesh: most stages are on one, so that it is seldom written.
-        made: the results of the calls so far, by microbatch.
+        name: the name of the callee.
+        function: the callee.
+        operands: its operands in the loop body.
+        varying: for each operand that differs between microbatches its index, its accumulator (or None), and the
+            template and result index that make it for every microbatch (or None).
+        results: the indices of its results.
+        accumulators: the accumulators that the task updates, with the index of the result.
+        mesh: the mesh of the last clone. Most stages have one mesh, so that the attribute is seldom rewritten.
+        made: the results of the clones so far, by microbatch.
     """
 
     op: ir.Operation
@@ -106,7 +111,8 @@ class _Template:
 class _Unrolled:
     """The straight line that grows in front of the loop.
 
-    steps: what `@main` does but for the loop, when all is finished.
+    Attributes:
+        steps: the operations of `@main` so far; after `finish` all but the return.
     """
 
     def __init__(self, module: ir.Module, loop: MicrobatchLoop, schedule: schedules.Schedule) -> None:
@@ -156,7 +162,7 @@ class _Unrolled:
                 self._source.update((result, (template, number)) for number, result in enumerate(results))
 
     def _note_accumulators(self, function: ir.Operation, template: _Template) -> None:
-        """Say of a weight gradient that does nothing but add to sums which of its arguments these are."""
+        """Writes, on a weight gradient that only adds to sums, the index of each sum among its arguments."""
         adds = {number: accumulator for accumulator, number in template.accumulators}
         if kind_and_stage(function)[0] != "weight_grad" or len(adds) < len(template.results):
             return
@@ -168,11 +174,11 @@ class _Unrolled:
         return number, self._stands_for.get(value), None if source is None or source[0].is_copy else source
 
     def _varies(self, value: ir.Value) -> bool:
-        """Whether `value` of the loop's body is another one for each microbatch, or none from outside of the loop."""
+        """Returns whether `value` is defined in the loop body, so that it differs between microbatches."""
         return block_of(value) == self._loop.body
 
     def check(self, schedule: schedules.Schedule) -> None:
-        """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
+        """Raises PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
         planned = Counter(map(_key, chain(schedule, schedule.skipped)))
         for kind, stage, part in self._templates:
             if form_of(kind).optional or part == self._loop.slices:
@@ -187,20 +193,23 @@ class _Unrolled:
                 )
 
     def emit(self, mesh: int, tasks: Sequence[schedules.Task]) -> None:
-        """Append the calls of tasks that run as one; a task that the loop has no function for does nothing."""
+        """Appends the calls of tasks that run as one. A task for which the loop has no function is skipped."""
         made = [self._emit(mesh, task, key) for task in tasks for key in self._keys(task)]
         if len(made) > 1:
             number = at.i64(self._groups)
             self._groups += 1
             for each in made:
                 each.op.attributes[at.FUSED] = number
-                each.task = None  # but a part of one
+                each.task = None  # the call is only a part of a task
         for task in tasks if self._loop.slices > 1 else ():
             if (key := (task.kind, task.stage, task.slice + 1)) in self._templates and key[2] == self._loop.slices:
                 self._emit(mesh, task, key)
 
     def _keys(self, task: schedules.Task) -> list[TemplateKey]:
-        """The templates of a task: one, none, or the two halves of a backward."""
+        """Returns the templates of a task: usually one, none without a function, or the two halves of a backward.
+
+        A forward comes with its recompute if the schedule runs no recompute for that microbatch.
+        """
         key = _key(task)
         if task.kind == "forward" and self._recomputes:
             again = ("recompute", task.stage, task.slice)
@@ -224,14 +233,14 @@ class _Unrolled:
                 operands[n] = self._value(operands[n], task.microbatch, task)
         if template.mesh != mesh:
             template.mesh, template.op.attributes[at.MESH] = mesh, attribute
-        op = template.op.clone(self._ip).operation  # takes half as long as a new one
+        op = template.op.clone(self._ip).operation  # half the time of creating a call
         attributes, places, found = op.attributes, op.operands, op.results
         attributes[at.MICROBATCH] = self._numbers[task.microbatch]
         if self._loop.slices > 1:
             attributes[at.SLICE] = self._numbers[task.slice]
         for n, _, _ in template.varying:
             places[n] = operands[n]
-        # jaxlib's iterator over results ends in a C++ exception: slower than indices
+        # indexing is faster: jaxlib's iterator over results ends with a C++ exception
         results = template.made[task.microbatch] = [found[n] for n in template.results]
         for accumulator, n in template.accumulators:
             accumulator.update(self._part(accumulator, mesh, task), task.microbatch, results[n])
@@ -241,7 +250,7 @@ class _Unrolled:
         return made
 
     def _part(self, accumulator: Accumulator, mesh: int, task: schedules.Task) -> Part:
-        """The part of an accumulator that a task updates."""
+        """Returns the key of the accumulator's part that a task updates."""
         return mesh, task.stage if self._has_orders and accumulator.rows is None else None
 
     def _value_so_far(self, accumulator: Accumulator, part: Part) -> ir.Value:
@@ -251,7 +260,7 @@ class _Unrolled:
         return accumulator.parts[part]
 
     def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
-        """What `value` of the loop body is in iteration `microbatch`."""
+        """Returns `value` of the loop body in iteration `microbatch`, for `task`; None stands for the loop's result."""
         while (source := self._source.get(value)) is None and (position := self._position.get(value)) is not None:
             if position in self._loop.indices:
                 return self._index(position, microbatch)
@@ -263,7 +272,8 @@ class _Unrolled:
                 raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
         template, number = source
-        while template.is_copy and (*template.key, microbatch) not in self._planned:  # residuals stay where they are
+        # Residuals that the schedule does not copy for this microbatch stay where they are.
+        while template.is_copy and (*template.key, microbatch) not in self._planned:
             template, number = self._source[template.operands[number]]
         made = template.made.get(microbatch)
         if made is None:
@@ -294,7 +304,7 @@ class _Unrolled:
         return self._constants[type_, number]
 
     def finish(self) -> None:
-        """Replace the results of the loop and erase it."""
+        """Replaces the results of the loop and erases it."""
         count = len(self.steps)
         for position, result in enumerate(self._loop.op.results):
             if position in self._loop.indices:
@@ -306,13 +316,13 @@ class _Unrolled:
                 final = self._value(self._yielded[position], self._loop.length - 1, None)
                 result.replace_all_uses_with(final)
         self._loop.op.erase()
-        del self.steps[count:]  # what stands there now is read at once, sums and constants alike
+        del self.steps[count:]  # read again below, with all other operations after the last call
         behind = following(self.steps[-1].op) if self.steps else operations(self._block)
         self.steps += map(Step.of, list(behind)[:-1])
 
 
 def _hint(maker: schedules.Task, task: schedules.Task | None) -> str:
-    """What to do about a `task` that needs a value of `maker`, a later one."""
+    """Returns a hint for a `task` that needs a value of `maker`, which the schedule runs later."""
     if task is not None and task.microbatch == maker.microbatch and task.slice > maker.slice:
         return (
             "what one slice hands on to the next must be made and used by one stage; a jax.checkpoint around the "

@@ -1,4 +1,4 @@
-"""`unroll-steps`: all steps of a loop over optimizer steps, in the order of their schedule."""
+"""`unroll-steps`: writes all steps of a loop over optimizer steps, in the order of their schedule."""
 
 import heapq
 import math
@@ -24,17 +24,17 @@ from jaxpp.ir.train_loop import TrainLoopAttr
 
 @dataclass(frozen=True)
 class UnrollSteps(Pass):
-    """Repeats `@main` for each step of a `jaxpp.train_loop`: in one line, no mesh waits for the end of a step.
+    """Repeats `@main` for each step of a `jaxpp.train_loop`: in a straight line where no mesh waits for a step's end.
 
-    The calls are cloned, never their functions. Results that are the state go into the next step as they are; batches
-    are sliced, and metrics stacked, by calls of their own. Microbatches are numbered through all steps.
+    The calls are cloned, never their functions. The results that are the state go into the next step unchanged.
+    Additional calls slice the batches and stack the metrics. Microbatches are numbered across all steps.
 
-    Where the schedule is of all steps (with a delay), their tasks stand in its order, and the update of each mesh
-    stands where its gradients are there, by the times of the schedule. Else each mesh runs one step after the other;
-    what needs values of other meshes, and nobody waits for, stands behind the tasks of the next step. In both cases
-    only what a task reads holds it back.
+    A schedule that overlaps steps (with a delay) covers all steps. Their tasks then follow its order, and each mesh's
+    update stands where its gradients are ready, by the times of the schedule. Otherwise each mesh runs one step after
+    the other. Calls after the tasks that read values of other meshes, and that no task waits for, move after the tasks
+    of the next step. In both cases a task waits only for the values that it reads.
 
-    Preconditions: `infer-placement` ran. A module that is the whole step stays as it is.
+    Preconditions: `infer-placement` ran. A module without `jaxpp.train_loop` stays as it is.
 
     ```mlir
     module {jaxpp.train_loop = {steps = 2, state = 1}}   ==>   func.func @main(%w0, %xs) {
@@ -49,7 +49,7 @@ class UnrollSteps(Pass):
     name: ClassVar[str] = "unroll-steps"
 
     def run(self, module: ir.Module) -> None:
-        """Repeat the step. Raises PassError where a task of the schedule stands before an update that it needs."""
+        """Repeats the step. Raises PassError if the schedule runs a task before an update that the task needs."""
         loop = TrainLoopAttr.of(module)
         if loop is None:
             line = handed(module, MainLine)
@@ -69,10 +69,10 @@ class UnrollSteps(Pass):
 
 
 def _one_after_the_other(copies: StepCopies, steps: int) -> None:
-    """Copy step after step. What waits for other meshes, and no task for it, stands behind the tasks of the next step.
+    """Copies step after step, and delays updates that wait for other meshes until after the tasks of the next step.
 
-    So does the norm of all gradients where it is a metric alone; an update that needs it stands before the first task
-    that needs the update.
+    For example the norm of all gradients is delayed if it is only a metric. `StepCopies.emit` copies an update that
+    needs such a call before the first task that needs the update.
     """
     waiting: list[CallOfStep] = []
     for step in range(steps):
@@ -92,12 +92,15 @@ def _one_after_the_other(copies: StepCopies, steps: int) -> None:
 
 
 class _ScheduledCalls:
-    """The calls of all steps in the order of a schedule of all of them: tasks where it has them, updates when ready."""
+    """The calls of all steps in the order of a schedule that covers them.
+
+    A task stands where the schedule has it, and an update where its operands are ready.
+    """
 
     def __init__(self, copies: StepCopies, schedule: schedules.Schedule) -> None:
         self._copies, self._schedule = copies, schedule
         self._tasks = defaultdict[TaskName, list[int]](list)
-        """Of slices, two calls have the name of the last forward: that and what follows it."""
+        """The indices of each task's calls. The forward of the last slice has two: its own, and the one after it."""
         updates: list[int] = []
         for number, (op, function) in enumerate(zip(copies.calls, copies.functions, strict=True)):
             kind, _ = kind_and_stage(function)
@@ -120,7 +123,7 @@ class _ScheduledCalls:
                     heapq.heappush(self._ready, (0.0, update))
 
     def run(self) -> Iterator[CallOfStep]:
-        """All calls but those that tasks ask for themselves."""
+        """Yields the calls of tasks and of updates. `StepCopies.emit` copies other calls when a task reads them."""
         times = schedules.start_times(self._schedule, _cost)
         rows = zip(times, self._schedule.orders, strict=True)
         for start, task in sorted(
@@ -128,7 +131,7 @@ class _ScheduledCalls:
         ):
             yield from self._updates_until(start)
             for call in self._calls_of(task):
-                if call not in self._ends:  # the first of the tasks that it fuses
+                if call not in self._ends:  # a fused call is yielded at the first of its tasks
                     yield call
                     kind, _ = kind_and_stage(self._copies.functions[call.number])
                     cell = tasks_of_call(self._copies.calls[call.number], kind)
@@ -136,7 +139,7 @@ class _ScheduledCalls:
         yield from self._updates_until(math.inf)
 
     def _calls_of(self, task: schedules.Task) -> list[CallOfStep]:
-        """The calls of a task: mostly one; none, or two, as the halves of a backward."""
+        """Returns the calls of a task: usually one, none, or two for the halves of a backward."""
         step, microbatch = divmod(task.microbatch, self._copies.microbatches)
         for kinds in ((task.kind,), HALVES if task.kind == "backward" else ()):
             names = [TaskName(kind, task.stage, microbatch, task.slice) for kind in kinds]
@@ -145,7 +148,7 @@ class _ScheduledCalls:
         return []
 
     def _updates_until(self, time: float) -> Iterator[CallOfStep]:
-        """The calls behind the tasks whose operands are there."""
+        """Yields the updates whose operands are ready at `time`."""
         while self._ready and self._ready[0][0] <= time:
             end, update = heapq.heappop(self._ready)
             yield update

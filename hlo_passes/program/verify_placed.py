@@ -1,4 +1,4 @@
-"""`verify-placed`: checks what docs/ir.md promises of a module all of which is on meshes (section 5)."""
+"""`verify-placed`: checks the promises of docs/ir.md for a module that is placed on meshes (section 5)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,10 +17,10 @@ from jaxpp.ir.values import defining_op
 class VerifyPlaced(Pass):
     """Checks that a module keeps the promises of phase 5 (docs/ir.md), and changes nothing.
 
-    - Every operation of `@main` is a constant or a call on one mesh, or on several; arguments and results have meshes.
-      Stacked layers are cut into their blocks by slices of arguments, and put together by concatenations.
-    - What stood outside of the loop is in functions of kind `before` and `after`, whose calls have neither a stage nor
-      a microbatch.
+    - Every operation of `@main` is a constant, or a call on one or several meshes; arguments and results have meshes.
+      Slices of arguments cut stacked layers into their blocks, and concatenations put the blocks together.
+    - Operations from outside of the loop are in functions of kind `before` and `after`, whose calls have neither a
+      stage nor a microbatch.
 
     Preconditions: `infer-placement` ran.
 
@@ -33,7 +33,7 @@ class VerifyPlaced(Pass):
     name: ClassVar[str] = "verify-placed"
 
     def run(self, module: ir.Module) -> None:
-        """Check `module`. Raises PassError for a promise that it breaks."""
+        """Checks `module`. Raises PassError for a promise that it breaks."""
         read_placed(module)
         kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}
         for op in operations(body_of(main_of(module)))[:-1]:
@@ -45,7 +45,7 @@ class VerifyPlaced(Pass):
 
 
 def _is_of_blocks(op: ir.Operation) -> bool:
-    """Whether it cuts a block out of an argument, or puts a result together from its blocks."""
+    """Returns whether `op` slices a block of an argument, or concatenates the blocks of a result."""
     if op.name == "stablehlo.slice":
         return defining_op(op.operands[0]) is None
     return op.name == "stablehlo.concatenate" and all(

@@ -1,4 +1,4 @@
-"""`verify-program`: the program can't deadlock, loses nothing, and needs this much memory."""
+"""`verify-program`: proves that the program can't deadlock and loses no value, and computes its peak memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,35 +18,37 @@ from jaxpp.ir.transports import check_transport
 
 @dataclass(frozen=True)
 class VerifyProgram(Pass):
-    """Proves of the program, before anything runs, what a runtime takes for granted. Changes only attributes.
+    """Proves, before anything runs, the properties of the program that a runtime relies on. Changes only attributes.
 
-    - Every recv has its one send, and the other way round: same channel, meshes, type and sharding.
-    - The sequences together have no cycle: whatever the timing, no mesh waits forever. That holds by the
-      rules of a transport (`jaxpp.ir.transports`): of `pull`, whose sends never wait, or of `nccl`, `device_put` and
-      `pair`, where a send waits for its receive, and values are known by their order, not by a number.
-    - Nothing is used after its last use, and nothing is forgotten: each value dies once or is returned.
-    - Each task reads, for each microbatch, what it reads for the others (`jaxpp.ir.origins`): the same result of the
-      same task of its own microbatch, sums and what is carried, or what comes from outside of the loop. A channel or
-      an operand of another microbatch is found though its type fits. What is wrong in the same way for all
-      microbatches is not, nor what is wrong outside of the loop: `--validate` finds that.
-    - What an offload or an evict takes away comes back as what it was: with the reload or load of the same microbatch,
-      each value in its place.
-    - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.
+    - Every receive has exactly one send, and every send one receive, with the same channel, meshes, type and sharding.
+    - The sequences of all meshes together have no cycle: no mesh waits forever, whatever the timing. The proof follows
+      the rules of a transport (`jaxpp.ir.transports`). Sends never wait under `pull`. Under `nccl`, `device_put` and
+      `pair` a send waits for its receive, and values are matched by their order instead of a channel number.
+    - No value is used after its last use, and no value leaks: each value dies once or is returned.
+    - Each task reads the same kind of values for every microbatch (`jaxpp.ir.origins`). Such a value is one result of
+      one task for the same microbatch, a sum or another carried value, or a value from outside the loop. The proof
+      finds a channel or an operand of a wrong microbatch even if its type fits. An error that is the same for all
+      microbatches, or outside the loop, is left to `--validate`.
+    - A value that an offload or an evict takes away comes back with the reload or load of the same microbatch, in the
+      same position.
+    - Every call fits its callee, and every attribute keeps the promises of `docs/ir.md` (section 6).
 
-    It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes on each device (of shards, with
-    the arguments, without the temporaries of tasks; a result that takes the buffer of an argument takes no more), and
-    `jaxpp.peak_host_bytes`, likewise in the memory of the host. All of it is linear in the number of instructions.
+    The pass writes `jaxpp.peak_bytes` on each mesh function: the peak of the live bytes on each device. It counts
+    shards, and includes arguments, but no temporaries inside tasks. A result that reuses the buffer of a donated
+    argument adds nothing. `jaxpp.peak_host_bytes` is the same peak for the memory of the host. The proof takes time
+    linear in the number of instructions.
 
-    Right behind a pass that leaves what it knows of the mesh functions, it takes their operations from there, and
-    what the passes before wrote on these: to read them again takes almost as long as the rest of the proof. What is
-    loaded is read, and proved, anew.
+    After a pass that leaves the operations and attributes of the mesh functions, `verify-program` takes them from that
+    pass. Reading them anew takes almost as long as the rest of the proof. A program that is loaded from a file is read
+    and proven in full.
 
     Options:
         memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,
             separated by blanks: `70GiB` or `500MB 4096`. A program that needs more is refused. If empty, there is no
             limit.
-        host_memory_limit: likewise the most bytes that the values of a device may take in the memory of its host.
-        transport: what the values are to go by: `pull`, `nccl`, `device_put` or `pair`.
+        host_memory_limit: the most bytes that the values of a device may take in the memory of its host, in the same
+            format.
+        transport: the transport that will carry the values: `pull`, `nccl`, `device_put` or `pair`.
 
     Preconditions: `plan-buffers` ran.
 
@@ -71,7 +73,12 @@ class VerifyProgram(Pass):
                 )
 
     def run(self, module: ir.Module) -> None:
-        """Check `module`. Raises ProgramError with the guilty instruction."""
+        """Checks `module` and writes the peaks.
+
+        Raises:
+            ProgramError: if the program breaks a promise, at the location of the instruction, or if limits are missing.
+            LimitError: if a mesh needs more bytes than its limit.
+        """
         module.operation.verify()
         reader = ProgramReader(module)
         if self.transport != "pull":
@@ -95,11 +102,11 @@ class VerifyProgram(Pass):
 
 
 def limits_of(text: str, meshes: int) -> list[int]:
-    """The limit of each mesh. Raises ProgramError where there are fewer, and not one for all."""
+    """Returns the limit of each mesh, in bytes. Raises ProgramError for several limits, but fewer than meshes."""
     limits = [parse_bytes(word) or 0 for word in text.split()]
     if 1 < len(limits) < meshes:
         raise ProgramError(f"{len(limits)} memory limits for {meshes} meshes, expected one, or one for each")
-    return limits * meshes if len(limits) == 1 else limits[:meshes]  # the last meshes may be idle
+    return limits * meshes if len(limits) == 1 else limits[:meshes]  # the limits of idle meshes at the end are dropped
 
 
 def _check_devices(module: ir.Module, peaks: Sequence[int], each: Sequence[int]) -> None:
@@ -128,4 +135,4 @@ def _worst(peaks: Sequence[int], each: Sequence[int]) -> tuple[int, int]:
 
 
 SMALLER = "give the step smaller microbatches, more devices per stage or more stages, or donate its state"
-"""What to do about a program that needs too much, whatever is kept."""
+"""A hint for errors: changes that need less memory whichever residuals are kept."""

@@ -1,4 +1,4 @@
-"""`verify-unrolled`: checks what docs/ir.md promises of a module without its loop (section 4)."""
+"""`verify-unrolled`: checks the promises of docs/ir.md for a module without its loop (section 4)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,9 +16,10 @@ from jaxpp.ir.phases import broken, read_main
 class VerifyUnrolled(Pass):
     """Checks that a module keeps the promises of phase 4 (docs/ir.md), and changes nothing.
 
-    - No loop over microbatches is left; the module says how many meshes there are.
-    - Each call has its mesh, with its stage and microbatch, or the lists of several of them, which are equally long.
-    - Each task of a microbatch is called once, and none that should be one call with another is left apart.
+    - No loop over microbatches is left; the module has the number of meshes.
+    - Each call has a mesh. A call of one task has a stage and a microbatch, and a fused call has equally long lists of
+      them.
+    - Each task of a microbatch is called once, and no call still waits to be fused.
 
     Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
 
@@ -31,7 +32,7 @@ class VerifyUnrolled(Pass):
     name: ClassVar[str] = "verify-unrolled"
 
     def run(self, module: ir.Module) -> None:
-        """Check `module`. Raises PassError for a promise that it breaks."""
+        """Checks `module`. Raises PassError for a promise that it breaks."""
         read_main(module, placed=False)
         seen: set[tuple[str, tuple[int, ...]]] = set()
         kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}

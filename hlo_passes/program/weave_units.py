@@ -1,4 +1,4 @@
-"""`weave-units`: a forward and a backward that are one task compute while the other's collectives are under way."""
+"""`weave-units`: interleaves a forward and a backward in one task: one computes while the other communicates."""
 
 from bisect import bisect
 from collections import Counter
@@ -27,22 +27,24 @@ from jaxpp.ir.values import closure
 
 @dataclass(frozen=True)
 class WeaveUnits(Pass):
-    """Weaves the units of tasks that are one call: the collectives of one stand beside products of the other.
+    """Interleaves the units of fused tasks: collectives of one task run beside products of the other.
 
-    A unit of a stage ends at a mark (`mark_unit_end`), usually with a collective: the sum of partial products over the
-    devices (tensor parallelism), or an all-to-all (experts). Two tasks of different microbatches don't wait for each
-    other, so one can compute while the other communicates (STP, arXiv 2510.27257; the overlapped cells of DualPipe).
-    XLA chooses the order within a function, and may do one task before the other. Here barriers give the order: the
-    units of the tasks take turns, and a unit starts when the one before it, of the other task, has come to its last
-    collective. That one, and the product whose parts it sums, then run beside the unit.
+    A unit of a stage ends at a mark (`mark_unit_end`), usually with a collective. The collective sums partial products
+    over the devices (tensor parallelism), or is an all-to-all (experts). Two tasks of different microbatches are
+    independent, so one can compute while the other communicates (STP, arXiv 2510.27257; the overlapped cells of
+    DualPipe). XLA chooses the order within a function, and may run one task entirely before the other. Here barriers
+    fix the order, and the units of the tasks alternate. A unit starts when the preceding unit, of the other task, has
+    reached its last collective. That collective, and the product whose parts it sums, then run beside the unit.
 
-    - Collectives at the beginning of a unit, as in the gradient of an all-to-all, count with the unit before.
-    - A value belongs to the unit behind the most marks on which it depends: the gradients of weights to that which
-      makes the gradient that they are made of. They may be computed later: nothing waits for them.
-    - Of tasks with different numbers of units the shorter one is spread evenly over the longer one.
-    - Tasks are left alone where one takes what the other makes. Of a unit without a collective the last products count.
+    - Collectives at the beginning of a unit belong to the preceding unit. The gradient of an all-to-all begins with
+      one.
+    - A value belongs to the unit after the most marks on which it depends. A weight gradient thus belongs to the unit
+      that makes the output gradient. Nothing waits for it, so it may be computed later.
+    - If two tasks have different numbers of units, the units of the shorter task are spread evenly over the longer one.
+    - Tasks that share operations, for example because one reads results of the other, are left unchanged.
+    - In a unit without a collective, the last products take its place. Tasks without any collective are left unchanged.
 
-    Then the marks go, in all functions: elsewhere XLA fuses across them.
+    Then all functions lose their marks: XLA may fuse across the ends of units in all other places.
 
     Preconditions: `fuse-tasks` ran.
 
@@ -60,7 +62,7 @@ class WeaveUnits(Pass):
     name: ClassVar[str] = "weave-units"
 
     def run(self, module: ir.Module) -> None:
-        """Weave the functions of several tasks, and erase the marks of units."""
+        """Interleaves the tasks of fused functions, and erases the marks of units in all functions."""
         line = handed(module, MainLine)
         mesh = MeshAxes.of(module)
         for function in functions(module).values():
@@ -79,7 +81,7 @@ class WeaveUnits(Pass):
 
 
 class _Unit(NamedTuple):
-    """The unit of this number of one of the tasks."""
+    """Unit `number` of one of the tasks."""
 
     task: int
     number: int
@@ -89,10 +91,10 @@ class _Units(Numbered):
     """The operations of several tasks, and the unit of each.
 
     Attributes:
-        tasks: the results of each task, in the order in which the tasks take turns: forwards first.
-        unit: the unit of each operation that a task needs; none where the tasks depend on one another.
-        marks: those at which a unit begins.
-        shardings: those of all values.
+        tasks: the results of each task, in the order in which the tasks alternate: forwards first.
+        unit: the unit of each operation that a task needs; empty if the tasks share operations.
+        marks: the marks at which each unit begins.
+        shardings: the shardings of all values.
     """
 
     def __init__(self, module: ir.Module, mesh: MeshAxes, function: ir.Operation, ops: Sequence[ir.Operation]) -> None:
@@ -113,7 +115,7 @@ class _Units(Numbered):
                 self._divide(task, numbers)
 
     def _divide(self, task: int, numbers: Sequence[int]) -> None:
-        """Divide the operations of a task, in program order, into units, each of which has a product."""
+        """Divides the operations of a task, in program order, into units that have a product each."""
         marks: dict[int, int] = {}
         for number in numbers:
             before = (self.producers.get(value) for value in self.operands[number])
@@ -126,22 +128,22 @@ class _Units(Numbered):
                 self.marks.setdefault(unit, []).append(self.ops[number])
 
     def order(self) -> list[_Unit]:
-        """The units in the order in which they take turns."""
+        """Returns the units in the order in which they alternate."""
         count = Counter(task for task, _ in set(self.unit.values()))
         return sorted(
             set(self.unit.values()), key=lambda unit: (Fraction(2 * unit.number + 1, count[unit.task]), unit.task)
         )
 
     def last(self, unit: _Unit) -> list[int]:
-        """The last collectives of a unit; of one without, its last products."""
+        """Returns the last collectives of a unit, or the last products of a unit without collectives."""
         return self._last(unit, self.communicates) or self._last(unit, is_product)
 
     def communicates(self, op: ir.Operation) -> bool:
-        """Whether devices exchange what `op` makes."""
+        """Returns whether devices communicate to compute `op`."""
         return _communicates(self._mesh, op)
 
     def _last(self, unit: _Unit, is_one: Callable[[ir.Operation], bool]) -> list[int]:
-        """The operations of this kind in a unit that no other one of it depends on."""
+        """Returns the operations in a unit for which `is_one` is true, and on which no other such operation depends."""
         following = self.marks.get(_Unit(unit.task, unit.number + 1))
         work = [mark.operands[0] for mark in following] if following else list(self.tasks[unit.task])
         reached = self._behind(work, lambda number: self.unit[number] == unit)
@@ -155,12 +157,12 @@ class _Units(Numbered):
         return last
 
     def made_in(self, unit: _Unit, numbers: Iterable[int]) -> list[ir.Value]:
-        """The operands of these operations that the unit makes, or begins with."""
+        """Returns the operands of these operations that operations or initial marks of the unit make."""
         values = dict.fromkeys(value for number in numbers for value in self.operands[number])
         return [value for value in values if self.unit.get(self.producers.get(value, -1)) == unit]
 
     def _behind(self, values: Iterable[ir.Value], is_in: Callable[[int], bool] = lambda _: True) -> set[int]:
-        """The operations that make these values, as far as `is_in` says."""
+        """Returns the operations on which `values` depend, directly or through operations for which `is_in` is true."""
 
         def makers(used: Iterable[ir.Value]) -> list[int]:
             return [n for value in used if (n := self.producers.get(value)) is not None and is_in(n)]
@@ -169,7 +171,7 @@ class _Units(Numbered):
 
 
 def _communicates(mesh: MeshAxes, op: ir.Operation) -> bool:
-    """Whether devices exchange what `op` makes: sums over a sharded dimension, other shardings, collectives."""
+    """Returns whether devices communicate for `op`: it sums over a sharded dimension, reshards, or is a collective."""
     if op.name == "stablehlo.dot_general":
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         axes = mesh.read(op.operands[0])
@@ -184,9 +186,9 @@ def _communicates(mesh: MeshAxes, op: ir.Operation) -> bool:
 
 
 def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> list[ir.Operation]:
-    """Move marks behind collectives that begin a unit, into the unit before; returns new marks.
+    """Moves marks after collectives that begin a unit, so that these join the preceding unit; returns the new marks.
 
-    The gradient of what an all-to-all returns begins with one.
+    For example the gradient of an all-to-all begins with a collective.
     """
     made: list[ir.Operation] = []
     for mark in marks:
@@ -204,13 +206,13 @@ def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> l
 
 
 def _is_light(op: ir.Operation) -> bool:
-    """Whether `op` is light, or a `shard_map` of light operations."""
+    """Returns whether `op` is light, or a `shard_map` of light operations."""
     inside = [each for each in nested(op) if each.name != "sdy.return"] if op.name == at.SHARD_MAP else [op]
     return all(traits(each).light for each in inside)
 
 
 def _weave(function: ir.Operation, units: _Units) -> None:
-    """Let each unit wait until the one before it, of another task, has come to its last collective."""
+    """Makes each unit wait until the preceding unit, of another task, has reached its last collective."""
     if not any(units.communicates(units.ops[number]) for number in units.unit):
         return
     order = units.order()
@@ -229,7 +231,10 @@ def _weave(function: ir.Operation, units: _Units) -> None:
 def _wait(
     units: _Units, marks: Sequence[ir.Operation], awaited: Sequence[ir.Value], users: Sequence[ir.Operation]
 ) -> Sequence[ir.Value]:
-    """Make a barrier of what is marked and what is awaited, which `users` then use; returns its results."""
+    """Makes a barrier of the marked and the awaited values; returns its results.
+
+    The marks, and `users` of the awaited values, then use these results.
+    """
     values = [*(mark.operands[0] for mark in marks), *awaited]
     ip, location = ir.InsertionPoint(marks[0]), marks[0].location
     barrier = stablehlo.OptimizationBarrierOp(values, ip=ip, loc=location).operation
@@ -244,7 +249,7 @@ def _wait(
 
 
 def _sort(block: ir.Block, place: Mapping[ir.Value, int]) -> None:
-    """Sort the operations of a block by the places of what they make, but each behind those that it needs."""
+    """Sorts the operations of a block by the `place` of their results, each after the operations that it needs."""
     *ops, end = operations(block)
     body = Numbered(ops)
     places = [place.get(results[0], 0) if results else 0 for results in body.results]
