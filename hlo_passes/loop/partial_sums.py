@@ -1,7 +1,8 @@
 """Sums over a sharded dimension, kept as one summand per group of devices.
 
-`sum over n rows` is `sum over D groups of (sum over n/D rows)`: with the rows sharded over D devices, a tensor with one
-more dimension of size D, sharded over the same axes, holds each device's own summand, and no device needs another's.
+`sum over n rows` is `sum over D groups of (sum over n/D rows)`. Suppose that the rows are sharded over D devices. A
+tensor with one more dimension of size D, sharded over the same axes, holds the summand of each device, and no device
+needs the summand of another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,16 +22,16 @@ from jaxpp.ir.values import defining_op, is_zero, only_use
 
 REDUCE, SCATTER, DOT = "stablehlo.reduce", "stablehlo.scatter", "stablehlo.dot_general"
 
-# The dimension of each operand along which a sum is taken in groups.
+# For some operands, by index, the dimension along which the operation sums in groups.
 GroupedDimensions = Mapping[int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class PartialSum:
-    """A value that is a sum over `axes`, or is computed linearly from such sums; each of them has a single use.
+    """A value that is a sum over `axes`, or a linear function of such sums; each value on the way has a single use.
 
-    `steps` holds the operations from the value back to the sums. A sum stands there with its cuts, a linear operation
-    with the numbers of the operands that are partial sums themselves.
+    `steps` holds the operations from the value back to the sums. A sum comes with its grouped dimensions, a linear
+    operation with the indices of the operands that are partial sums.
     """
 
     axes: tuple[str, ...]
@@ -38,7 +39,7 @@ class PartialSum:
 
 
 def find(mesh: MeshAxes, value: ir.Value, body: ir.Block) -> PartialSum | None:
-    """`value` as a sum over a sharded dimension, computed in `body`; None when it is none."""
+    """Returns `value` as a sum over a sharded dimension, computed in `body`; None if it is no such sum."""
     axes: tuple[str, ...] = ()
     steps: list[tuple[ir.Operation, GroupedDimensions | Sequence[int]]] = []
     work = [value]
@@ -63,7 +64,9 @@ def find(mesh: MeshAxes, value: ir.Value, body: ir.Block) -> PartialSum | None:
 
 
 def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], GroupedDimensions]:
-    """The axes over which `op` sums, and where its operands are cut; no axes when it is no such sum."""
+    """Returns the axes over which `op` sums and the dimensions of its operands that they shard; no axes if there are
+    none.
+    """
     if op.name == DOT:
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         pairs = zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
@@ -82,7 +85,11 @@ def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], GroupedDime
 
 
 def _axes_of_cut(mesh: MeshAxes, op: ir.Operation, cuts: GroupedDimensions) -> tuple[str, ...]:
-    """The axes that shard the operands of `op` along `cuts`; none if these differ, or the shards are unequal."""
+    """Returns the axes that shard the operands of `op` along `cuts`.
+
+    Returns no axes if the operands differ in them, if the shards are unequal, or if an axis also shards another
+    dimension.
+    """
     shardings = [(mesh.read(op.operands[number]), dimension) for number, dimension in cuts.items()]
     choices = {axes[dimension] for axes, dimension in shardings} - {()}
     if len(choices) != 1:
@@ -113,7 +120,9 @@ def _is_sum(reduce: ir.Operation) -> bool:
 
 
 def _linear_in(op: ir.Operation, body: ir.Block) -> Sequence[int]:
-    """The numbers of the operands in which `op` is linear, if the rest may be a factor of each summand."""
+    """Returns the indices of the operands in which `op` is linear, if its other operands may be factors of each
+    summand.
+    """
     if op.name == "stablehlo.pad":
         return (0,) if is_zero(op.operands[1]) else ()
     if op.name == REDUCE:
@@ -133,14 +142,14 @@ def _is_factor(value: ir.Value, body: ir.Block) -> bool:
 
 @dataclass
 class Stacker:
-    """Computes partial sums with a new first dimension, which is sharded over their axes: one summand per device."""
+    """Computes partial sums with a new first dimension, sharded over their axes: one summand per device."""
 
     mesh: MeshAxes
     axes: tuple[str, ...]
     _values: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
 
     def rewrite(self, partial: PartialSum) -> ir.Value:
-        """The partial sums in place of the sum, computed right beside it; the caller erases the old operations."""
+        """Computes the partial sums next to the operations of the sum; the caller erases these operations."""
         value = partial.steps[0][0].results[0]
         for op, how in reversed(partial.steps):
             ip = ir.InsertionPoint(op)
@@ -149,22 +158,22 @@ class Stacker:
         return self._values[value]
 
     def type_of(self, type_: ir.Type) -> ir.Type:
-        """A tensor type with the new dimension in front."""
+        """Returns a tensor type with the new dimension in front."""
         return stack_type(type_, self.mesh.count(self.axes))
 
     def sharding_of(self, value: ir.Value) -> ir.Attribute:
-        """The sharding of what stands for `value`."""
+        """Returns the sharding of the stacked form of `value`."""
         return self.mesh.attribute([self.axes, *without(self.mesh.read(value), self.axes)])
 
     def zeros(self, like: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
-        """The zeros from which the summands of all devices start."""
+        """Returns the zeros from which the summands of all devices start."""
         made = constant(self.type_of(like.type), 0, ip=ip, loc=like.location)
         return sharded(made, self.sharding_of(like))
 
     def like(
         self, op: ir.Operation, operands: Sequence[ir.Value], ip: ir.InsertionPoint, **changed: ir.Attribute
     ) -> ir.Value:
-        """`op` on other operands, its result with the new dimension; `changed` attributes instead of its own."""
+        """Makes `op` on other operands, its result with the new dimension; `changed` attributes replace its own."""
         result = op.results[0]
         made = remake(op, operands, [self.type_of(result.type)], changed, ip=ip)
         return sharded(made.results[0], self.sharding_of(result))
@@ -216,7 +225,9 @@ class Stacker:
         return self.like(op, operands, ip, scatter_dimension_numbers=numbers)
 
     def _cut(self, value: ir.Value, dimension: int, ip: ir.InsertionPoint) -> ir.Value:
-        """`value` with `dimension` cut into groups, whose number is the first dimension."""
+        """Returns `value` with `dimension` cut into groups; the first dimension of the result is the index of the
+        group.
+        """
         type_ = ir.RankedTensorType(value.type)
         groups = self.mesh.count(self.axes)
         others = without(self.mesh.read(value), self.axes)
@@ -242,5 +253,5 @@ def _plus_one(dimensions: Sequence[int]) -> list[int]:
 
 
 def _behind(attribute: ir.Attribute) -> list[int]:
-    """The dimensions of an attribute, behind the new first one."""
+    """Returns the dimensions of an attribute, shifted by the new first dimension."""
     return _plus_one(list(ir.DenseI64ArrayAttr(attribute)))

@@ -13,14 +13,14 @@ from jaxpp.ir.values import closure, defining_op, is_zero
 
 
 class Piece(NamedTuple):
-    """Says that `size` rows of a value, from `start` on, are these `rows` of another value."""
+    """A piece of a value: its `size` rows from `start` on are `rows` of another value."""
 
     start: int
     size: int
     rows: Rows
 
     def part(self, start: int, size: int) -> "Piece | None":
-        """Return the part of this piece among `size` rows from `start` on; None if that cuts a row of the source."""
+        """Returns the part of this piece among `size` rows from `start` on; None if that cuts a row of the source."""
         low, high = max(start, self.start), min(start + size, self.start + self.size)
         first, count = (low - self.start) * self.rows.size, (high - low) * self.rows.size
         if first % self.size or count % self.size:
@@ -31,13 +31,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Pieces:
-    """Says of which pieces a value consists along `dimension`, in order, without gaps."""
+    """The pieces of a value along `dimension`, in order and without gaps."""
 
     dimension: int
     pieces: Sequence[Piece]
 
     def part(self, start: int, size: int) -> list[Piece] | None:
-        """Return the pieces of `size` rows from `start` on; None if that would cut a row of a source."""
+        """Returns the pieces of `size` rows from `start` on; None if that would cut a row of a source."""
         found: list[Piece] = []
         for each in self.pieces:
             if each.start >= start + size:
@@ -52,7 +52,7 @@ class Pieces:
         return found
 
     def joined(self, start: int, size: int) -> list[Piece] | None:
-        """Return the pieces of `part`, merged where they follow one another in the same source."""
+        """Returns the pieces of `part`, merged where they follow one another in the same source; None as `part`."""
         found: list[Piece] = []
         for piece in self.part(start, size) or ():
             merged = _merged(found[-1], piece) if found else None
@@ -61,7 +61,7 @@ class Pieces:
 
 
 def _merged(one: Piece, other: Piece) -> Piece | None:
-    """Merge two pieces, if they follow one another in their source too; else None."""
+    """Returns the two pieces as one, if they also follow one another in their source; otherwise None."""
     (source, dimension, first, count), (following, also, then, more) = one.rows, other.rows
     if source != following or dimension != also or count * other.size != more * one.size:
         return None
@@ -73,13 +73,13 @@ def _merged(one: Piece, other: Piece) -> Piece | None:
 
 
 class Evaluator:
-    """Finds the pieces of values, on demand, and makes the rows that are asked for.
+    """Finds the pieces of values on demand, and makes the rows that a caller wants.
 
-    `transfer_functions.py` says what each operation does to rows. A new operation stands right before the operation of
-    which it computes a part. Old operations stay: the caller erases those without uses.
+    `transfer_functions.py` says how the rows of a result follow from those of the operands. A new operation stands
+    right before the operation of which it computes a part. Old operations stay: the caller erases those without uses.
 
     Args:
-        given: the pieces of some values, whose defining operations are then not asked.
+        given: values with known pieces; the operations that make them are not looked at.
     """
 
     def __init__(self, given: Mapping[ir.Value, Pieces] | None = None) -> None:
@@ -92,7 +92,7 @@ class Evaluator:
         self._whole: dict[tuple[ir.Value, int, tuple[ir.Value, ...]], ir.Value] = {}
 
     def pieces(self, value: ir.Value, dimension: int = 0) -> Pieces | None:
-        """Return the pieces of `value` along `dimension`; None if nothing is known of them."""
+        """Returns the pieces of `value` along `dimension`; None if they are unknown."""
         work = [(value, dimension)]
         while work:
             key = work[-1]
@@ -112,7 +112,10 @@ class Evaluator:
         return self._known[value, dimension]
 
     def sources(self, value: ir.Value, dimension: int) -> list[ir.Value]:
-        """Return what `value` is computed of row by row, after `pieces`: values of which rows are taken, or all."""
+        """Returns the values from which `value` is computed row by row: their rows are taken, or all of them are read.
+
+        `pieces` must have been called for `value` and `dimension`.
+        """
 
         def following(key: Along) -> list[Along]:
             found = self._said.get(key)
@@ -128,7 +131,7 @@ class Evaluator:
         return sources
 
     def _map(self, key: Along, mapped: Mapped) -> Pieces | None:
-        """Return the pieces of a value that is computed row by row: one begins wherever one of an operand begins."""
+        """Returns the pieces of a value that is computed row by row; one begins wherever one of an operand begins."""
         found = [pieces for each in mapped.operands if each and (pieces := self._known[each]) is not None]
         if not found:
             return None
@@ -141,7 +144,7 @@ class Evaluator:
         return Pieces(dimension, [Piece(*each) for each in zip(starts, sizes, rows, strict=True)])
 
     def _move(self, key: Along, moved: Moved) -> Pieces | None:
-        """Return the pieces of a value that consists of rows of its operands: those of the operands."""
+        """Returns the pieces of a value that consists of rows of its operands."""
         known = [self._known.get((rows.source, rows.dimension)) for _, rows in moved.parts]
         if not moved.is_new and not any(each is not None for each in known):
             return None
@@ -152,13 +155,13 @@ class Evaluator:
         return Pieces(key[1], found)
 
     def _moved(self, piece: Piece, known: Pieces | None, value: ir.Value) -> Iterator[Piece]:
-        """Yield the pieces of which one piece of `value` consists; those that are parts of one row are concatenated."""
+        """Yields the pieces that replace one piece of `value`; pieces that together form one row are concatenated."""
         inner = None if known is None else known.part(piece.rows.first, piece.rows.size)
         if inner is None:
             yield piece
             return
         if (piece.start, piece.size) == piece.rows[2:]:
-            yield from inner  # most rows of a stack, which a write leaves as they are: no need to look at each
+            yield from inner  # same rows in the source, as most rows of a stack after a write: a fast path
             return
         group, start, (size, count) = list[Piece](), 0, (piece.size, piece.rows.size)
         for each in inner:
@@ -175,7 +178,9 @@ class Evaluator:
                 group, start = [], end
 
     def rows(self, value: ir.Value, start: int, size: int, before: ir.Operation, dimension: int = 0) -> Rows:
-        """Return `size` rows of `value` from `start` on, as rows of one value, perhaps concatenated at `before`."""
+        """Returns `size` rows of `value` from `start` on, as rows of one value; several pieces are concatenated at
+        `before`.
+        """
         known = self.pieces(value, dimension)
         found = None if known is None else known.joined(start, size)
         if found is None:
@@ -184,12 +189,12 @@ class Evaluator:
         return found[0].rows if len(found) == 1 else self._joined(found, dimension, value.type, before)
 
     def _resolved(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Return the pieces; a part of a computed value is computed by itself."""
+        """Returns the pieces, with each part of a computed value replaced by a value that is only that part."""
         self._compute([part for piece in pieces if (part := self._unknown(piece.rows))])
         return [Piece(start, size, self._parts.get(rows, rows)) for start, size, rows in pieces]
 
     def make(self, value: ir.Value, start: int, size: int, before: ir.Operation, dimension: int = 0) -> ir.Value:
-        """Make `size` rows of `value` from `start` on, as a value."""
+        """Makes a value of `size` rows of `value` from `start` on."""
         rows = self.rows(value, start, size, before, dimension)
         return _made(rows, with_size(value.type, dimension, size), ir.InsertionPoint(before))
 
@@ -200,14 +205,14 @@ class Evaluator:
         return Rows(concatenation(made, dimension, ip), dimension, 0, size)
 
     def _unknown(self, rows: Rows) -> Rows | None:
-        """Return the rows, if they are a part of a computed value and not computed yet; else None."""
+        """Returns `rows` if they are a part of a computed value and not computed yet; otherwise None."""
         source, dimension, _, size = rows
         if rows in self._parts or (source, dimension) not in self._mapped or size == shape_of(source)[dimension]:
             return None
         return rows
 
     def _compute(self, parts: Sequence[Rows]) -> None:
-        """Compute parts of values, after the parts of their operands; without recursion, as chains may be long."""
+        """Computes parts of values after the parts of their operands; without recursion, as chains may be long."""
         work = list(parts)
         while work:
             key = work[-1]
@@ -224,7 +229,7 @@ class Evaluator:
                 self._parts[key] = self._computed(key)
 
     def _computed(self, part: Rows) -> Rows:
-        """Compute rows of a value from the same rows of its operands."""
+        """Computes rows of a value from the same rows of its operands."""
         value, dimension, first, size = part
         op, mapped = defining_op(value), self._mapped[value, dimension]
         assert op is not None
@@ -241,7 +246,10 @@ class Evaluator:
         return Rows(clone_as(op, operands, with_size(value.type, dimension, size), ip), dimension, 0, size)
 
     def _lifted(self, op: ir.Operation, mapped: Mapped, rows: Mapping[int, Rows], part: Rows) -> Rows | None:
-        """Apply `op` to whole sources instead of to rows, if all operands are the same rows of sources of one shape."""
+        """Applies `op` to whole sources instead of to rows, if all operands are the same rows of sources of one shape.
+
+        Returns None if they are not.
+        """
         before, d = list(op.operands), {number: each[1] for number, each in enumerate(mapped.operands) if each}
         cut = {number: each for number, each in rows.items() if not _fills(each, before[number])}
         if len({(each[1:], tuple(shape_of(each.source))) for each in cut.values()}) != 1:
@@ -272,7 +280,7 @@ class Evaluator:
 
 
 def _fills(rows: Rows, operand: ir.Value) -> bool:
-    """Return whether `operand`, to which the rows belong, is uniform, so that it may have any number of rows."""
+    """Returns whether `operand`, to which the rows belong, is uniform, so that it may have any number of rows."""
     return not shape_of(rows.source) or (rows.source == operand and is_uniform(operand, rows.dimension))
 
 
@@ -282,7 +290,7 @@ def _row_shape(value: ir.Value, dimension: int) -> list[int]:
 
 
 def _made(rows: Rows, type_: ir.RankedTensorType, ip: ir.InsertionPoint) -> ir.Value:
-    """Make the rows a value of `type_`."""
+    """Returns the rows as a value of `type_`."""
     source, dimension, first, size = rows
     if source.type == type_:
         return source

@@ -1,4 +1,4 @@
-"""`place-reshards`: a value that changes its sharding at a mark is resharded where fewer bytes cross."""
+"""`place-reshards`: moves a change of sharding to the side of a mark on which fewer bytes are sent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ _CONSTRAINT = "sdy.sharding_constraint"
 
 @dataclass(frozen=True)
 class PlaceReshards(Pass):
-    """Lets every value cross a stage mark in the sharding of which a device has the fewest bytes.
+    """Makes each value cross a stage mark in the sharding with the fewest bytes per device.
 
-    Between meshes of one size a shard goes from each device to the one at its place in the next mesh, so a value that
-    is replicated over an axis is sent once for each device of it. Where one stage ends with a value sharded in one
-    way, and the next begins with a constraint to another, the sender reshards when the receiver wants smaller shards,
-    and the receiver when it wants larger ones (gathers them).
+    Between meshes of one size, each device sends its shard to the device at the same position of the next mesh. A value
+    that is replicated over an axis is therefore sent once for each device of that axis. Suppose that a stage ends with
+    a value in one sharding, and the next begins with a constraint to another. The sender reshards if the receiver wants
+    smaller shards. The receiver reshards (gathers) if it wants larger ones.
 
     Preconditions: `propagate-shardings` ran.
 
@@ -41,7 +41,7 @@ class PlaceReshards(Pass):
     name: ClassVar[str] = "place-reshards"
 
     def run(self, module: ir.Module) -> None:
-        """Move the constraints beside the marks."""
+        """Moves the constraints next to the marks of `@main`."""
         mesh = MeshAxes.of(module)
         if mesh is None:
             return
@@ -51,7 +51,7 @@ class PlaceReshards(Pass):
 
 
 def _place(mesh: MeshAxes, mark: ir.Operation, number: int) -> None:
-    """Choose how one value crosses."""
+    """Chooses the sharding in which operand `number` of `mark` crosses it."""
     value, crossing = mark.operands[number], mark.results[number]
     if not isinstance(value.type, ir.RankedTensorType):
         return
@@ -83,7 +83,7 @@ def _place(mesh: MeshAxes, mark: ir.Operation, number: int) -> None:
 
 
 def _source(value: ir.Value) -> ir.Value:
-    """What `value` is a constraint of, if nobody but the mark uses it."""
+    """Returns the operand of the constraint that makes `value`, if only the mark uses `value`; otherwise `value`."""
     op = defining_op(value)
     if op is None or op.name != _CONSTRAINT or len(list(value.uses)) > 1:
         return value

@@ -1,4 +1,4 @@
-"""`propagate-shardings`: Shardy's propagation over the whole module, before anything is cut."""
+"""`propagate-shardings`: runs Shardy's propagation over the whole module, before any pass cuts it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,19 +24,19 @@ _AS_INPUT = {"sdy.constant": "stablehlo.constant", "sdy.reshard": "sdy.sharding_
 
 @dataclass(frozen=True)
 class PropagateShardings(Pass):
-    """Gives every value of the module its `sdy.sharding`, so that whatever is cut later knows its own.
+    """Gives every value of the module its `sdy.sharding`, so that the values that later passes cut out have theirs.
 
-    It runs Shardy's own `sdy-propagation-pipeline`, then turns `sdy.constant` and `sdy.reshard` back into
-    `stablehlo.constant` and `sdy.sharding_constraint`, so that the module is again one that Shardy takes as input;
-    constraints that their operand already meets go. A module for submeshes of one device
-    (`mhlo.num_partitions = 1`) has nothing to propagate and stays as it is.
+    It runs Shardy's own `sdy-propagation-pipeline`. Then it turns `sdy.constant` and `sdy.reshard` back into
+    `stablehlo.constant` and `sdy.sharding_constraint`, so that the module is again valid input of Shardy. It removes
+    constraints that their operand already meets. A module for submeshes of one device (`mhlo.num_partitions = 1`) has
+    nothing to propagate and stays as it is.
 
-    A result of `@main` that arrives in another sharding than was asked for gets a constraint in front of the `return`:
-    Shardy leaves that to XLA, which never sees `@main`. In a `jaxpp.train_loop` each argument of the state has the
-    sharding of the result that takes its place in the next step.
+    A result of `@main` in another sharding than the user asked for gets a constraint before the `return`. Shardy leaves
+    that to XLA, which never sees `@main`. In a `jaxpp.train_loop` each argument of the state has the sharding of the
+    result that replaces it in the next step.
 
-    Shardy merges equal operations. Those of slices of the sequence it tells apart by `jaxpp.slice` and `jaxpp.apart`,
-    so that slices stay alike; both go, also where there is one device.
+    Shardy merges equal operations. `jaxpp.slice` and `jaxpp.apart` keep it from merging operations of different slices
+    of the sequence, so that slices stay alike. The pass removes both attributes, also if there is one device.
 
     Preconditions: there is a `@main` (Shardy ends the process without one).
 
@@ -49,7 +49,7 @@ class PropagateShardings(Pass):
     name: ClassVar[str] = "propagate-shardings"
 
     def run(self, module: ir.Module) -> None:
-        """Annotate `module`. Raises PassError when there is no `@main`."""
+        """Annotates `module`. Raises PassError when there is no `@main`."""
         main_of(module)
         if MeshAxes.written_for(module).partitions > 1:
             _propagate(module)
@@ -63,14 +63,14 @@ def _propagate(module: ir.Module) -> None:
     _group_state(module)
     module.operation.verify()
     shardy = _shardy(len(functions(module)) == 1)
-    shardy.enable_verifier(False)  # which would look at the module after each of 35 passes: 3/4 of their time
+    shardy.enable_verifier(False)  # it would check the module after each of 35 passes: 3/4 of their time
     shardy.run(module.operation)
     for op in nested(main_of(module)):
         if ruled and _RULE in op.attributes:
             del op.attributes[_RULE]
         name = op.name
         if name in _RESHARDS:
-            if at.TASK not in op.attributes:  # around a callback Shardy of 0.12 makes new ones
+            if at.TASK not in op.attributes:  # the Shardy of JAX 0.12 makes new ones around a callback
                 set_task(op, latest_task(op.operands))
             if at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"]):
                 replace(op, op.operands)
@@ -81,21 +81,23 @@ def _propagate(module: ir.Module) -> None:
 
 
 def _shardy(is_one_function: bool) -> PassManager:
-    """Shardy's pipeline; for one function without its five searches for dead ones, a seventh of the time."""
+    """Returns Shardy's pipeline; for one function without its searches for dead functions, a seventh of the time."""
     whole = PassManager.parse("builtin.module(sdy-propagation-pipeline)")
     if not is_one_function:
         return whole
     text = str(whole)
-    for name in ("symbol-dce", "sdy-save-module"):  # the latter writes files, if asked to, and can't be parsed
+    for name in ("symbol-dce", "sdy-save-module"):  # the latter writes files on demand, and can't be parsed
         text = text.replace(f"{name},", "")
     try:
         return PassManager.parse(text)
-    except ValueError:  # a later version may print what it can't read
+    except ValueError:  # a later version may print a pipeline that it can't parse
         return whole
 
 
 def _reshard_results(module: ir.Module) -> None:
-    """Constrain what `@main` returns in another sharding than was asked for; of a stack each of its blocks."""
+    """Constrains results of `@main` that have another sharding than the user asked for; for a stack, each of its
+    blocks.
+    """
     mesh, main = MeshAxes.of(module), main_of(module)
     end = terminator(body_of(main))
     for number, entry in enumerate(at.result_attributes(main)):
@@ -115,9 +117,9 @@ def _reshard_results(module: ir.Module) -> None:
 
 
 def _group_state(module: ir.Module) -> None:
-    """Let the state of a loop over steps have one sharding at both ends of a step: it goes on as it is.
+    """Gives the state of a loop over steps the same sharding at both ends of a step, as results become arguments.
 
-    Where one was asked for behind the step (`out_shardings`), the argument has it too.
+    If the user asked for a sharding of a result (`out_shardings`), the argument gets it too.
     """
     loop, main = TrainLoopAttr.of(module), main_of(module)
     if loop is None:
@@ -133,7 +135,7 @@ def _group_state(module: ir.Module) -> None:
 
 
 def _forget_slices(module: ir.Module) -> None:
-    """Drop what kept Shardy from merging equal operations of several slices."""
+    """Removes the attributes that kept Shardy from merging equal operations of several slices."""
     for op in nested(main_of(module)):
         for name in (at.SLICE, at.APART):
             if name in op.attributes:
@@ -141,7 +143,9 @@ def _forget_slices(module: ir.Module) -> None:
 
 
 def _give_rules(module: ir.Module) -> bool:
-    """Tell Shardy, which stops at operations of CHLO, which of them are elementwise (erf, square...); True if any."""
+    """Gives elementwise CHLO operations (erf, square...) a sharding rule, as Shardy stops at them; True if there are
+    any.
+    """
     found = False
     for op in nested(module.operation):
         if op.name.startswith("chlo.") and _RULE not in op.attributes and len(op.results) == 1:
@@ -160,12 +164,12 @@ def _give_rules(module: ir.Module) -> bool:
 
 
 def as_input(op: ir.Operation) -> None:
-    """Replace the operations that only Shardy's propagation writes by ones that both Shardy and XLA read."""
+    """Replaces `op`, if only Shardy's propagation writes such operations, by one that both Shardy and XLA read."""
     name = _AS_INPUT.get(op.name)
     if name is None:
         return
     if op.name == "sdy.constant" and isinstance(op.results[0].type.element_type, ir.ComplexType):
-        # jaxlib can't read the attribute of a complex one, only print it.
+        # jaxlib can print the attribute of a complex constant, but not read it.
         text = str(op.get_asm(print_generic_op_form=True, use_local_scope=True))
         made = ir.Operation.parse(text.replace(op.name, name, 1)).operation
         ir.InsertionPoint(op).insert(made)

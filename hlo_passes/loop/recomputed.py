@@ -1,4 +1,4 @@
-"""Stage marks inside of `jax.checkpoint`: the backward rematerialises the marked values, which are there already."""
+"""Stage marks inside of `jax.checkpoint`: the backward rematerialises marked values that the forward already made."""
 
 from collections.abc import Hashable, Sequence
 
@@ -16,16 +16,16 @@ from jaxpp.ir.values import closure, defining_op
 def reuse_recomputed_marks(loop: ir.Operation, marks: Marks) -> Marks:
     """Replaces each mark that `jax.checkpoint` rematerialises by the first mark of the same value.
 
-    Each stage then rematerialises from its own boundary on, whatever the checkpoint encloses: a block with a mark,
-    or the whole model. A barrier of `jax.checkpoint` would then hold values of several stages, so that each value gets
-    a barrier of its own. Returns the marks that stay.
+    Each stage then rematerialises from its own boundary on, whatever the checkpoint encloses: a block with a mark, or
+    the whole model. A barrier of `jax.checkpoint` would then hold values of several stages. The function therefore
+    gives each value a barrier of its own. Returns the marks that stay.
     """
     forward = [mark.stage for _, mark in marks if mark.phase == "forward"]
     if len(set(forward)) == len(forward):
         return marks
-    # A layer that is traced once and called several times has marks of one number in several stages. The values tell
-    # whether a mark is another call's, or the same one's again.
-    numbering = Numbering(_through_barrier, without={at.SLICE})  # JAX moves some of a slice in front of the loop
+    # A layer that is traced once and called several times has marks of one number in several stages. Their values
+    # tell a rematerialised mark from the mark of another call.
+    numbering = Numbering(_through_barrier, without={at.SLICE})  # JAX moves some operations of a slice before the loop
     firsts: dict[Hashable, ir.Operation] = {}
     barriers: dict[ir.Value, None] = {}
     again: set[int] = set()
@@ -49,7 +49,7 @@ def _through_barrier(op: ir.Operation, result: int) -> ir.Value | None:
 
 
 def _barriers_before(mark: ir.Operation, body: ir.Block) -> list[ir.Value]:
-    """Returns one result of each barrier of several values between a mark and the marks before it."""
+    """Returns one result of each barrier with several values between a mark and the marks before it."""
     barriers: list[ir.Value] = []
 
     def operands(value: ir.Value) -> Sequence[ir.Value]:

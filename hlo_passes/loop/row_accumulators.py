@@ -1,4 +1,4 @@
-"""A sum of stacks over the microbatches becomes one sum for each piece, which the stage that makes the piece holds."""
+"""Replaces a sum of stacks over the microbatches by a sum for each piece, on the stage that makes the piece."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from jaxpp.ir.values import is_zero
 
 @dataclass(frozen=True)
 class _StackSum:
-    """Describes a sum that the loop carries: `add` adds a stack of `rows` along `dimension`, or subtracts it."""
+    """A sum that the loop carries: `add` adds a stack of `rows` along `dimension`, or subtracts it."""
 
     add: ir.Operation
     dimension: int
     rows: Sequence[ir.Value]
 
     def initial(self, start: ir.Value, ip: ir.InsertionPoint) -> list[ir.Value]:
-        """Return the initial values of the sums of the rows, if the sum of the whole stack starts from `start`."""
+        """Returns the initial values of the sums of the rows, if the sum of the whole stack starts from `start`."""
         found, first = list[ir.Value](), 0
         for row in self.rows:
             size = shape_of(row)[self.dimension]
@@ -36,10 +36,10 @@ class _StackSum:
 
 
 def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
-    """Rebuild `loop` with a sum for each piece of the stacks that it sums, and concatenate these after it.
+    """Rebuilds `loop` with a sum for each piece of the stacks that it sums, and concatenates these sums after it.
 
-    Rows to which only zeros are added, as to those that no layer reads, stay outside of it. Returns the new loop, or
-    `loop` if it sums no stack. The additions of whole stacks stay in it, without uses.
+    A row to which only zeros are added stays outside of the loop, if its sum starts from zeros: no layer reads it.
+    Returns the new loop, or `loop` if it sums no stack. The additions of whole stacks stay in the loop, without uses.
     """
     evaluator, body = Evaluator(), loop_body(loop)
     sums = {n: found for n in range(len(loop.operands)) if (found := _sum(loop, n, evaluator)) is not None}
@@ -93,7 +93,7 @@ def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _StackSum |
 
 
 def _is_carried(loop: ir.Operation, values: Sequence[ir.Value]) -> bool:
-    """Return whether any of these is what one trip hands on to the next: one stage makes that, for all rows."""
+    """Returns whether a trip of the loop hands any of these values to the next: one stage makes it, for all rows."""
     body = loop_body(loop)
     numbers = {position for position, *_ in counters(loop)}
     carried = {each for n, each in enumerate(body.arguments) if n not in numbers and handed_on(each) is None}

@@ -1,4 +1,4 @@
-"""Refuses, by name, what a schedule may ask for and programs can't do yet."""
+"""Refuses schedules that programs can't run yet, with errors that name the task."""
 
 from collections.abc import Collection
 
@@ -10,9 +10,12 @@ from jaxpp.ir.kinds import FORMS, form_of
 
 
 def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:
-    """Raise PassError for what no pass can cut a loop into.
+    """Raises PassError for a schedule into which no pass can cut the loop.
 
-    operations: the kinds that are bound to functions of the user's.
+    Args:
+        schedule: the schedule.
+        loop: the microbatch loop.
+        operations: the kinds that are bound to the user's functions.
     """
     if schedule.placement.spread:
         raise PassError(
@@ -26,7 +29,9 @@ def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations:
 
 
 def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:
-    """Raise PassError for a task that nothing says how to run, and for a function that no task calls."""
+    """Raises PassError for a task of an unknown kind that is bound to no function, and for a function that no task
+    calls.
+    """
     for mesh, order in enumerate(schedule.orders):
         task = next((task for task in order if task.kind not in FORMS and task.kind not in operations), None)
         if task:
@@ -46,9 +51,10 @@ def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: C
 
 
 def _check_order(schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Raise PassError for a task of the user's that needs one of another mesh, and nothing says when that is done.
+    """Raises PassError for a task with the user's function that needs a task of another mesh and does not wait for it.
 
-    No value goes to such a task: it is in order with the tasks of its mesh alone, and so with what these need.
+    No value goes to such a task. It is ordered only after the earlier tasks of its mesh, and so after the tasks that
+    these need.
     """
     graph = schedule.graph
     needed = {
@@ -76,7 +82,9 @@ def _check_order(schedule: schedules.Schedule, loop: ir.Operation) -> None:
 
 
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Raise PassError for residuals that are moved away and never brought back, and for cells that can't be fused."""
+    """Raises PassError for residuals that are moved away and never brought back, and for fused tasks that can't be
+    fused.
+    """
     back = {kind: form.back for kind, form in FORMS.items() if form.back}
     leaving = [task for task in schedule if task.kind in back]
     returning = {"recompute", *back.values()}

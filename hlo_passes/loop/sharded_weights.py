@@ -1,4 +1,4 @@
-"""Weights that are sharded over the axis that also shards the batch (FSDP): each use of one gathers it."""
+"""Weights that are sharded over the axis of the batch (FSDP), so that each use gathers them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,21 +21,24 @@ _DOT = "stablehlo.dot_general"
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """A value from outside of the loop, the axes over which its users gather it, and views of it in the body."""
+    """A weight from outside of the loop, the axes over which its users gather it, and its views in the loop's body."""
 
     value: ir.Value
     axes: frozenset[str]
     views: list[ir.Value]
 
     def extra_bytes(self, mesh: MeshAxes) -> int:
-        """The bytes per device of the gathered value, which the loop keeps besides the shards."""
+        """Returns the bytes per device of the gathered value, which the loop keeps in addition to the shards."""
         return mesh.bytes_per_device(self.value.type, without(mesh.read(self.value), self.axes))
 
 
 def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop, *, rows: bool = False) -> list[Gather]:
-    """The weights that the tasks gather, each once, in the order of their first use.
+    """Returns the weights that the tasks gather, each once, in the order of their first use.
 
-    rows: of stacked layers the rows that a stage reads, not the whole stack: a slice in the body.
+    Args:
+        mesh: the axes of the mesh.
+        loop: the microbatch loop.
+        rows: for stacked layers, return the rows that a stage reads (a slice in the body) instead of the whole stack.
     """
     found: dict[ir.Value, tuple[set[str], dict[ir.Value, None]]] = {}
     for op in operations(loop.body):
@@ -59,7 +62,7 @@ def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop, *, rows: bool = False) ->
 
 
 def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> list[ir.Operation]:
-    """Gather a weight before the loop, for all of its microbatches; returns the operations that do it."""
+    """Gathers a weight before the loop, for all of its microbatches; returns the operations that do it."""
     uses = [(use.owner.operation, use.operand_number) for use in weight.value.uses]
     uses = [(op, number) for op, number in uses if op != loop.op and op_of(loop.op.block, op) == loop.op]
     source, ip = weight.value, ir.InsertionPoint(loop.op)
@@ -75,7 +78,10 @@ def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> list[ir.Oper
 
 
 def no_gather(mesh: MeshAxes, loop: MicrobatchLoop, chosen: str) -> PassError:
-    """That no product gathers a weight, and why: none is sharded, or in a loop, or the activations are not sharded."""
+    """Returns the error that no product gathers a weight, with the reason.
+
+    No weight is sharded, the products are in an inner loop, or the activations are not sharded.
+    """
     found = [
         (op, axes) for op in nested(loop.op) if op.name == _DOT and (axes := _axes_of_weights(mesh, op, loop.body))
     ]
@@ -85,7 +91,7 @@ def no_gather(mesh: MeshAxes, loop: MicrobatchLoop, chosen: str) -> PassError:
 
 
 def no_scatter(mesh: MeshAxes, loop: MicrobatchLoop) -> PassError:
-    """That no sum over the microbatches is one over the axis that shards it, and why, as `no_gather`."""
+    """Returns the error that no sum over the microbatches also sums over the axis that shards it, with the reason."""
     message = "scatter_gradients is 'chunk', but no gradient of a stage is scattered"
     found: list[tuple[ir.Operation, list[str]]] = []
     read: ir.Operation | None = None
@@ -108,7 +114,7 @@ def no_scatter(mesh: MeshAxes, loop: MicrobatchLoop) -> PassError:
 
 
 def _refusal(message: str, loop: MicrobatchLoop, op: ir.Operation, axes: Sequence[str]) -> PassError:
-    """The error for an operation with a weight that is sharded over these axes, or makes the gradient of such a one."""
+    """Returns the error for `op`, which reads a weight sharded over `axes`, or makes the gradient of such a weight."""
     if not axes:
         hint = "shard weights over the axis of the batch, or leave this out"
     elif op.block != loop.body or op.name == "stablehlo.while":
@@ -125,14 +131,17 @@ def _refusal(message: str, loop: MicrobatchLoop, op: ir.Operation, axes: Sequenc
 
 
 def _axes_of_weights(mesh: MeshAxes, op: ir.Operation, body: ir.Block) -> list[str]:
-    """The axes that shard what a product reads from outside of the loop, or of another loop around it."""
+    """Returns the axes that shard the operands of a product that come from outside of the loop.
+
+    For a product in an inner loop, returns the axes of all its operands.
+    """
     roots = [_root(value, op.block, False)[0] for value in op.operands]
     weights = [root for root in roots if block_of(root) not in (op.block, body) or op.block != body]
     return [axis for root in weights for names in mesh.read(root) for axis in names]
 
 
 def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
-    """Return the axes of a product's result along the dimensions of its operands other than `number`."""
+    """Returns the axes that shard the dimensions of a product's result that come from operands other than `number`."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     batch = len(numbers.lhs_batching_dimensions)
     left = ir.RankedTensorType(op.operands[0].type).rank - len(numbers.lhs_contracting_dimensions)
@@ -141,7 +150,7 @@ def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
 
 
 def _is_rows(value: ir.Value, body: ir.Block) -> bool:
-    """Whether `value` is made in `body` of some rows of a value from outside."""
+    """Whether `value` is a slice, made in `body`, of rows of a value from outside."""
     op = defining_op(value)
     if op is None or op.name != "stablehlo.slice" or op.block != body or block_of(op.operands[0]) == body:
         return False
@@ -150,7 +159,13 @@ def _is_rows(value: ir.Value, body: ir.Block) -> bool:
 
 
 def _root(value: ir.Value, body: ir.Block, rows: bool) -> tuple[ir.Value, list[ir.Value]]:
-    """Return the value of which `value` is a view in `body`, and the views between them; `rows` as above."""
+    """Returns the value of which `value` is a view in `body`, and the views between them.
+
+    Args:
+        value: the value.
+        body: the body of the loop.
+        rows: as in `find_gathers`.
+    """
     views: list[ir.Value] = []
     while (op := defining_op(value)) is not None and traits(op).view and op.block == body:
         if rows and _is_rows(value, body):

@@ -18,16 +18,16 @@ from jaxpp.ir.values import defining_op, only_use, origin
 
 @dataclass(frozen=True)
 class SplitAccumulators(Pass):
-    """Lets each task add its own summands to an accumulator: none waits for a summand of another stage.
+    """Lets each task add its own summands to an accumulator: no task waits for a summand of another stage.
 
-    The gradient of a weight that several stages use (tied embeddings) is a sum over these stages. As JAX writes it, the
-    stages' summands are added first, so that they cross from mesh to mesh for every microbatch. Reordered, each task
-    adds its own, and `unroll-microbatches` gives every mesh an accumulator of its own: they are summed once, after the
-    loop. Likewise for maxima. Any number of weights and stages.
+    The gradient of a weight that several stages use (tied embeddings) is a sum over these stages. JAX adds the stages'
+    summands first, so that they cross from mesh to mesh for every microbatch. After this pass each task adds its own
+    summand, and `unroll-microbatches` gives every mesh its own accumulator. The accumulators are summed once, after the
+    loop. The same holds for maxima, and for any number of weights and stages.
 
-    A factor that the loop doesn't change (the mean over the microbatches), a transposition, a reshape, and a
-    conversion to a wider type are moved from a sum to its summands. A sum that something else uses too (the norm of
-    one microbatch's gradient) stays as it is. Sums of floating point numbers are taken in another order afterwards.
+    The pass moves some operations from a sum to its summands: a factor that the loop doesn't change (the mean over the
+    microbatches), a transposition, a reshape, and a conversion to a wider type. A sum with another use (the norm of one
+    microbatch's gradient) stays as it is. The pass changes the order in which floating-point numbers are added.
 
     Preconditions: `assign-stages` ran.
 
@@ -41,7 +41,7 @@ class SplitAccumulators(Pass):
     name: ClassVar[str] = "split-accumulators"
 
     def run(self, module: ir.Module) -> None:
-        """Reorder the sums that the loop of `module` carries. Raises PassError when there is no canonical loop."""
+        """Reorders the sums that the loop of `module` carries. Raises PassError when there is no canonical loop."""
         loop = MicrobatchLoop.of(module)
         positions = (position for position in range(len(loop.body.arguments)) if position not in loop.indices)
         found = [total for total in (_total(loop, position) for position in positions) if total is not None]
@@ -51,19 +51,19 @@ class SplitAccumulators(Pass):
                 total.rewrite(loop.body, groups)
 
 
-# Operations that are applied to a value one after the other, each with the number of the operand that the value is.
+# Operations that are applied to a value one after the other, each with the index of the operand that the value is.
 Through = tuple[tuple[ir.Operation, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """One summand of an accumulator: `value` after the operations `through`, each of which takes the one before it."""
+    """One summand of an accumulator: `value`, to which the operations `through` are applied in order."""
 
     value: ir.Value
     through: Through
 
     def copied(self, ip: ir.InsertionPoint) -> ir.Value:
-        """Apply copies of the operations to `value`, at `ip`, in the task that makes it; returns their result."""
+        """Applies copies of the operations to `value`, at `ip`, in the task that makes it; returns their result."""
         value, task = self.value, task_of_value(self.value)
         for op, number in self.through:
             copy = op.clone(ip).operation
@@ -75,9 +75,9 @@ class _Term:
 
 @dataclass(frozen=True, eq=False)
 class _Total:
-    """A carried value to which the body adds several terms, by one operation: `operator`, an addition or a maximum.
+    """A carried value to which the body adds several terms by one operation, `operator`: an addition or a maximum.
 
-    `ops` are the operations that combine them now, users before producers.
+    `ops` are the operations that combine the terms now, users before producers.
     """
 
     position: int
@@ -86,7 +86,7 @@ class _Total:
     ops: list[ir.Operation]
 
     def rewrite(self, body: ir.Block, groups: Sequence[Sequence[_Term]]) -> None:
-        """Combine the accumulator with one group of terms after the other, in this order."""
+        """Combines the accumulator with one group of terms after the other, in this order."""
         end = terminator(body)
         ip, location = ir.InsertionPoint(end), self.ops[0].location
         value: ir.Value = body.arguments[self.position]
@@ -99,10 +99,10 @@ class _Total:
 
 
 def _by_stage(terms: Sequence[_Term]) -> list[list[_Term]]:
-    """Group the terms by stage, in the order in which stages have their last term; empty if one task makes all terms.
+    """Groups the terms by stage, in the order in which stages have their last term; empty if one task makes all terms.
 
     A stage adds the terms of its forward and its backward together: one task of a stage updates the accumulator. Terms
-    that every task has are added last.
+    without a task are added last.
     """
     latest: dict[int, StageTask] = {}
     groups: dict[int, list[_Term]] = {}
@@ -122,10 +122,10 @@ def _by_stage(terms: Sequence[_Term]) -> list[list[_Term]]:
 
 
 def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
-    """Return the sum or maximum that the loop carries at `position`, if it has two terms besides the accumulator."""
+    """Returns the sum or maximum that the loop carries at `position`, if it has two terms besides the accumulator."""
     value = terminator(loop.body).operands[position]
     op = defining_op(value)
-    # If something else read the accumulator, it would have to be the value that the last task makes.
+    # If another operation read the accumulator, that would have to be the value that the last task makes.
     if op is None or op.name not in (ADD, MAXIMUM) or not carried_updates(loop.op, position, (op.name,)):
         return None
     total = _Total(position, op.name, [], [])
@@ -135,7 +135,7 @@ def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
 
 
 def _collect(value: ir.Value, body: ir.Block, total: _Total) -> None:
-    """Add to `total` the terms of `value`, and the operations that combine them."""
+    """Adds to `total` the terms of `value`, and the operations that combine them."""
     work: list[_Term] = [_Term(value, ())]
     while work:
         term = work.pop()
@@ -148,7 +148,7 @@ def _collect(value: ir.Value, body: ir.Block, total: _Total) -> None:
 
 
 def _next_sum(term: _Term, body: ir.Block, operator: str) -> tuple[list[ir.Operation], Through]:
-    """Return the operations from `term` to a sum that nothing else uses, and those to apply to its terms; or none."""
+    """Returns the operations from `term` to a sum without other uses, and those to apply to its terms; or nothing."""
     value, through, ops = term.value, term.through, list[ir.Operation]()
     while (op := defining_op(value)) is not None and op.block == body and only_use(value) is not None:
         ops.append(op)
@@ -162,7 +162,7 @@ def _next_sum(term: _Term, body: ir.Block, operator: str) -> tuple[list[ir.Opera
 
 
 def _distributes(op: ir.Operation, operator: str, body: ir.Block) -> int | None:
-    """Return the number of the operand in which `op` distributes over `operator`; None if there is none."""
+    """Returns the index of the operand in which `op` distributes over `operator`, or None."""
     if operator != ADD and not traits(op).view:
         return None
     for group in linear_in(op):
@@ -173,7 +173,7 @@ def _distributes(op: ir.Operation, operator: str, body: ir.Block) -> int | None:
 
 
 def _is_invariant(value: ir.Value, body: ir.Block) -> bool:
-    """Return whether a factor is a constant, or comes from outside of the loop."""
+    """Returns whether a factor is a constant, or comes from outside of the loop."""
     value = origin(value, lambda op: op.block == body and traits(op).view)
     op = defining_op(value)
     if op is None:

@@ -1,4 +1,4 @@
-"""`split-caches`: a slice of the sequence hands on the rows that it wrote, not the whole array."""
+"""`split-caches`: a slice of the sequence hands on the rows that it wrote instead of the whole array."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,17 +23,19 @@ from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
 
 @dataclass(frozen=True)
 class SplitCaches(Pass):
-    """Lets a slice hand on the rows of keys and values that it wrote, and each task put together what it reads.
+    """Lets each slice hand on only the rows of keys and values that it wrote; each task assembles the arrays that it
+    reads.
 
-    A slice writes its rows into an array of the whole sequence, which is a new array for each slice: until the backward
-    of that slice its keys and values of the whole sequence would be kept. Each slice's rows become a value of their
-    own, and a task that reads the array of another one concatenates the rows of all slices so far, with zeros behind
-    them. So a stage keeps the rows of each slice once, however many slices read them, and until the backward of the
-    slice that made them, which is the last one to read them.
+    A slice writes its rows into an array of the whole sequence. The result is a new array for each slice, so its keys
+    and values of the whole sequence would stay alive until the backward of that slice. This pass makes the rows of each
+    slice a value of their own. A task that reads the array of another task concatenates the rows of all slices so far,
+    with zeros after them. A stage thus keeps the rows of each slice once, however many slices read them. Their last use
+    is the backward of the slice that made them.
 
-    Rows that the reading slice wrote are written anew, over zeros: so all slices of a stage stay one program. A task
-    that reads a part of the array along the sequence takes only the rows of that part; a stage mark on the array goes.
-    Arrays that don't start from zeros, or that slices write at unknown positions or twice, stay as they are.
+    The reading slice writes its own rows again, over zeros, so that all slices of a stage stay one program. A task that
+    reads a part of the array along the sequence takes only the rows of that part. Stage marks on the array are removed.
+    An array stays as it is if it does not start from zeros, if a slice writes at an unknown position, or if slices
+    write the same rows twice.
 
     Preconditions: `assign-stages` ran. A schedule without slices stays as it is.
 
@@ -50,7 +52,7 @@ class SplitCaches(Pass):
     name: ClassVar[str] = "split-caches"
 
     def run(self, module: ir.Module) -> None:
-        """Split the arrays of the loop of `module`. Raises PassError when there is no canonical loop."""
+        """Splits the arrays of the loop of `module`. Raises PassError when there is no canonical loop."""
         loop = MicrobatchLoop.of(module)
         if loop.slices == 1:
             return
@@ -71,9 +73,9 @@ class _Write:
     """Rows that a slice writes.
 
     Attributes:
-        rows: what it writes.
-        index: where, along the sequence.
-        number: the number of the slice.
+        rows: the rows.
+        index: their position along the sequence.
+        number: the index of the slice.
     """
 
     rows: ir.Value
@@ -86,10 +88,10 @@ class _Family:
     """All arrays that slices make of one array of zeros.
 
     Attributes:
-        before: the product of the dimensions before the sequence, alike in all views of the array.
-        length: of the sequence.
-        sizes: how many rows are written at each position where some are.
-        zeros: what stands for rows that are not written yet, by their position.
+        before: the product of the dimensions before the sequence, the same in all views of the array.
+        length: the length of the sequence.
+        sizes: for each position at which a slice writes, the number of rows written there.
+        zeros: for each of these positions, the value that stands for rows that are not written yet.
     """
 
     before: int
@@ -98,26 +100,26 @@ class _Family:
     zeros: dict[int, ir.Value] = field(default_factory=dict[int, ir.Value])
 
     def axis(self, shape: Sequence[int]) -> int | None:
-        """The dimension of the sequence in a view of this shape; None if it has none."""
+        """Returns the sequence dimension of a view with this shape; None if it has none."""
         return next((k for k, size in enumerate(shape) if size == self.length and prod(shape[:k]) == self.before), None)
 
     @property
     def is_cut(self) -> bool:
-        """Whether slices write all rows, each one of them."""
+        """Whether several slices together write every row exactly once."""
         ends = [start + size for start, size in sorted(self.sizes.items())]
         return len(ends) > 1 and [0, *ends[:-1]] == sorted(self.sizes) and ends[-1] == self.length
 
 
 @dataclass(frozen=True)
 class _Cache:
-    """An array of a family: zeros, but for what was written, by its position."""
+    """An array of a family: zeros, except for the writes at these positions."""
 
     family: _Family
     writes: Mapping[int, _Write]
 
 
 def _find(loop: MicrobatchLoop) -> dict[ir.Value, _Cache]:
-    """The arrays that start from zeros, and of which each slice writes other rows."""
+    """Returns the arrays that start from zeros and of which each slice writes different rows."""
     constants = Constants({argument: start for argument, (start, step) in loop.counts.items() if step == 0})
     found: dict[ir.Value, _Cache] = {}
     broken: set[_Family] = set()
@@ -138,7 +140,7 @@ def _find(loop: MicrobatchLoop) -> dict[ir.Value, _Cache]:
 
 
 def _is_first(loop: MicrobatchLoop, value: ir.Value) -> bool:
-    """Whether no task makes an array of zeros."""
+    """Whether `value` is an array of zeros that no task makes."""
     return is_zero(value) and (block_of(value) != loop.body or task_of_value(value) is None)
 
 
@@ -149,7 +151,9 @@ def _is_split(value: ir.Value, cache: _Cache) -> bool:
 def _written(
     loop: MicrobatchLoop, op: ir.Operation, found: dict[ir.Value, _Cache], constants: Constants
 ) -> _Cache | None:
-    """What is known of the array that `op` writes to, behind it; None for another one."""
+    """Returns the array that results when `op` writes rows; None unless a task writes them at a known position of a
+    cache.
+    """
     base, rows, *indices = op.operands
     shape, part, task = shape_of(base), shape_of(rows), task_of(op)
     axes = [k for k, (size, whole) in enumerate(zip(part, shape, strict=True)) if size != whole]
@@ -172,7 +176,7 @@ def _written(
 
 
 def _unmark(op: ir.Operation, caches: Mapping[ir.Value, _Cache]) -> None:
-    """Take arrays from a stage mark: their rows are there already for the tasks behind it."""
+    """Removes the arrays from a stage mark: the tasks after the mark already have their rows."""
     if not boundary.is_mark(op):
         return
     rest = [number for number, value in enumerate(op.operands) if value not in caches]
@@ -184,7 +188,10 @@ def _unmark(op: ir.Operation, caches: Mapping[ir.Value, _Cache]) -> None:
 
 
 def _carry_rows(loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None:
-    """Let the loop carry the rows of the last slice where it carries its array: it hands on what the others do."""
+    """Makes the loop carry the rows of the last slice instead of its array, if nothing uses the carried value.
+
+    The last slice then hands on the same kind of value as all other slices.
+    """
     end, initial = terminator(loop.body), list(loop.op.operands)
     for position, value in enumerate(end.operands):
         cache = caches.get(value)
@@ -201,7 +208,7 @@ def _carry_rows(loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None
 
 
 def _of_a_task(loop: MicrobatchLoop, rows: ir.Value, array: ir.Value) -> ir.Value:
-    """The rows, made in the task that writes them, where every task makes them for itself: as a part of the batch."""
+    """Returns `rows`, or, if no task makes them (a part of the batch), a copy made in the task of `array`."""
     op, task = defining_op(rows), task_of_value(array)
     if op is None or op.block != loop.body or task is None or task_of(op) is not None:
         return rows
@@ -209,7 +216,7 @@ def _of_a_task(loop: MicrobatchLoop, rows: ir.Value, array: ir.Value) -> ir.Valu
 
 
 class _Reading:
-    """Lets each task put together what it reads of other tasks' arrays."""
+    """Makes each task assemble the arrays of other tasks that it reads."""
 
     def __init__(self, loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None:
         self._loop, self._caches = loop, caches
@@ -219,7 +226,10 @@ class _Reading:
             self._make_zeros(value, cache)
 
     def _make_zeros(self, value: ir.Value, cache: _Cache) -> None:
-        """Make the rows that are not written yet, in front of the loop: each an operand of its own, as of slices."""
+        """Makes the zeros for rows that are not written yet, before the loop.
+
+        Each has its own `jaxpp.apart`, so that Shardy does not merge equal ones.
+        """
         zeros = cache.family.zeros
         for start, write in cache.writes.items():
             if start not in zeros:
@@ -228,7 +238,7 @@ class _Reading:
                 self._apart += 1
 
     def replace(self, value: ir.Value) -> None:
-        """Let no other task use `value` than the one that makes it."""
+        """Replaces `value` in all tasks other than the one that makes it."""
         maker = task_of_value(value)
         uses = [(op_of(self._loop.body, use.owner.operation), use) for use in value.uses]
         others = [(user, use) for user, use in uses if task_of(user) not in (None, maker)]
@@ -244,7 +254,7 @@ class _Reading:
             op.operands[number] = known[task]
 
     def _whole(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value:
-        """The array, in front of `user`: what other slices wrote, and on it what its own slice wrote."""
+        """Returns the array for `user`: the rows of other slices, with the rows of its own slice written over them."""
         family, writes = self._caches[value].family, self._caches[value].writes
         own = {
             start: write
@@ -259,7 +269,9 @@ class _Reading:
         return whole
 
     def _part(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value | None:
-        """What `user` makes, if it takes a part of the array along the sequence, of the rows in this part."""
+        """Returns the rows that `user` takes, made without the whole array; None unless it slices along the sequence
+        only.
+        """
         family, writes, shape = self._caches[value].family, self._caches[value].writes, shape_of(value)
         axis, bounds = family.axis(shape), slice_bounds(user)
         if user.name != "stablehlo.slice" or axis is None or bounds is None:
@@ -281,11 +293,11 @@ class _Making:
     """Makes operations of a task.
 
     Attributes:
-        ip: where.
-        task: theirs.
-        stages: those of a slice.
-        type: of the array that is put together.
-        family: that of the array.
+        ip: where the operations are inserted.
+        task: the task.
+        stages: the number of stages of one slice.
+        type: the type of the array that is assembled.
+        family: the family of the array.
     """
 
     ip: ir.InsertionPoint
@@ -301,7 +313,7 @@ class _Making:
         return axis
 
     def _own(self, made: ir.Value, *given: ir.Value) -> ir.Value:
-        """Let the operation that makes a value belong to the task, unless the value is a given one."""
+        """Assigns the operation that makes a value to the task, unless the value is a given one."""
         if made not in given:
             op = ir.OpResult(made).owner.operation
             set_task(op, self.task)
@@ -309,21 +321,21 @@ class _Making:
         return made
 
     def rows(self, start: int, writes: Mapping[int, _Write]) -> ir.Value:
-        """Those at `start`, in the form of the array: zeros where none of `writes` is."""
+        """Returns the rows at `start`, in the shape of the array; zeros if `writes` has none there."""
         value = writes[start].rows if start in writes else self.family.zeros[start]
         type_ = with_size(self.type, self._axis, self.family.sizes[start])
         return self._own(reshaped(value, type_, self.ip), value)
 
     def slice(self, rows: ir.Value, low: int, high: int) -> ir.Value:
-        """A part of some rows."""
+        """Returns the rows from `low` to `high`."""
         return self._own(rows_of(rows, self._axis, low, high - low, self.ip), rows)
 
     def concatenation(self, parts: Sequence[ir.Value]) -> ir.Value:
-        """These rows, one after the other."""
+        """Returns the concatenation of these rows."""
         return self._own(concatenation(parts, self._axis, self.ip), parts[0])
 
     def update(self, whole: ir.Value, rows: ir.Value, index: ir.Value) -> ir.Value:
-        """The array with other rows at `index`."""
+        """Returns the array with `rows` written at `index`."""
         zero = constant(index.type, 0, ip=self.ip)
         indices = [index if k == self._axis else zero for k in range(self.type.rank)]
         return self._own(stablehlo.dynamic_update_slice(whole, rows, indices, ip=self.ip))

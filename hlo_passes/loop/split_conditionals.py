@@ -1,4 +1,4 @@
-"""`split-conditionals`: a conditional over the state of all stages becomes one per part of it."""
+"""`split-conditionals`: splits a conditional over the state of all stages into one per part of the state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,20 +29,22 @@ from jaxpp.ir.values import closure, defining_op
 
 @dataclass(frozen=True)
 class SplitConditionals(Pass):
-    """Cuts each conditional outside of the microbatch loop, so that each of its parts can run where its state is.
+    """Cuts each conditional outside of the microbatch loop, so that each part can run on the mesh of its state.
 
     A loss scale that skips the step, `optax.apply_if_finite` and `optax.MultiSteps` choose between two versions of the
-    whole state of the optimizer. As one operation that choice runs on one mesh, and the state of all others goes there
-    and back in every step. Cut, only the condition is sent.
+    whole optimizer state. As one operation that choice runs on one mesh, so the state of all other meshes travels there
+    and back in every step. After the cut, only the condition is sent.
 
-    - Of two branches, what takes no longer than reading its operands (elementwise operations, reductions: all that an
-      optimizer does) is computed in any case; a `select` per result takes one of the two. XLA fuses it with the
-      update. `jax.vmap` does the same of a `lax.cond`.
-    - What is expensive (products of matrices, loops, calls of libraries), and what depends on it, is still computed in
-      the branch that is taken alone. Results that share none of it get conditionals of their own.
+    - Light operations (elementwise operations and reductions, all that an optimizer does) take no longer than reading
+      their operands. In a conditional of two branches the pass moves them before the conditional, where they always
+      run. A `select` per result chooses between the branches, and XLA fuses it with the update. `jax.vmap` does the
+      same to a `lax.cond`.
+    - Expensive operations (matrix products, loops, library calls), and the operations that depend on them, stay in
+      their branch. They run only if it is taken. Results that share no expensive operation get conditionals of their
+      own.
 
-    A conditional with a side effect, also one inside of it, stays whole; of more than two branches nothing is computed
-    in any case.
+    A conditional with a side effect stays whole, also if only an inner conditional has one. The pass moves nothing out
+    of a conditional with more than two branches.
 
     Preconditions: `inline-calls` ran.
 
@@ -60,14 +62,14 @@ class SplitConditionals(Pass):
     name: ClassVar[str] = "split-conditionals"
 
     def run(self, module: ir.Module) -> None:
-        """Cut the conditionals of `@main`."""
+        """Cuts the conditionals of `@main`."""
         for op in operations(body_of(main_of(module))):
             if op.name in CONDITIONALS and not has_side_effect(op):
                 _split(op)
 
 
 def _split(op: ir.Operation) -> None:
-    """Cut one conditional, those in its branches first."""
+    """Cuts one conditional, after those in its branches."""
     blocks = blocks_of(op)
     for block in blocks:
         for inner in operations(block):
@@ -98,7 +100,7 @@ def _is_light(op: ir.Operation) -> bool:
 
 
 def _hoist(op: ir.Operation, block: ir.Block) -> None:
-    """Move what is cheap, and depends on nothing expensive, from a branch to before the conditional."""
+    """Moves light operations that depend on nothing expensive from a branch to before the conditional."""
     stuck: set[ir.Value] = set()
     for inner in operations(block)[:-1]:
         if _is_light(inner) and stuck.isdisjoint(operands_with_captures(inner)):
@@ -108,7 +110,7 @@ def _hoist(op: ir.Operation, block: ir.Block) -> None:
 
 
 def _select(op: ir.Operation, numbers: Sequence[int], returned: Sequence[Sequence[ir.Value]]) -> None:
-    """Replace results whose values in both branches are known before the conditional."""
+    """Replaces the results at `numbers`, whose values in both branches are made before the conditional, by selects."""
     if not numbers:
         return
     first, second = returned if op.name == "stablehlo.if" else reversed(returned)
@@ -121,7 +123,7 @@ def _select(op: ir.Operation, numbers: Sequence[int], returned: Sequence[Sequenc
 
 
 def _condition(op: ir.Operation) -> ir.Value:
-    """Return a flag: true if a `case` takes its second branch (for any index but 0), or an `if` its first."""
+    """Returns a flag: true if a `case` takes its second branch (for any index but 0), or an `if` its first."""
     index = op.operands[0]
     if op.name == "stablehlo.if":
         return index
@@ -137,7 +139,7 @@ def _condition(op: ir.Operation) -> ir.Value:
 
 
 def _needed(values: Iterable[ir.Value], branch: Numbered) -> list[int]:
-    """Return the operations of a branch on which some values depend, in program order."""
+    """Returns the operations of a branch on which some values depend, in program order."""
     makers = (number for value in values if (number := branch.producers.get(value)) is not None)
     return sorted(closure(makers, branch.makers.__getitem__))
 
@@ -145,7 +147,7 @@ def _needed(values: Iterable[ir.Value], branch: Numbered) -> list[int]:
 def _parts(
     branches: Sequence[Numbered], returned: Sequence[Sequence[ir.Value]], numbers: Sequence[int]
 ) -> list[list[int]]:
-    """Group the results: two that need the same expensive operation are in one group."""
+    """Groups the results: two that need the same expensive operation are in one group."""
     part_of: dict[tuple[int, int], int] = {}
     parts: dict[int, list[int]] = {}
     for i in numbers:
@@ -167,7 +169,7 @@ def _parts(
 def _keep(
     op: ir.Operation, branches: Sequence[Numbered], returned: Sequence[Sequence[ir.Value]], part: Sequence[int]
 ) -> None:
-    """Make a conditional of its own for some of the results."""
+    """Makes a separate conditional for the results of one group."""
     known = shardings([at.value_sharding(op.results[i]) for i in part])
     new = remake(op, types=[op.results[i].type for i in part], changed=known, empty=True)
     for region, branch, values in zip(new.regions, branches, returned, strict=True):

@@ -1,4 +1,4 @@
-"""`split-shard-maps`: a `shard_map` with marks in its body, or of a backward that is split, becomes several."""
+"""`split-shard-maps`: splits a `shard_map` with marks in its body, or one whose backward is split, into several."""
 
 import functools
 import operator
@@ -22,23 +22,25 @@ from jaxpp.ir.shardings import MeshAxes, manual_axes, shard_count
 
 @dataclass(frozen=True)
 class SplitShardMaps(Pass):
-    """Splits each `shard_map` with marks into one for each product and each collective, and others for the light rest.
+    """Splits each `shard_map` with marks into one per product and collective, and others for the light operations.
 
-    Experts are often written so: an all-to-all inside of a `shard_map`, with the mark of a unit behind it. The passes
-    after this one see operations of the loop's body alone. Split, a collective is an operation that `weave-units` may
-    move, a product one that `split-backward` may put into either half, and a stage may end between two of them. Where
-    the schedule splits backwards, all of the microbatch loop are split.
+    Experts are often written as an all-to-all inside of a `shard_map`, followed by the mark of a unit. The passes after
+    this one see only operations of the loop's body. After the split, a collective is an operation that `weave-units`
+    may move, and a product one that `split-backward` may put into either half. A stage may also end between two of
+    them. If the schedule splits backwards, the pass splits every `shard_map` of the microbatch loop.
 
-    What one part hands to another is a value per device. It gets a first dimension, one entry per device along the axes
-    of the `shard_map`, and is sharded over it: it takes the same memory, and nothing is sent. Light operations are one
-    part where they depend on the same products, collectives and marks, and the same marks and results depend on them:
-    casts of the weights of two stages are two parts. Each part makes its constants for itself.
+    A value that passes between two parts is one value per device. It gets a new first dimension with one entry per
+    device along the axes of the `shard_map`, and is sharded over it. It takes the same memory, and nothing is sent.
+    Light operations form one part if they depend on the same products, collectives and marks, and the same marks and
+    results depend on them. The casts of the weights of two stages are thus two parts. Each part makes its own
+    constants.
 
     Options:
         schedule: as that of `find-microbatch-loop`.
-        meshes: likewise.
+        meshes: as that of `find-microbatch-loop`.
 
-    Preconditions: `unroll-layers` ran, which drops marks of units that nobody weaves. Marks in a conditional stay.
+    Preconditions: `unroll-layers` ran, which drops the marks of units that no schedule weaves. Marks inside of a
+    conditional stay.
 
     ```mlir
     %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a"}, {}]>]          // %x: 4x6, on each device 2x6
@@ -65,7 +67,9 @@ class SplitShardMaps(Pass):
         check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
-        """Split those of `@main`."""
+        """Splits each `shard_map` of the microbatch loop that has marks, or all of them if the schedule splits
+        backwards.
+        """
         loops = [op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while"]
         inside = [op for loop in loops if at.LOOP in loop.attributes for op in nested(loop) if op.name == at.SHARD_MAP]
         if not inside:
@@ -80,7 +84,7 @@ class SplitShardMaps(Pass):
 
 
 def _is_in_loop(op: ir.Operation) -> bool:
-    """Whether `op` stands in the body of the microbatch loop, or in a `shard_map` that does."""
+    """Whether `op` stands directly in the body of the microbatch loop, or in a `shard_map` that does."""
     above = op.parent
     return above is not None and (
         at.LOOP in above.attributes or (above.operation.name == at.SHARD_MAP and _is_in_loop(above.operation))
@@ -96,7 +100,7 @@ class _Part:
     """Operations that become one `shard_map`.
 
     Attributes:
-        needs: the products, collectives and marks on which they depend, a bit for each.
+        needs: the products, collectives and marks on which they depend, one bit each.
         ops: the operations.
     """
 
@@ -105,13 +109,13 @@ class _Part:
 
     @property
     def inputs(self) -> list[ir.Value]:
-        """What they use and do not make."""
+        """The values that the operations use and do not make."""
         made = {result for op in self.ops for result in op.results}
         return [v for v in dict.fromkeys(v for op in self.ops for v in operands_with_captures(op)) if v not in made]
 
 
 class _Split:
-    """A `shard_map` that is being split. `_across` has the values between its parts, as they are outside of these."""
+    """A `shard_map` that is being split. `_across` maps values that its parts exchange to their values outside."""
 
     def __init__(self, mesh: MeshAxes, op: ir.Operation) -> None:
         self._op, self._body = op, body_of(op)
@@ -134,7 +138,7 @@ class _Split:
         self._results: dict[int, ir.Value] = {}
 
     def results(self) -> list[ir.Value]:
-        """Make the parts, in front of it; returns what stands for its results."""
+        """Makes the parts before the `shard_map`; returns the replacements of its results."""
         parts = self._parts()
         used = {value for part in parts for value in part.inputs}
         for part in parts:
@@ -149,7 +153,7 @@ class _Split:
         return [self._results[number] for number in range(len(self._returned))]
 
     def _parts(self) -> list[_Part]:
-        """The parts in an order in which each has what it uses, and in which marks stand as they did."""
+        """Returns the parts in an order in which values are made before their uses and marks keep their order."""
         needs: dict[ir.Value, int] = {}
         serves = self._serves()
         light: dict[tuple[int, int], _Part] = {}
@@ -174,7 +178,7 @@ class _Split:
         return ordered
 
     def _serves(self) -> dict[ir.Value, int]:
-        """The marks and the results that depend on each value, a bit for each."""
+        """Returns, for each value, the marks and results that depend on it, one bit each."""
         serves: dict[ir.Value, int] = {}
         for number, value in enumerate(self._returned):
             serves[value] = serves.get(value, 0) | 1 << number
@@ -196,7 +200,7 @@ class _Split:
         self._across.update(zip(mark.results, made.results, strict=True))
 
     def _make(self, part: _Part, across: Sequence[ir.Value], returned: Sequence[int]) -> None:
-        """Make a part, which hands `across` to others and has the results of these numbers."""
+        """Makes a part that hands `across` to other parts and computes the results with the indices `returned`."""
         own = [self._returned[number] for number in returned]
         made = {result for op in part.ops for result in op.results}
         needed = dict.fromkeys((*part.inputs, *(value for value in (*across, *own) if value not in made)))
@@ -215,7 +219,7 @@ class _Split:
         self._results.update(zip(returned, list(new.results)[len(across) :], strict=True))
 
     def _new(self, inputs: Sequence[ir.Value], across: Sequence[ir.Value], returned: Sequence[int]) -> ir.Operation:
-        """A `shard_map` of these, without its body."""
+        """Makes a `shard_map` with these inputs and outputs and an empty body."""
         numbers: dict[ir.Value, int] = {argument: number for number, argument in enumerate(self._body.arguments)}
         operands = [self._op.operands[numbers[v]] if v in numbers else self._across[v] for v in inputs]
         before = [self._inside[numbers[v]] if v in numbers else self._sharding(v) for v in inputs]
@@ -229,7 +233,7 @@ class _Split:
         return made
 
     def _constants_behind(self, values: Iterable[ir.Value]) -> list[ir.Operation]:
-        """Those constants among these values, and what makes them, in program order."""
+        """Returns the constants among `values`, and the operations that they are made of, in program order."""
         wanted = set(values)
         for result, op in reversed(self._constants.items()):
             if result in wanted:
@@ -240,7 +244,10 @@ class _Split:
         return value.type if value.owner == self._body else stack_type(value.type, 1)
 
     def _sharding(self, value: ir.Value) -> ir.Attribute:
-        """The sharding of a value between parts: over the axes of the `shard_map`; over others as they propagate."""
+        """Returns the sharding of a value between parts: over the axes of the `shard_map` in its first dimension.
+
+        The other dimensions are open to propagation if the `shard_map` is not manual over all axes.
+        """
         first = sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in self._axes], True)
         others = [sdy.DimensionShardingAttr.get([], self._is_whole)] * ir.RankedTensorType(value.type).rank
         return sdy.TensorShardingAttr.get(self._mesh.name, [first, *others])

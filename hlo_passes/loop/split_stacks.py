@@ -1,4 +1,4 @@
-"""`split-stacks`: stacked parameters, their gradients and their optimizer's state are cut into one block per mesh."""
+"""`split-stacks`: cuts stacked parameters, their gradients and their optimizer state into one block per mesh."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,25 +35,27 @@ _IDEMPOTENT = frozenset("stablehlo." + name for name in ("and", "maximum", "mini
 class SplitStacks(Pass):
     """Cuts arguments that the loop reads row by row (stacked parameters) into blocks, one for each mesh that uses them.
 
-    Each block of rows has a mesh of its own, with the block's part of everything that is computed of it row by row:
-    casts before the loop, gradients, the optimizer's update and its state. What needs all rows gets them put together;
-    of a sum over all rows (a norm) only the sums of the blocks meet. The meshes are the homes of the stages that read
-    the rows, in the order in which the fewest bytes move: an encoder's stack may be on other meshes than a decoder's.
+    Each block of rows has a mesh of its own. That mesh also holds the block's part of each value that is computed from
+    the stack row by row: casts before the loop, gradients, the optimizer's update and its state. An operation that
+    needs all rows gets the blocks concatenated. For a sum over all rows (a norm), only the sums of the blocks are
+    combined. The meshes are those of the stages that read the rows, in the order in which the fewest bytes move. An
+    encoder's stack may thus be on other meshes than a decoder's.
 
     - `jaxpp.blocks = array<i64: 2, 3>` on an argument or a result of `@main`: it is stored as two equal blocks along
-      its first dimension, on the meshes 2 and 3. The argument is only read through its blocks (a slice for each), the
-      result is put together from its own. So is state that only passes from step to step on the way to a block.
-    - A stage takes its rows out of the block of its mesh, and so does what is computed of them before the loop (a cast
-      in the body of a scan). Where a mesh has several separate runs of stages (interleaved schedules, V-shaped ones),
-      rows of other meshes' blocks are sent to it once per step, their gradients back: `jaxpp.rows_sent` on the module
-      are the bytes of these rows. None is sent where the layers are stored in the order of the meshes:
-      `jaxpp.rows_of_layers`.
-    - The last rows of a block may be padding, which no stage reads, where the meshes have different numbers of layers
-      (`jaxpp.rows_of_layers` with `cuts`): `jaxpp.rows_padded` on the module are the bytes of these rows.
+      its first dimension, on the meshes 2 and 3. The argument is only read through its blocks, with one slice each; the
+      result is the concatenation of its blocks. State that passes from step to step on the way to a block is stored in
+      the same way.
+    - A stage takes its rows out of the block of its mesh. So do operations before the loop that compute with single
+      rows (a cast in the body of a scan). A mesh may have several separate runs of stages (interleaved schedules,
+      V-shaped ones). It then receives rows of other meshes' blocks once per step, and sends their gradients back.
+      `jaxpp.rows_sent` on the module is the number of bytes of these rows. It is absent if the layers are stored in the
+      order of the meshes: `jaxpp.rows_of_layers`.
+    - The last rows of a block may be padding that no stage reads, if the meshes have different numbers of layers
+      (`jaxpp.rows_of_layers` with `cuts`). `jaxpp.rows_padded` on the module is the number of bytes of these rows.
 
-    An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole on each of its
-    meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards. Of a
-    `jaxpp.train_loop` the state alone is cut: batches and metrics have the steps as their first dimension.
+    An argument stays whole on each of its meshes in three cases: its rows can't be cut evenly, the loop also reads it
+    in another way, or its meshes differ in size (`jaxpp.mesh_sizes`), as a `jax.Array` has equal shards. In a
+    `jaxpp.train_loop` only the state is cut: the first dimension of batches and metrics is the steps.
 
     Preconditions: `find-microbatch-loop` ran, and `forward-rows`, which finds the rows.
 
@@ -73,7 +75,7 @@ class SplitStacks(Pass):
     name: ClassVar[str] = "split-stacks"
 
     def run(self, module: ir.Module) -> None:
-        """Cut the stacks of `module`. Raises PassError as `outline-stages` does."""
+        """Cuts the stacks of `module`. Raises PassError as `outline-stages` does."""
         loop = MicrobatchLoop.of(module)
         if loop.plan.meshes > 1:
             main = main_of(module)
@@ -89,10 +91,10 @@ class SplitStacks(Pass):
 
 
 class _StackSplitter:
-    """The stacks of one module, and what becomes of them.
+    """The stacks of one module, and the rewrite of `@main` that cuts them.
 
-    `homes` has the values that are known in equal blocks along their first dimension, and the mesh of each block;
-    `padding` has the share of their rows that no stage reads.
+    `homes` maps each value that is known in equal blocks along its first dimension to the mesh of each block. `padding`
+    maps it to the share of its rows that no stage reads.
     """
 
     def __init__(self, module: ir.Module, loop: MicrobatchLoop, reads: StackReads) -> None:
@@ -120,7 +122,7 @@ class _StackSplitter:
         }
 
     def run(self) -> None:
-        """Rewrite `@main` in place."""
+        """Rewrites `@main` in place."""
         are_known = False
         while not are_known:
             for op in self._ops[:-1]:
@@ -143,9 +145,10 @@ class _StackSplitter:
         erase_dead(self._block)
 
     def _find_homes(self, op: ir.Operation) -> None:
-        """Find whether the result of `op` is known in blocks, and where these are.
+        """Finds out whether the result of `op` is known in blocks, and on which meshes.
 
-        It is if no row depends on another one, and all operands that are known in blocks have the same homes.
+        It is known in blocks if none of its rows depends on another row, and all operands in blocks have them on the
+        same meshes.
         """
         result = op.results[0]
         operands = [op.operands[0]] if is_by_rows(op) and len(op.operands) == 1 else []
@@ -164,7 +167,7 @@ class _StackSplitter:
         self._homes[value], self._padding[value] = homes, padding
 
     def _adopt(self, operands: list[ir.Value], homes: Homes, padding: float) -> None:
-        """Cut operands that meet blocks too, as a decayed moment does where the gradient is added."""
+        """Cuts operands that are combined with blocks, such as a decayed moment to which the gradient is added."""
         work = [value for value in operands if value not in self._homes]
         while work:
             value = work.pop()
@@ -179,10 +182,10 @@ class _StackSplitter:
                     work += [each for each in rows if each not in self._homes]
 
     def _cut_versions(self) -> bool:
-        """Cut older weights, which a step only hands on, into the blocks of the weights that they were or become.
+        """Cuts older weights, which a step only hands on, into the blocks of the weights that they were or become.
 
-        Returns whether any were found. The loop does not read all of them: where it takes gradients of weights that
-        are two steps old, nothing reads those that are one step old.
+        Returns whether there were any. The loop does not read all of them: if it takes gradients of weights that are
+        two steps old, nothing reads those that are one step old.
         """
         found = len(self._homes)
         for value, fed in self._state():
@@ -192,21 +195,22 @@ class _StackSplitter:
         return len(self._homes) > found
 
     def _state(self) -> list[tuple[ir.Value, ir.Value]]:
-        """The results of a step that are arguments of the next one, with these arguments."""
+        """Returns pairs of a result of a step and the argument that it is in the next one."""
         returned, arguments = stored(self._module, list(self._ops[-1].operands)), self._block.arguments
         pairs = zip(returned, self._fed, strict=False)
         return [(value, arguments[fed]) for value, fed in pairs if 0 <= fed < len(arguments)]
 
     @property
     def _fed(self) -> list[int]:
-        """For each result of `@main` the number of the argument that it is in the next step, or -1."""
+        """Returns for each result of `@main` the index of the argument that it is in the next step, or -1."""
         found = (entry.get(at.FEEDS) for entry in at.result_attributes(self._main))
         return [feeds.value if isinstance(feeds, ir.IntegerAttr) else -1 for feeds in found]
 
     def _homes_of_pieces(self, op: ir.Operation) -> dict[Homes, float]:
-        """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made.
+        """Returns the meshes on which most rows of a concatenation are made, if it may be the gradient of a stack.
 
-        Also the padding: of stacks with these homes, that which is nearest to the rows that are made nowhere.
+        They come with a padding. Among stacks on these meshes it is the one closest to the share of rows that no stage
+        makes.
         """
         found = self._of_shape.get(tuple(shape_of(op.results[0])), set())
         made = [self._home_of(piece) for piece in op.operands]
@@ -222,13 +226,13 @@ class _StackSplitter:
         return dict([best]) if best is not None and fitting(best[0]) else {}
 
     def _home_of(self, value: ir.Value) -> int | None:
-        """The home of the stage that makes a row or its operands; None for a row that comes from no stage."""
+        """Returns the mesh of the stage that makes a row or its operands; None for a row that comes from no stage."""
         value = origin(value, lambda op: op != self._loop.op and is_by_rows(op))
         made = defining_op(value) == self._loop.op
         return self._reads.result_homes[ir.OpResult(value).result_number] if made else None
 
     def _sliced(self, argument: ir.Value, homes: Homes) -> Pieces:
-        """Cut an argument into its blocks."""
+        """Returns the blocks of an argument, as slices at the beginning of `@main`."""
         ip, size = ir.InsertionPoint.at_block_begin(self._block), shape_of(argument)[0] // len(homes)
         blocks = [rows_of(argument, 0, number * size, size, ip) for number in range(len(homes))]
         return Pieces(0, [Piece(n * size, size, Rows(block, 0, 0, size)) for n, block in enumerate(blocks)])
@@ -238,13 +242,13 @@ class _StackSplitter:
         return [self._evaluator.make(value, number * size, size, before) for number in range(len(homes))]
 
     def _read_block(self, op: ir.Operation, read: Read, count: int) -> None:
-        """Let what is computed before the loop read rows out of their block."""
+        """Makes a read of rows before the loop take them out of their block."""
         (number, first), size = read.block(count), read.total // count
         block = self._evaluator.make(op.operands[0], number * size, size, op)
         op.results[0].replace_all_uses_with(rows_of(block, 0, first, read.rows, ir.InsertionPoint(op)))
 
     def _read_blocks(self) -> None:
-        """Let the loop read rows out of their blocks; those of other meshes' blocks before the loop."""
+        """Makes the loop read rows out of their blocks; rows of other meshes' blocks are read before the loop."""
         reads = dict[ir.Value, tuple[Read, int, bool]]()
         for stack in self._reads.stacks.values():
             for read, is_whole in zip(stack.reads, stack.whole_blocks(), strict=True):
@@ -267,7 +271,7 @@ class _StackSplitter:
             op.results[0].replace_all_uses_with(rows[key])
 
     def _outside(self, value: ir.Value, outside: dict[ir.Value, ir.Value]) -> ir.Value:
-        """Compute, in front of the loop, what is the same for all microbatches; `outside` has what stands there."""
+        """Returns a copy of a loop-invariant `value` before the loop; `outside` maps values to existing copies."""
 
         def operands(each: ir.Value) -> list[ir.Value]:
             op = defining_op(each)
@@ -286,7 +290,9 @@ class _StackSplitter:
         return outside.get(value, value)
 
     def _reduce(self, op: ir.Operation) -> bool:
-        """Reduce each block of a value by itself, and then the results of the blocks to one."""
+        """Reduces each block of a value separately, then combines the results; returns False if `op` is no such
+        reduction.
+        """
         if op.name != "stablehlo.reduce" or len(op.operands) != 2 or op.operands[0] not in self._homes:
             return False
         (value, first), operator = op.operands, reducer(op)
@@ -299,7 +305,7 @@ class _StackSplitter:
         return True
 
     def _put_together(self, op: ir.Operation) -> None:
-        """Concatenate the blocks of each operand of which `op` needs all rows."""
+        """Concatenates the blocks of each operand of which `op` needs all rows."""
         for part in (op, *nested(op)):
             for number, value in enumerate(part.operands):
                 if value in self._homes:
@@ -313,12 +319,12 @@ class _StackSplitter:
 
     @property
     def padded_bytes(self) -> int:
-        """The bytes of the rows of all stacks in blocks that no stage reads."""
+        """The bytes of the rows that no stage reads, over all stacks in blocks."""
         cut = [value for value in self._block.arguments if value in self._homes]
         return sum(round(self._padding[value] * byte_size(value.type)) for value in cut)
 
     def _return(self) -> None:
-        """Return a result in blocks if it is known in blocks, or is an argument in blocks of the next step.
+        """Returns a result in blocks if it is known in blocks, or is an argument in blocks of the next step.
 
         In a loop over steps only results that are state may be in blocks.
         """

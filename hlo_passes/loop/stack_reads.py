@@ -1,4 +1,4 @@
-"""The arguments that the microbatch loop reads row by row: stacked layers, and which stage reads which rows."""
+"""The arguments that the microbatch loop reads row by row (stacked layers), and which stage reads which rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +24,16 @@ Homes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Read:
-    """Rows of a stack, or of what is computed of it row by row: `op` slices them out for the loop, in it or before it.
+    """Rows of a stack, or of a value computed from it row by row, that `op` slices out for the loop.
 
-    They are `rows` of `total`, from number `first` on. `used` are the values that the loop uses: the rows, or what is
-    computed of them before the loop, as a cast is. `homes` are the meshes where the stages that use them are at home,
-    `places` all the meshes that run these stages.
+    Attributes:
+        op: the slice, in the loop or before it.
+        first: the index of the first row.
+        rows: the number of rows.
+        total: the number of rows of the value that `op` slices.
+        used: the values that the loop uses: the rows, or values computed from them before the loop, such as a cast.
+        homes: the first mesh of each stage that uses them.
+        places: all meshes that run these stages.
     """
 
     op: ir.Operation
@@ -41,15 +46,17 @@ class Read:
 
     @property
     def size(self) -> int:
-        """The bytes that a stage needs of another mesh where it does not have the rows itself."""
+        """The bytes that a stage on a mesh without the rows receives from another mesh."""
         return min(byte_size(self.op.results[0].type), sum(byte_size(value.type) for value in self.used))
 
     def block(self, count: int) -> tuple[int, int]:
-        """The number of the block, of so many, in which the rows are, and the first of them in it."""
+        """Returns the index of the block with the rows, out of `count` blocks, and the index of the first row in that
+        block.
+        """
         return divmod(self.first, self.total // count)
 
     def is_in_a_block(self, count: int) -> bool:
-        """Whether a single one of so many blocks has all the rows."""
+        """Whether a single one of `count` blocks has all the rows."""
         if self.total % count:
             return False
         return self.block(count)[1] + self.rows <= self.total // count
@@ -70,10 +77,10 @@ class Stack:
         return 1 - sum(rows for each, rows in used if each == total) / total
 
     def whole_blocks(self) -> list[bool]:
-        """For each read whether the stage may take the block of the rows as it is.
+        """Returns for each read whether the stage may take the block of the rows as it is.
 
-        It may where the block is, and where all stages that read the block run on the same meshes: else single rows
-        are sent to it.
+        It may on the mesh of the block, and if all stages that read the block run on the same meshes. Otherwise it
+        receives single rows.
         """
         places: dict[int, set[frozenset[int]]] = {}
         for read in self.reads:
@@ -86,7 +93,7 @@ class Stack:
 
     @property
     def rows_sent(self) -> int:
-        """The bytes of the rows that stages of other meshes than their block's use."""
+        """The bytes of the rows that stages on other meshes than the mesh of their block use."""
         found = {
             (read.first, read.total, mesh): read.size
             for read in self.reads
@@ -99,8 +106,8 @@ class StackReads:
     """Finds the stacks of `main`, the entry of `module`.
 
     Attributes:
-        stacks: what is known of each argument that is one.
-        result_homes: for each result of the loop the home of the stage that makes it; None where any may.
+        stacks: the reads and the meshes of each argument that is a stack.
+        result_homes: the first mesh of the stage that makes each result of the loop; None if any mesh may make it.
     """
 
     def __init__(self, module: ir.Module, main: ir.Operation, loop: MicrobatchLoop) -> None:
@@ -123,7 +130,7 @@ class StackReads:
         return op_of(self._main, op) == self._loop.op
 
     def _reads(self, argument: ir.Value) -> list[Read] | None:
-        """All reads of a stack for the loop; None if the loop reads anything but rows."""
+        """Returns all reads of a stack for the loop; None if the loop reads anything but rows."""
         found, work, seen = list[Read](), [argument], {argument}
         while work:
             value = work.pop()
@@ -146,7 +153,9 @@ class StackReads:
         return found
 
     def _used_by_loop(self, value: ir.Value) -> list[ir.Value]:
-        """What the loop uses of `value`: itself, or what is computed of it before the loop."""
+        """Returns the values that the loop uses of `value`: itself, or values that are computed from it before the
+        loop.
+        """
         if block_of(value) == self._loop.body:
             return [value]
 
@@ -162,14 +171,14 @@ class StackReads:
         return op is not None and op.block == self._main and op.is_before_in_block(self._loop.op)
 
     def _readers(self, value: ir.Value) -> Iterable[ir.Operation]:
-        """The operations of the loop's body that use a value from outside of it."""
+        """Yields the operations of the loop's body that use a value from outside of it."""
         for use in value.uses:
             op = use.owner.operation
             if op != self._loop.op and self.is_in_loop(op):
                 yield op_of(self._loop.body, op)
 
     def _follows(self, op: ir.Operation, number: int) -> ir.Value | None:
-        """What `op`, before the loop or in it, computes row by row from its operand of this number."""
+        """Returns the value that `op`, before the loop or in it, computes row by row from its operand of this index."""
         if op.block == self._main:  # after the loop an argument may be used in any way
             return op.results[0] if is_by_rows(op, number) and self._is_before(op) else None
         if op.block == self._loop.body and boundary.is_barrier(op):
@@ -187,7 +196,7 @@ class StackReads:
         return closure(operands_with_captures(op), operands).keys().isdisjoint(self._loop.body.arguments)
 
     def _find_homes(self, found: Mapping[ir.Value, Sequence[Read]]) -> None:
-        """Keep the stacks that can be cut into a block for each home of a stage that reads them."""
+        """Keeps the stacks that can be cut into a block for the first mesh of each stage that reads them."""
         loop, homes = self._loop, self._loop.homes
         stages = _stages_of(loop)
         for argument, reads in found.items():
@@ -206,13 +215,13 @@ class StackReads:
         self.result_homes = [None if task is None else homes[task.stage][0] for task in tasks]
 
     def _stages(self, read: Read, stages: Mapping[ir.Value, set[int]]) -> set[int]:
-        """The stages that use the rows."""
+        """Returns the stages that use the rows."""
         users = (op for value in read.used if value not in stages for op in self._readers(value))
         values = [*read.used, *(result for op in users for result in op.results)]
         return set[int]().union(*(stages.get(value, ()) for value in values))
 
     def _can_be_cut(self, argument: ir.Value, reads: Sequence[Read], meshes: Homes) -> bool:
-        """Whether each of the meshes can have a block, and every read is of one."""
+        """Whether each of the meshes can have a block, and every read is within one block."""
         if len(meshes) < 2 or shape_of(argument)[0] % len(meshes):
             return False
         alike = not self._sizes or all(self._sizes[mesh] == self._sizes[meshes[0]] for mesh in meshes)
@@ -228,14 +237,17 @@ def _slice(op: ir.Operation, value: ir.Value, used: Sequence[ir.Value]) -> Read 
 
 
 def _may_hold_layers(type_: ir.Type) -> bool:
-    """Whether it may be a stack of layers: not the words of a random key, which its generator reads one by one."""
+    """Whether a value of this type may be a stack of layers.
+
+    The words of a random key are none: the generator reads them one by one.
+    """
     if not isinstance(type_, ir.RankedTensorType) or not type_.rank or not type_.shape[0]:
         return False
     return type_.rank > 1 or isinstance(type_.element_type, ir.FloatType)
 
 
 def _rows_used(reads: Sequence[Read], count: int) -> dict[tuple[int, int], set[int]]:
-    """For each (rows in all, number of a block), of so many blocks, the rows of the block that are read."""
+    """Returns the rows that are read of each of `count` blocks, by (total number of rows, index of the block)."""
     used = {(read.total, number): set[int]() for read in reads for number in range(count)}
     for read in reads:
         number, first = read.block(count)
@@ -244,28 +256,30 @@ def _rows_used(reads: Sequence[Read], count: int) -> dict[tuple[int, int], set[i
 
 
 def _is_padded(used: set[int]) -> bool:
-    """Whether the rows of a block that are read are its first ones: those behind them are padding."""
+    """Whether the rows that are read are the first rows of the block: the others are padding."""
     return bool(used) and max(used) + 1 == len(used)
 
 
 def _stages_of(loop: MicrobatchLoop) -> dict[ir.Value, set[int]]:
-    """The stage of each value of the loop's body; of one that is only moved or cast, those of its users."""
+    """Returns the stage of each value of the loop's body; for a value that is only moved or cast, the stages of its
+    users.
+    """
     ops, tasks = read_tasks(loop.body)
     numbered = Numbered(ops)
     stages: list[set[int]] = [set() for _ in ops]
     for number, (op, task) in reversed(list(enumerate(zip(ops, tasks, strict=True)))):
         if boundary.is_mark(op):
-            # A row behind a barrier counts to the barrier's task, but is of no use there.
+            # The task of a mark is the one that begins there, but its rows are used by the stage that ends there.
             stages[number] = {marked_task(boundary.read(op), loop.stages_per_slice).stage}
         elif task is not None and not traits(op).view:
             stages[number] = {task.stage}
-        for maker in numbered.makers[number]:  # stands before it: replaced there, if it has a task of its own
+        for maker in numbered.makers[number]:  # the loop visits it later, and replaces this if it has its own task
             stages[maker] |= stages[number]
     return {result: stages[number] for result, number in numbered.producers.items()}
 
 
 def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
-    """The mesh of each block, chosen so that the fewest bytes move; among equal choices, meshes in ascending order."""
+    """Returns the mesh of each block, so that the fewest bytes move; among equal choices, meshes in ascending order."""
     bytes_of = {
         (read.block(len(meshes))[0], read.first, read.total, mesh): read.size
         for read in reads
@@ -278,10 +292,10 @@ def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
 
 
 def assigned(gains: np.ndarray) -> Sequence[int]:
-    """The column of each row of a square matrix, each column once, that have the largest sum."""
+    """Returns the column of each row of a square matrix, each column once, with the largest sum of entries."""
     best = gains == gains.max(axis=1, keepdims=True)
-    if (best.sum(axis=0) == 1).all() and (best.sum(axis=1) == 1).all():  # the largest of each row: usually they fit
+    if (best.sum(axis=0) == 1).all() and (best.sum(axis=1) == 1).all():  # one maximum in each column: usual
         return best.argmax(axis=1).tolist()
-    from scipy.optimize import linear_sum_assignment  # here: it takes longer to import than the whole of jaxpp-opt
+    from scipy.optimize import linear_sum_assignment  # imported here: it takes longer than all of jaxpp-opt
 
     return linear_sum_assignment(gains, maximize=True)[1].tolist()

@@ -1,4 +1,4 @@
-"""Stages as a graph: which stage reads which, and what each one makes for itself of the microbatch."""
+"""Stages as a graph: which stage reads which other, and which values of the microbatch each can make itself."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,15 +12,15 @@ from jaxpp.ir.tasks import StageTask, set_task, task_inside, task_of
 from jaxpp.ir.values import closure, defining_op
 
 Reads = tuple[tuple[int, ...], ...]
-"""For each stage those whose results it reads, all of them earlier ones."""
+"""For each stage the stages whose results it reads, all of them earlier ones."""
 
 
 def stage_reads(loop: MicrobatchLoop) -> Reads:
-    """The stages that each stage reads, as `Placement.after` has them.
+    """Returns the stages that each stage reads, in the form of `Placement.after`.
 
-    An operation before several marks belongs to the first of these stages, and the others read that stage, unless it
-    needs the microbatch alone: then each stage can make it for itself. The last stage comes after all that no other
-    stage reads, as whatever follows the last mark may use it.
+    An operation before several marks belongs to the first of these stages, and the others read that stage. If it needs
+    only the microbatch, each stage can make it instead. The last stage comes after all stages that no other stage
+    reads, as any operation after the last mark may use their results.
     """
     numbered = Numbered(operations(loop.body)[:-1])
     of_batch, maker = made_of_batch(loop, numbered), dict[int, int]()
@@ -41,10 +41,10 @@ def stage_reads(loop: MicrobatchLoop) -> Reads:
 
 
 def made_of_batch(loop: MicrobatchLoop, numbered: Numbered) -> set[int]:
-    """The operations of the loop's body that need microbatches, their index and constants, but no weights and no mark.
+    """Returns the operations that need only microbatches, their index and constants: no weights and no mark.
 
-    Where something has a gradient is unknown here: what is read whole, as the loop found it, and is of floating point
-    counts as a weight. Keys of generators are integers.
+    This function can't know which values have a gradient. A floating-point value from outside of the loop that is read
+    whole therefore counts as a weight. Keys of random generators are integers.
     """
     counts, carried = set(loop.counts), loop.carried
     found: set[int] = set()
@@ -68,12 +68,12 @@ def made_of_batch(loop: MicrobatchLoop, numbered: Numbered) -> set[int]:
 
 
 def copy_to_readers(loop: MicrobatchLoop, made: Sequence[ir.Operation], before: Mapping[int, set[int]]) -> None:
-    """Let each stage make these values of the microbatch for itself, if it does not come after the stage that does.
+    """Copies operations of the microbatch into each reading stage that does not come after the stage that has them.
 
     Args:
         loop: the loop.
-        made: the operations that make them, in program order.
-        before: the stages before each.
+        made: the operations, in program order.
+        before: the stages before each stage.
     """
     for op in reversed(made):
         task = task_of(op)
@@ -92,7 +92,7 @@ def copy_to_readers(loop: MicrobatchLoop, made: Sequence[ir.Operation], before: 
 
 
 def _is_weight(value: ir.Value) -> bool:
-    """Whether a value from outside of the loop is of floating point, and made of an argument."""
+    """Whether a value from outside of the loop is floating-point and computed from an argument."""
     if not isinstance(ir.RankedTensorType(value.type).element_type, ir.FloatType):
         return False
 

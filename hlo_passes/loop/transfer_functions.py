@@ -1,4 +1,4 @@
-"""The transfer function of each operation: of which rows of its operands the rows of its result consist."""
+"""Transfer functions: for each operation, how the rows of its result follow from the rows of its operands."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _EDGES = "edge_padding_low", "edge_padding_high", "interior_padding"
 
 
 class Rows(NamedTuple):
-    """`size` rows of `source` along `dimension`, from `first` on; a source that is a scalar has one value for all."""
+    """`size` rows of `source` along `dimension`, from `first` on; a scalar source has one value for all rows."""
 
     source: ir.Value
     dimension: int
@@ -36,9 +36,11 @@ Along = tuple[ir.Value, int]
 
 @dataclass(frozen=True)
 class Moved:
-    """Says that a value consists of rows of other values: (how many rows, which rows), one after the other.
+    """A value that consists of rows of other values, one after the other.
 
-    `is_new` says whether this is of use even if nothing is known of those other values.
+    Attributes:
+        parts: the number of rows of each part, and the rows of the source that it consists of.
+        is_new: whether this is useful even if nothing is known about the sources.
     """
 
     parts: Sequence[tuple[int, Rows]]
@@ -52,9 +54,11 @@ class Moved:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Says that each row of a value is computed from the same row of its operands; None: from all of an operand.
+    """A value of which each row is computed from the same row of its operands.
 
-    `keeps_shape` says whether the operation is valid in any other shape too.
+    Attributes:
+        operands: each operand with the dimension of its rows; None if each row needs all of the operand.
+        keeps_shape: whether the operation is valid in any other shape too.
     """
 
     operands: Sequence[Along | None]
@@ -62,7 +66,7 @@ class Mapped:
 
 
 def transfer_function(value: ir.Value, dimension: int) -> Moved | Mapped | None:
-    """Return what the operation that makes `value` says of its rows along `dimension`; None if it says nothing.
+    """Returns how the operation that makes `value` treats its rows along `dimension`; None if nothing is known.
 
     For a gather or scatter, simpler operations with the same result are made right before it. They stay unused if
     nothing follows from them.
@@ -80,7 +84,7 @@ def transfer_function(value: ir.Value, dimension: int) -> Moved | Mapped | None:
 
 
 def mapped(op: ir.Operation, dimension: int = 0) -> Mapped | None:
-    """Return how `op` computes each row of its one result from the same row of its operands; None if it does not."""
+    """Returns how `op` computes each row of its one result from the same row of its operands; None if it does not."""
     if len(op.results) != 1 or not isinstance(op.results[0].type, ir.RankedTensorType):
         return None
     if dimension >= len(shape_of(op.results[0])):
@@ -97,7 +101,7 @@ def mapped(op: ir.Operation, dimension: int = 0) -> Mapped | None:
 
 
 def is_by_rows(op: ir.Operation, number: int = 0) -> bool:
-    """Return whether `op` computes each of several equal blocks of rows from the same block of an operand."""
+    """Returns whether `op` computes each of several equal blocks of rows from the same block of an operand."""
     if op.name == "stablehlo.reshape":
         return bool(shape_of(op.operands[0]) and shape_of(op.results[0]))
     along = mapped(op)
@@ -113,7 +117,7 @@ def _same(value: ir.Value, dimension: int) -> Moved:
 
 
 def _unsliced(rows: Rows) -> Rows:
-    """Return rows of a slice as rows of what it is a slice of."""
+    """Returns rows of a slice as rows of the operand of the slice."""
     while (op := defining_op(rows.source)) is not None and (bounds := slice_bounds(op)) is not None:
         if cut_dimension(bounds, shape_of(op.operands[0])) not in (rows.dimension, None):
             break
@@ -132,7 +136,7 @@ def _slice(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def _every(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Handle a slice of every second row, or the like."""
+    """Handles a slice with a stride, such as every second row."""
     starts, strides = at.integers(op, "start_indices"), at.integers(op, "strides")
     sizes, whole = shape_of(value), op.operands[0]
     if not strides or shape_of(whole) != [*with_size(value.type, dimension, shape_of(whole)[dimension]).shape]:
@@ -142,7 +146,7 @@ def _every(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def cut_dimension(bounds: Sequence[tuple[int, int]], shape: Sequence[int]) -> int | None:
-    """Return the dimension along which the bounds leave something out; None if there is none, -1 for several."""
+    """Returns the one dimension of which the bounds leave elements out; None if they keep all, -1 for several."""
     cut = [d for d, ((_, size), whole) in enumerate(zip(bounds, shape, strict=True)) if size < whole]
     return -1 if len(cut) > 1 else next(iter(cut), None)
 
@@ -154,7 +158,7 @@ def _concatenate(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | N
 
 
 def _pad(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Handle a value that is padded along this dimension only: outside, or between its rows."""
+    """Handles a value that is padded along this dimension only: outside, or between its rows."""
     edges = list(zip(*(at.integers(op, name) for name in _EDGES), strict=True))
     low, high, interior = edges.pop(dimension)
     if any(map(any, edges)) or min(low, high) < 0:
@@ -169,7 +173,7 @@ def _pad(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def _update(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Follow a chain of writes of rows, which have the size of the whole value along all other dimensions."""
+    """Follows a chain of writes of rows, which have the size of the whole value along all other dimensions."""
     shape, parts = shape_of(value), dict[int, Rows]()
     free = [(0, shape[dimension])]  # the rows that no later write overwrites
     made: ir.Operation | None = op
@@ -193,7 +197,7 @@ def _update(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def _reshape(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Handle the first dimension: elements are in row-major order, so its rows stay together in the new shape."""
+    """Handles the first dimension: elements are in row-major order, so its rows stay together in the new shape."""
     before = shape_of(op.operands[0])
     if dimension or not before or not before[0]:
         return None
@@ -205,13 +209,13 @@ def _select(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def _barrier(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Look through a barrier of `jax.checkpoint` around a value from outside of the loop, which is in memory anyway."""
+    """Looks through a barrier of `jax.checkpoint` around a value from outside of the loop: it is in memory anyway."""
     before = op.operands[ir.OpResult(value).result_number]
     return None if boundary.is_mark(op) or not _is_from_outside(before, op.block) else _same(before, dimension)
 
 
 def _is_from_outside(value: ir.Value, block: ir.Block) -> bool:
-    """Return whether `value` comes from outside of `block`, perhaps through operations on it alone."""
+    """Returns whether `value` comes from outside of `block`, possibly through unary operations and gathers."""
     op = defining_op(value)
     while op is not None and op.block == block:
         if len(op.operands) != 1 and op.name != "stablehlo.gather":
@@ -233,7 +237,7 @@ def _gather(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
     if not rows:
         return None
     source, ip = op.operands[0], ir.InsertionPoint(op)
-    if len(rows) == 1:  # perhaps at an index of rank 0: then the first dimension is one of the row's own
+    if len(rows) == 1:  # if the index has rank 0, the first dimension of the result belongs to the row
         return Moved([(shape_of(value)[0], Rows(source, 0, rows[0], 1))])
     each = len(rows) // shape_of(value)[0]
     runs = _runs(dict(enumerate(rows)))
@@ -248,7 +252,7 @@ def _gather(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def gathered_rows(op: ir.Operation) -> list[int] | None:
-    """Return the rows of its first operand that a gather takes, in order; None if it doesn't take whole rows."""
+    """Returns the rows of its first operand that a gather takes, in order; None if it doesn't take whole rows."""
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     if numbers.operand_batching_dims or numbers.start_indices_batching_dims or numbers.start_index_map != [0]:
         return None
@@ -264,14 +268,14 @@ def gathered_rows(op: ir.Operation) -> list[int] | None:
 
 
 def _scatter(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Handle rows that are set, or combined with others, at constant indices."""
+    """Handles rows that are set, or combined with others, at constant indices."""
     rows = None if dimension else scattered_rows(op)
     if not rows:
         return None
     whole, _, update = op.operands
     ip = ir.InsertionPoint(op)
     flat = reshaped(update, with_size(value.type, 0, len(rows)), ip)
-    rounds = list[dict[int, int]]()  # each has any row once
+    rounds = list[dict[int, int]]()  # each round writes a row at most once
     for number, row in enumerate(rows):
         free = next((each for each in rounds if row not in each), None)
         if free is None:
@@ -292,7 +296,7 @@ def _put_together(parts: Sequence[Rows], ip: ir.InsertionPoint) -> ir.Value:
 
 
 def _replaced(whole: ir.Value, rows: ir.Value, numbers: dict[int, int]) -> list[Rows]:
-    """Return the parts of `whole`, some rows of which are others: by their number there, that among `rows`."""
+    """Returns the parts of `whole` after some of its rows are replaced; `numbers` maps each to its index in `rows`."""
     parts, end = list[Rows](), 0
     for place, first, size in [*_runs(dict(sorted(numbers.items()))), (shape_of(whole)[0], 0, 0)]:
         parts += [Rows(whole, 0, end, place - end)] if place > end else []
@@ -302,7 +306,7 @@ def _replaced(whole: ir.Value, rows: ir.Value, numbers: dict[int, int]) -> list[
 
 
 def scattered_rows(op: ir.Operation) -> list[int] | None:
-    """Return the index of each row that a scatter combines with others, or sets; None where it does anything else."""
+    """Returns the index of each row that a scatter combines with others, or sets; None if it does anything else."""
     if len(op.operands) != 3 or not (reducer(op) in COMMUTATIVE or _sets(op)):
         return None
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
@@ -315,20 +319,20 @@ def scattered_rows(op: ir.Operation) -> list[int] | None:
         return None
     count, *taken = window if not numbers.inserted_window_dims else [1, *window]
     rows, whole = [first + k for first in firsts for k in range(count)], taken == shape[1:]
-    # What a scatter writes outside of the stack is dropped; which of two rows it sets last is not said.
+    # A scatter drops rows outside of the stack. It does not define which of two rows at one index it sets last.
     if not rows or not whole or min(rows) < 0 or max(rows) >= shape[0] or (_sets(op) and len({*rows}) < len(rows)):
         return None
     return rows
 
 
 def _sets(scatter: ir.Operation) -> bool:
-    """Return whether a scatter replaces what was there: its body returns the new element."""
+    """Returns whether a scatter overwrites elements: its body returns the new element."""
     body = body_of(scatter)
     return [*terminator(body).operands] == [*body.arguments][1:]
 
 
 def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int]) -> list[int] | None:
-    """Return the indices, in the order in which their rows stand in `value`; None if they are not constant."""
+    """Returns the indices, in the order in which their rows stand in `value`; None if they are not constant."""
     shape = shape_of(indices)
     if vector == len(shape) - 1 and shape[vector] == 1:
         shape.pop()
@@ -341,7 +345,7 @@ def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int])
 
 
 def _runs(rows: dict[int, int]) -> list[tuple[int, int, int]]:
-    """Group rows into runs (place, first, size): consecutive rows in consecutive places."""
+    """Groups rows into runs (place, first, size): consecutive rows in consecutive places."""
     runs: list[tuple[int, int, int]] = []
     for place, row in rows.items():
         start, first, size = runs[-1] if runs else (0, 0, 0)
@@ -365,7 +369,7 @@ def _transpose(op: ir.Operation, dimension: int) -> list[int | None] | None:
 
 
 def _reduce(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    """Handle a reduction within each row."""
+    """Handles a reduction within each row."""
     if len(op.operands) != 2:
         return None
     reduced = set(at.integers(op, "dimensions"))
@@ -373,14 +377,14 @@ def _reduce(op: ir.Operation, dimension: int) -> list[int | None] | None:
 
 
 def _product(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    """Handle a product of matrices for each row: the dimension is a batch dimension of both operands."""
+    """Handles a product of matrices for each row: the dimension is a batch dimension of both operands."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     left, right = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
     return [left[dimension], right[dimension]] if dimension < len(left) else None
 
 
 def _pads(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    """Handle padding, or cutting, within each row."""
+    """Handles padding, or cutting, within each row."""
     return None if any(at.integers(op, name)[dimension] for name in _EDGES) else [dimension, None]
 
 

@@ -1,4 +1,4 @@
-"""`unroll-layers`: a scan over layers with a mark in its body becomes its layers, one after the other."""
+"""`unroll-layers`: replaces a scan over layers with a mark in its body by its layers, one after the other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,17 +22,19 @@ from jaxpp.ir.tasks import op_of
 class UnrollLayers(Pass):
     """Unrolls each loop with marks inside the microbatch loop: a `lax.scan` over all layers, and its gradient.
 
-    Large models are written so: the parameters of all layers are stacked, and scanned over. Each layer then has its
-    mark, and stands between those of its neighbours: `forward-rows` finds which rows each of them reads.
+    Large models often stack the parameters of all layers and scan over them. After this pass each layer has its own
+    mark, between the marks of its neighbours. `forward-rows` then finds which rows each layer reads.
 
-    So is a loop with marks of units (`mark_unit_end`). These marks go first, and cost nothing, where no unit is ever
-    woven: all of them for a schedule that fuses no tasks of different microbatches, and those outside of the loop.
+    Loops with marks of units (`mark_unit_end`) are unrolled too. Before that, the pass removes marks of units that no
+    schedule weaves, so that they cost nothing. These are all of them if the schedule fuses no tasks of different
+    microbatches, and those outside of the microbatch loop.
 
-    A loop that runs once, such as that of a stage with one layer, becomes its body. Other loops without marks stay.
+    A loop that runs once, such as that of a stage with one layer, is replaced by its body. Other loops without marks
+    stay.
 
     Options:
         schedule: as that of `find-microbatch-loop`.
-        meshes: likewise.
+        meshes: as that of `find-microbatch-loop`.
 
     Preconditions: `inline-calls` ran. Loops with marks count to constants.
 
@@ -54,7 +56,11 @@ class UnrollLayers(Pass):
         check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
-        """Unroll these loops of `module`. Raises PassError for a marked one that runs an unknown number of times."""
+        """Unrolls these loops of `module`.
+
+        Raises:
+            PassError: a loop with marks runs an unknown number of times, or makes too many operations.
+        """
         main = main_of(module)
         by_name = nested_by_name(main)
         loops = [op for op in by_name["stablehlo.while"] if op.block == body_of(main)]
@@ -70,7 +76,7 @@ class UnrollLayers(Pass):
                 _unroll(inner)
 
     def _drop_units(self, module: ir.Module, marks: Sequence[ir.Operation], loops: Sequence[ir.Operation]) -> None:
-        """Erase the marks of units where none is woven."""
+        """Erases the marks of units that no schedule weaves."""
         if not marks:
             return
         schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
@@ -82,7 +88,7 @@ class UnrollLayers(Pass):
 
 
 _MOST = 1 << 19
-"""More operations are a mistake, and would take minutes."""
+"""The largest number of operations of an unrolled loop: more are a mistake, and would take minutes."""
 
 
 def _has_marks(loop: ir.Operation) -> bool:
@@ -90,7 +96,7 @@ def _has_marks(loop: ir.Operation) -> bool:
 
 
 def _unroll(loop: ir.Operation) -> None:
-    """Replace `loop` by its iterations."""
+    """Replaces `loop` by its iterations."""
     body = loop_body(loop)
     ops, yielded = operations(body)[:-1], list(terminator(body).operands)
     carried = list(loop.operands)

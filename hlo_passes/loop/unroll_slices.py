@@ -1,4 +1,4 @@
-"""`unroll-slices`: a scan over slices of the sequence becomes its slices, one after the other."""
+"""`unroll-slices`: replaces a scan over slices of the sequence by its slices, one after the other."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,31 +33,31 @@ from jaxpp.ir.values import block_of, closure, defining_op, is_integer_scalar, i
 
 @dataclass(frozen=True)
 class UnrollSlices(Pass):
-    """Unrolls the loops over slices of the sequence, forward and backward, for a schedule whose tasks have slices.
+    """Unrolls the loops over slices of the sequence, forward and backward, if the tasks of the schedule have slices.
 
-    A decoder attends to what came before, so its sequence can be cut: each slice takes the keys and values of those
-    before it, which a `lax.scan` with stage marks in its body carries (Seq1F1B, arXiv 2406.03488). The gradient is a
-    loop from the last slice to the first, which carries the gradients of keys and values. Each slice then has marks of
-    its own: `jaxpp.slice`, on all that a slice computes, says which one it is.
+    A decoder attends to earlier positions only, so its sequence can be cut into slices. Each slice takes the keys and
+    values of the slices before it. A `lax.scan` with stage marks in its body carries them (Seq1F1B, arXiv 2406.03488).
+    The gradient is a loop from the last slice to the first, which carries the gradients of keys and values. After this
+    pass each slice has its own marks, and all its operations have `jaxpp.slice`, the index of the slice.
 
-    What differs from slice to slice becomes an operand, so that all slices of a stage are one program in the end:
+    Values that differ from slice to slice become operands, so that all slices of a stage are one program in the end:
 
-    - the number of a slice is a count of the microbatch loop that never advances, one for each slice. Rows that one
-      loop over slices stacks for another are read at constants, so that `forward-rows` finds them;
-    - the first keys and values (zeros), and the first gradients of them, come from outside of the microbatch loop, each
-      from an operation of its own: `jaxpp.apart` keeps Shardy from merging equal ones.
+    - The index of a slice is a count of the microbatch loop that never advances, one for each slice. Rows that one loop
+      over slices stacks for another are read at constants, so that `forward-rows` finds them.
+    - The first keys and values (zeros), and their first gradients, come from outside of the microbatch loop, each from
+      its own operation. `jaxpp.apart` keeps Shardy from merging equal ones.
 
-    A sum over the slices that starts from zero, as the gradient of a weight does, starts from its first summand.
+    A sum over the slices that starts from zero, such as the gradient of a weight, starts from its first summand.
 
-    Slices of several lengths (`scan_slices(cuts=...)`) are in no loop: their marks say which slice they are of, and so
-    does then all that stands before these.
+    Slices of several lengths (`scan_slices(cuts=...)`) are in no loop. Their marks carry the index of their slice, and
+    the pass writes it on all operations before these marks.
 
     For a schedule without slices the loops stay as they are: `unroll-layers` unrolls them, and each task does all
     slices.
 
     Options:
         schedule: as that of `find-microbatch-loop`.
-        meshes: likewise.
+        meshes: as that of `find-microbatch-loop`.
 
     Preconditions: `inline-calls` ran.
 
@@ -78,7 +78,7 @@ class UnrollSlices(Pass):
         check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
-        """Unroll the loops of `module`. Raises PassError for a model that the slices of its schedule don't fit."""
+        """Unrolls the loops of `module`. Raises PassError if the schedule's number of slices does not fit the model."""
         schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
         if schedule is None or schedule.slices == 1:
             return
@@ -109,11 +109,12 @@ class UnrollSlices(Pass):
 
 
 def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: schedules.Schedule) -> None:
-    """Write `jaxpp.slice` on the operations of each slice's forward, in a model without a loop over slices.
+    """Writes `jaxpp.slice` on the operations of each slice's forward, in a model without a loop over slices.
 
-    Cheap values that are made of the microbatch and constants alone, such as the targets of all slices, belong to none.
+    Cheap values made only of the microbatch and constants, such as the targets of all slices, belong to no slice.
 
-    Raises PassError for marks of another number of slices than the schedule has.
+    Raises:
+        PassError: the marks are of another number of slices than the schedule has.
     """
     numbers = {at.integer(op, at.SLICE) for op in marked}
     if len(numbers) != schedule.slices:
@@ -140,7 +141,7 @@ def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: 
 
 
 def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Operation) -> None:
-    """Raise PassError unless all marks of the microbatch loop are in loops over so many slices."""
+    """Raises PassError unless all marks of the microbatch loop are in loops over this number of slices."""
     scan = "scan over the slices of the sequence with the stage marks in the body: jaxpp.scan_slices"
     if not marked:
         raise PassError(
@@ -163,7 +164,10 @@ def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Oper
 
 
 def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[ir.Value]]:
-    """Let the microbatch loop carry a count for each slice, which is its number and never advances; and these."""
+    """Makes the microbatch loop carry the index of each slice as a count that never advances.
+
+    Returns the new loop and the arguments of its body with these indices.
+    """
     type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
     with loop.location, ir.InsertionPoint(loop):
         new = _carrying(loop, [constant(type_, number) for number in range(slices)])
@@ -177,7 +181,7 @@ def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[i
 
 
 def _carrying(loop: ir.Operation, initial: Sequence[ir.Value]) -> ir.Operation:
-    """Rebuild a loop so that it carries more values, which its body hands on unchanged for now."""
+    """Rebuilds a loop so that it carries more values, which its body hands on unchanged for now."""
     types, end = [value.type for value in initial], terminator(loop_body(loop))
     added = [[region.blocks[0].add_argument(type_, loop.location) for type_ in types] for region in loop.regions]
     replace(end, remake(end, [*end.operands, *added[-1]]).results)
@@ -187,11 +191,11 @@ def _carrying(loop: ir.Operation, initial: Sequence[ir.Value]) -> ir.Operation:
 
 
 class _Unrolling:
-    """Unrolls one loop over slices.
+    """The unrolling of one loop over slices.
 
     Attributes:
         new: the values that its slices make.
-        last: for each value that slices hand on, (the initial value, the value that the last slice hands to no other).
+        last: (initial value, value of the last slice) for each value that only slices use.
         first: the operations that make initial values outside of the microbatch loop.
     """
 
@@ -216,7 +220,7 @@ class _Unrolling:
         self._sums = self._find_sums()
 
     def run(self) -> None:
-        """Replace the loop by its slices."""
+        """Replaces the loop by its slices."""
         carried = first = [self._first(position, value) for position, value in enumerate(self._loop.operands)]
         count = len(self._numbers)
         for trip in range(count):
@@ -229,7 +233,7 @@ class _Unrolling:
         replace(self._loop, carried)
 
     def _slice(self, trip: int, number: int, carried: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
-        """Clone the body for one slice; returns what each of its values is there."""
+        """Clones the body for one slice; returns a map from its values to their clones."""
         ip = ir.InsertionPoint(self._loop)
         values: dict[ir.Value, ir.Value] = dict(zip(self._arguments, carried, strict=True))
         begun = {op.results[0]: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
@@ -257,10 +261,11 @@ class _Unrolling:
         return values
 
     def _find_counted(self) -> dict[ir.Value, tuple[int, int]]:
-        """(start, step) of each integer that is a difference with a count: JAX counts down in the gradient of a scan.
+        """Returns (start, step) of each integer that is a difference with a count: JAX counts down in the gradient of a
+        scan.
 
-        Such an integer is computed from the number of the slice, as in the forward. Only then are the marks that
-        `jax.checkpoint` rematerialises equal to those of the forward.
+        Such an integer is computed from the index of the slice, as in the forward. Otherwise the marks that
+        `jax.checkpoint` rematerialises would differ from the forward marks.
         """
         found: dict[ir.Value, tuple[int, int]] = {}
         for op in self._ops:
@@ -272,7 +277,7 @@ class _Unrolling:
         return found
 
     def _count(self, type_: ir.Type, start: int, step: int, number: int) -> ir.Value:
-        """A count of the loop in the slice of this number, computed from the number that the outer loop carries."""
+        """Returns a count of the loop in slice `number`, computed from the index that the microbatch loop carries."""
         if self._is_backward:  # trip t does slice n - 1 - t
             start, step = start + step * (len(self._numbers) - 1), -step
 
@@ -289,12 +294,12 @@ class _Unrolling:
             return made(stablehlo.add(value, made(constant(type_, start)))) if start else value
 
     def _stacked(self, position: int) -> ir.Value | None:
-        """The stack that is the carried value with one more row, if nothing else uses the two."""
+        """Returns the stack that the carried value becomes with one more row, if nothing else uses the two."""
         uses = carried_updates(self._loop, position, (INSERT,))
         return self._yielded[position] if len(uses) == 1 else None
 
     def _find_sums(self) -> dict[int, ir.Operation]:
-        """The first addition to each carried value that starts from zero, if the body does nothing but add to it."""
+        """Returns the first addition to each carried value that starts from zero and to which the body only adds."""
         found: dict[int, ir.Operation] = {}
         for position, first in enumerate(self._loop.operands if self._is_backward else ()):
             uses = carried_updates(self._loop, position, (ADD,))
@@ -303,12 +308,12 @@ class _Unrolling:
         return found
 
     def _summand(self, position: int) -> ir.Value:
-        """What is first added to a sum."""
+        """Returns the first summand of a sum."""
         left, right = self._sums[position].operands
         return right if left == self._arguments[position] else left
 
     def _reads_stack(self, op: ir.Operation) -> bool:
-        """Whether it takes a row of what an earlier loop over slices stacked."""
+        """Whether `op` takes a row of a stack that an earlier loop over slices made."""
         if op.name != "stablehlo.dynamic_slice":
             return False
 
@@ -319,14 +324,14 @@ class _Unrolling:
         return not self._made.isdisjoint(closure([op.operands[0]], operands))
 
     def _is_handed_on(self, position: int) -> bool:
-        """Whether a slice uses what the one before it hands on here: it is no count, no stack, and no sum."""
+        """Whether a slice uses the carried value of the slice before it: it is no count, no stack, and no sum."""
         argument = self._arguments[position]
         if argument in self._counts or self._stacked(position) is not None or not is_used(argument):
             return False
         return position not in self._sums
 
     def _first(self, position: int, value: ir.Value) -> ir.Value:
-        """The first value of what the loop carries, made outside of the microbatch loop if it can be."""
+        """Returns the initial value of a carried value, made outside of the microbatch loop if possible."""
         if not self._is_handed_on(position):
             return value
         body = loop_body(self._outer)

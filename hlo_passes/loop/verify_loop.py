@@ -20,9 +20,9 @@ class VerifyLoop(Pass):
 
     - `@main` calls no function, and one loop counts microbatches in its canonical form.
     - No loop carries a value that its body hands on unchanged.
-    - The stage marks stand directly in its body, and are of stages that there are.
-    - Each operation of the body has its task. One without uses only what every task has: loop invariants, counts of
-      microbatches, and operations without a task. No value flows to an earlier task.
+    - The stage marks stand directly in the body of the microbatch loop, and belong to existing stages.
+    - An operation of the body with a task uses no value of a later task. An operation without a task uses only values
+      that every task has: loop invariants, counts of microbatches, and results of other operations without a task.
 
     Preconditions: `assign-stages` ran.
 
@@ -35,7 +35,7 @@ class VerifyLoop(Pass):
     name: ClassVar[str] = "verify-loop"
 
     def run(self, module: ir.Module) -> None:
-        """Check `module`. Raises PassError for a promise that it breaks."""
+        """Checks `module`. Raises PassError for a promise that it breaks."""
         main, loop = main_of(module), MicrobatchLoop.of(module)
         for op in nested(main):
             if op.name == "func.call":

@@ -1,4 +1,4 @@
-"""The error for stage marks that don't fit the stages of a schedule, with what to do about it."""
+"""The error for stage marks that don't fit the stages of a schedule, with ways to fix it."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,14 @@ from jaxpp.schedules.given import library_name
 
 
 def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation, meshes: int) -> PassError:
-    """The error for marks that don't fit the stages of a schedule; `meshes`: how many there are, or 0."""
+    """Returns the error for marks that don't fit the stages of a schedule.
+
+    Args:
+        marks: the stage marks of the loop.
+        schedule: the schedule.
+        loop: the microbatch loop.
+        meshes: the number of meshes, or 0 if it is unknown.
+    """
     stages, name = schedule.stages, schedule.name
     of = f"{stages} stage{'s' * (stages != 1)}"
     again = computed_again(marks)
@@ -42,7 +49,7 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation,
 
 
 def _fewer_stages(stages: int, layers: int) -> list[str]:
-    """What makes so many stages of the layers of a scan; nothing does where there are fewer layers than that."""
+    """Returns hints to group the layers of a scan into fewer stages; none unless there are more layers than stages."""
     ways: list[str] = []
     if layers > stages > 1 and layers % stages == 0:
         ways.append(
@@ -55,15 +62,15 @@ def _fewer_stages(stages: int, layers: int) -> list[str]:
 
 
 def _cuts(stages: int, layers: int) -> str:
-    """The option of a step that makes stages of marked layers, with equally many in each, or one more in the first."""
+    """Returns the option that groups marked layers into stages of equal size; the first may have one layer more."""
     each, more = divmod(layers, stages)
     return f"cuts={[each + (stage < more) for stage in range(stages)]}"
 
 
 def _or_another_schedule(ways: Sequence[str], schedule: schedules.Schedule, count: int, meshes: int) -> str:
-    """The hint to go one of these ways to the stages of `schedule`, or to take a schedule of `count` stages.
+    """Returns the hint to reach the stages of `schedule` in one of these ways, or to take a schedule of `count` stages.
 
-    The other schedule comes first where it fits the meshes that there are, and `schedule` is for another number.
+    The other schedule comes first if it fits the available meshes, and `schedule` is for another number of meshes.
     """
     other = _another_schedule(schedule, count, meshes)
     is_first = meshes not in (0, schedule.meshes) and count % meshes == 0
@@ -71,9 +78,9 @@ def _or_another_schedule(ways: Sequence[str], schedule: schedules.Schedule, coun
 
 
 def _another_schedule(schedule: schedules.Schedule, count: int, meshes: int) -> str:
-    """The hint to take a schedule that has as many stages as there are marks, on the meshes that there are, if it can.
+    """Returns the hint to take a schedule with as many stages as marks.
 
-    The example is the schedule itself with other options, or else 1F1B.
+    The example in it fits the available meshes. It is the schedule itself with other options, or otherwise 1F1B.
     """
     hint = f"take a schedule of {count} stage{'s' * (count != 1)}"
     for number in filter(None, (meshes, schedule.meshes)):
@@ -85,7 +92,7 @@ def _another_schedule(schedule: schedules.Schedule, count: int, meshes: int) -> 
 
 
 def _stages(name: str, meshes: int, microbatches: int) -> int | None:
-    """The stages of a schedule of the library; None where it does not exist for these numbers."""
+    """Returns the number of stages of a schedule of the library; None if it does not exist for these numbers."""
     try:
         return schedules.resolve(name, meshes=meshes, microbatches=microbatches).stages
     except schedules.ScheduleError:
@@ -93,7 +100,7 @@ def _stages(name: str, meshes: int, microbatches: int) -> int | None:
 
 
 def _another_loop(loop: ir.Operation) -> str:
-    """The hint for a loop with too few marks that the user wrote: it may not be the one over microbatches."""
+    """Returns the hint for a loop of the user with too few marks, which may not be the loop over microbatches."""
     if at.LOOP in loop.attributes:
         return ""
     return (
