@@ -9,7 +9,7 @@ from jaxpp._compat import hide_frames
 from jaxpp._versions import warn_of_newer_jax
 
 warn_of_newer_jax()
-hide_frames(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))  # what jaxpp makes stands at the user's line
+hide_frames(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))  # operations of jaxpp get the user's line
 
 from jaxpp.lowering.attention import slice_attention  # noqa: E402
 from jaxpp.lowering.expectation import expect  # noqa: E402  # frames are hidden

@@ -1,4 +1,4 @@
-"""The arguments of a function about to be lowered: which are static, their names, types and shardings."""
+"""The arguments of a function to be lowered: which are static, their names, types and shardings."""
 
 import inspect
 import math
@@ -18,22 +18,22 @@ from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding, without_axis
 from jaxpp.lowering.prefixes import entries_per_leaf, entries_per_result
 
 HOST, DEVICE = "pinned_host", "device"
-"""Kinds of memory, as JAX names them."""
+"""Kinds of memory, under JAX's names."""
 
 
 @dataclass(frozen=True)
 class StaticArguments:
-    """Positions (non-negative) and keywords of the arguments that are Python values, not arrays."""
+    """The arguments that are Python values and not arrays: their positions (non-negative) and keywords."""
 
     nums: frozenset[int]
     names: frozenset[str]
 
 
 def check_argument_options(options: Mapping[str, Any]) -> None:
-    """Refuses what are no positions or names of arguments in `static_argnums`, `donate_argnames` and the like.
+    """Refuses options such as `static_argnums` and `donate_argnames` that are no positions or names of arguments.
 
     Raises:
-        TypeError: names the option.
+        TypeError: an option is neither a position or name nor several of them; the message names the option.
     """
     for name, value in options.items():
         kind, what = (int | np.integer, "position") if name.endswith("nums") else (str, "name")
@@ -50,7 +50,7 @@ def resolve_static(
     argnums: int | Sequence[int] | None,
     argnames: str | Iterable[str] | None,
 ) -> StaticArguments:
-    """Resolve static arguments by position and by keyword; each infers the other, as for `jax.jit`.
+    """Resolves static arguments by position and by keyword; each infers the other, as for `jax.jit`.
 
     Args:
         fun: the function; only its signature matters.
@@ -69,7 +69,7 @@ def resolve_static(
 
 
 def positional_names(fun: Callable[..., Any]) -> list[str]:
-    """The names of the parameters that may be given by position; empty where Python can't tell."""
+    """Returns the names of the parameters that may be given by position; empty if Python can't tell."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):
@@ -78,21 +78,21 @@ def positional_names(fun: Callable[..., Any]) -> list[str]:
 
 
 def named_arguments(fun: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """The name of each positional argument: the parameter's, or `args[2]` for what `*args` takes."""
+    """Returns the name of each positional argument: the parameter's, or `args[2]` for an argument of `*args`."""
     names = positional_names(fun)
     return [names[k] if k < len(names) else f"args[{k}]" for k in range(len(args))]
 
 
 def leaf_names(name: str, tree: Any) -> list[str]:
-    """Return a name for every leaf of an argument `state`: `state['params']['w']`."""
+    """Returns a name for every leaf of an argument `state`: `state['params']['w']`."""
     return [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def check_arrays(name: str, argument: Any) -> None:
-    """Refuse an argument with a leaf that is not an array.
+    """Refuses an argument with a leaf that is not an array.
 
     Raises:
-        TypeError: names the leaf.
+        TypeError: a leaf is not an array; the message names the leaf.
     """
     for leaf_name, leaf in zip(leaf_names(name, argument), jax.tree.leaves(argument), strict=True):
         if isinstance(leaf, np.ndarray | np.generic) and not is_array(leaf):
@@ -120,10 +120,10 @@ def _has_equinox_module(argument: Any) -> bool:
 
 
 def check_leaves(caller: str, name: str, tree: Any, hint: str = "") -> None:
-    """Refuse what a user gave to `caller` under this name, where a leaf is not an array.
+    """Refuses a value that a user gave to `caller` under this name, if a leaf is not an array.
 
     Raises:
-        TypeError: names the leaf.
+        TypeError: a leaf is not an array; the message names the leaf.
     """
     for leaf_name, leaf in zip(leaf_names(name, tree), jax.tree.leaves(tree), strict=True):
         if not is_array(leaf):
@@ -132,13 +132,14 @@ def check_leaves(caller: str, name: str, tree: Any, hint: str = "") -> None:
 
 @dataclass(frozen=True)
 class Placer:
-    """Describes arrays as they are traced: by type, and by sharding over the mesh of the trace.
+    """Describes arrays for a trace: by type, and by sharding over the mesh of the trace.
 
     Args:
         mpmd_mesh: the user's mesh.
         mesh: the mesh of the trace: the whole mesh, or one submesh.
-        stacks: filled with what was asked to be sharded over the mpmd axis in its first dimension, by argument.
-        memories: filled with the memory of the arguments that are to be in another one than that of the devices.
+        stacks: filled, for each argument whose first dimension is sharded over only the mpmd axis, with a text for
+            errors.
+        memories: filled, by argument, with the memory of arguments that are not in the devices' own memory.
     """
 
     mpmd_mesh: MpmdMesh
@@ -147,7 +148,7 @@ class Placer:
     memories: dict[str, str] = field(default_factory=dict[str, str])
 
     def describe(self, name: str, argument: Any, shardings: Sequence[Any]) -> Any:
-        """The argument with every array replaced by its type and sharding; `shardings` has one entry per leaf."""
+        """Returns the argument with each array replaced by its type and sharding; `shardings` has an entry per leaf."""
         leaves, tree = jax.tree.flatten(argument)
         names = leaf_names(name, argument)
         described = [self._describe(*each) for each in zip(names, leaves, shardings, strict=True)]
@@ -168,20 +169,21 @@ class Placer:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
 
     def requested(self, what: str, sharding: Any, of_result: bool = False) -> NamedSharding | None:
-        """Return the user's sharding over the mesh of the trace, without the mpmd axis, which has size 1 there.
+        """Returns the user's sharding over the mesh of the trace, without the mpmd axis, which has size 1 there.
 
         Scripts written for JaxPP name that axis beside others, and for results: outside of the step their arrays are
         sharded over it.
 
         Args:
-            what: for the error, e.g. `in_shardings for x`.
+            what: the subject of the error, e.g. `in_shardings for x`.
             sharding: None, a PartitionSpec, an MpmdSharding, or a NamedSharding over a mesh with the same axis names.
-            of_result: it is for a result, of which the mpmd axis may shard any dimension.
+            of_result: whether it is for a result: the mpmd axis may shard any dimension of a result.
 
         Raises:
-            TypeError: it is something else.
-            ValueError: it names an axis the mesh lacks or another memory than that of the devices, or it shards a
-                dimension of an argument over the mpmd axis alone; the first one may be, as it may count stacked layers.
+            TypeError: `sharding` is of another type.
+            ValueError: it names an axis that the mesh lacks, or a memory that is neither the devices' own nor
+                `pinned_host`. Or it shards a dimension of an argument over only the mpmd axis; this is allowed for the
+                first dimension, which may count stacked layers.
         """
         if sharding is None:
             return None
@@ -202,12 +204,12 @@ class Placer:
         return NamedSharding(self.mesh, without_axis(spec, mpmd) if mpmd in axes else spec)
 
     def _over_mpmd(self, spec: Any) -> list[int]:
-        """The dimensions that a PartitionSpec shards over the mpmd axis and no other."""
+        """Returns the dimensions that a PartitionSpec shards over only the mpmd axis."""
         entries = [_axes(PartitionSpec(entry)) for entry in spec] if isinstance(spec, PartitionSpec) else []
         return [dimension for dimension, names in enumerate(entries) if names == [self.mpmd_mesh.mpmd_axis_name]]
 
     def other_memory(self, sharding: Any) -> str | None:
-        """The memory that a sharding names, if it is another than that of the devices of the mesh."""
+        """Returns the memory that a sharding names, if it is not the devices' own; otherwise None."""
         kind = getattr(sharding, "memory_kind", None)
         return None if kind in (None, DEVICE, self._own_memory) else kind
 
@@ -217,7 +219,7 @@ class Placer:
         return NamedSharding(self.mpmd_mesh.jax_mesh, PartitionSpec()).memory_kind
 
     def check_memory(self, what: str, kind: str) -> None:
-        """Refuse a result that the function itself puts into a memory other than that of the devices."""
+        """Refuses a result that the function itself puts into a memory other than the devices' own."""
         own = self._own_memory
         if own is not None and kind != own:
             raise ValueError(
@@ -226,14 +228,17 @@ class Placer:
             )
 
     def _present(self, leaf: Any) -> NamedSharding | None:
-        """Return the sharding that a `jax.Array` has, without the mpmd axis, if its mesh has the axes of ours."""
+        """Returns the sharding of a `jax.Array` without the mpmd axis, if its mesh has the axes of `mesh`.
+
+        Returns None if the sizes of these axes differ, or if they don't divide the shape.
+        """
         sharding = getattr(leaf, "sharding", None)
         if not isinstance(sharding, NamedSharding) or sharding.mesh.axis_names != self.mesh.axis_names:
             return None
         mpmd = self.mpmd_mesh.mpmd_axis_name
         sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
         if self.mpmd_mesh.is_uneven:
-            # An array on several meshes is replicated because they differ in size: the user has not asked for it.
+            # An array on several meshes is replicated only because they differ in size, not as the user wants it.
             mesh = sharding.mesh
             if not isinstance(mesh, Mesh) or len(self.mpmd_mesh.mpmd_indices_for_mesh(mesh) or ()) != 1:
                 return None
@@ -244,7 +249,7 @@ class Placer:
 
 
 def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
-    """Return the message for a sharding over the mpmd axis of an argument that is no stack of layers."""
+    """Returns the error for a sharding over the mpmd axis of an argument that is no stack of layers."""
     return (
         f"{what} shards over the mpmd axis {mpmd_mesh.mpmd_axis_name!r}; a value lives on whole submeshes, unless it "
         "is a stack of layers that the loop reads one by one, as many for each mesh"
@@ -254,12 +259,12 @@ def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
 
 
 def _divides(sharding: NamedSharding, shape: Sequence[int]) -> bool:
-    """Return whether the axes of each dimension divide it; of axes of several sizes, the largest size counts."""
+    """Returns whether the axes of each dimension divide it; for axes of several sizes, the largest size counts."""
     return not any(size % count for size, count in zip(shape, _shards(sharding), strict=False))
 
 
 def _shards(sharding: NamedSharding) -> list[int]:
-    """Return into how many parts each dimension is cut."""
+    """Returns the number of parts into which each dimension is cut."""
     return [math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry))) for entry in sharding.spec]
 
 
@@ -285,10 +290,10 @@ def _axes(spec: PartitionSpec) -> list[str]:
 
 
 def per_leaf(what: str, prefix: Any, arguments: Sequence[Any]) -> list[list[Any]]:
-    """Spread a pytree prefix of shardings over the leaves of each argument.
+    """Spreads a pytree prefix of shardings over the leaves of each argument.
 
     Args:
-        what: for the error, e.g. `in_shardings`.
+        what: the subject of the error, e.g. `in_shardings`.
         prefix: one sharding for all, or a tuple with one prefix per argument.
         arguments: the positional arguments that are not static.
 
@@ -315,7 +320,7 @@ def is_sharding(x: Any) -> bool:
 
 
 def out_shardings(placer: Placer, prefix: Any) -> Any:
-    """A pytree prefix of shardings of the results, each over the mesh of the trace."""
+    """Returns a pytree prefix of shardings of the results, each over the mesh of the trace."""
 
     def requested(path: Any, sharding: Any) -> NamedSharding | None:
         return placer.requested(f"out_shardings{jax.tree_util.keystr(path)}", sharding, of_result=True)
@@ -324,7 +329,7 @@ def out_shardings(placer: Placer, prefix: Any) -> Any:
 
 
 def result_memories(placer: Placer, prefix: Any, results: Any) -> dict[int, str]:
-    """The memory of the results that are to be in another one than that of the devices, by their numbers."""
+    """Returns the memory of each result that is not in the devices' own memory, by its index."""
     if prefix is None:
         return {}
     shardings = entries_per_result(prefix, results, is_sharding, "out_shardings do not", "sharding")
@@ -333,7 +338,7 @@ def result_memories(placer: Placer, prefix: Any, results: Any) -> dict[int, str]
 
 
 def check_results(placer: Placer, prefix: Any, results: Any) -> None:
-    """Refuse shardings that don't fit what the function returns.
+    """Refuses shardings that don't fit the results of the function.
 
     Raises:
         ValueError: `prefix` is no prefix of their tree, or a sharding has too many entries or does not divide.
@@ -347,5 +352,5 @@ def check_results(placer: Placer, prefix: Any, results: Any) -> None:
 
 
 def keyword_leaves(kwargs: Mapping[str, Any], static: StaticArguments) -> dict[str, Any]:
-    """The keyword arguments that are not static, in the order in which JAX flattens them."""
+    """Returns the keyword arguments that are not static, in the order in which JAX flattens them."""
     return {name: kwargs[name] for name in sorted(kwargs) if name not in static.names}

@@ -1,4 +1,4 @@
-"""`slice_attention`: a slice of the sequence attends to itself and to all that came before, and to nothing else."""
+"""`slice_attention`: a slice of the sequence attends to itself and to all earlier positions, and to nothing else."""
 
 from typing import Any
 
@@ -10,37 +10,37 @@ from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, mark_stage_end
 
 _NOTHING = -1e30
-"""The logarithm of a sum over no keys: finite, as differences of infinities have no number."""
+"""The logarithm of a sum over no keys: finite, as the difference of two infinities is not a number."""
 
 
 def slice_attention(query: Any, keys: Any, values: Any, start: Any, *, exchange: bool = False) -> jax.Array:
-    """Causal attention of one slice of a sequence, over the keys that it may see alone.
+    """Causal attention of one slice of a sequence, computed only over the keys that it may see.
 
-    Late slices see more than early ones, and take longer: the keys are read block by block, as many blocks as there
-    are until the end of the slice, with an online softmax (FlashAttention, arXiv 2205.14135). All slices of a stage
-    are one program still. Scores are never kept: the gradient makes them again.
+    Late slices see more keys than early ones, and take longer. The keys are read block by block up to the end of the
+    slice, with an online softmax (FlashAttention, arXiv 2205.14135). All slices of a stage are still one program.
+    Scores are never kept: the gradient computes them again.
 
-    With `exchange` late slices have a part of their keys read on another mesh, whose own slice is early (SlimPipe,
-    arXiv 2504.14519), so that all take equally long. Then it ends the stage that makes its arguments; the part that
-    may be elsewhere is a stage, the rest is another, and what is computed from the result begins a third: for the
-    schedule `slimpipe`. Under plain `jax.jit` and without slices it is the same function.
+    With `exchange`, another mesh with an early slice reads a part of the keys of a late slice (SlimPipe, arXiv
+    2504.14519). All slices then take equally long. The call ends the stage that makes its arguments. The part that may
+    run on another mesh is a second stage, the rest of the attention a third. The result begins a fourth. This is for
+    the schedule `slimpipe`. Under plain `jax.jit` and without slices it is the same function.
 
     Args:
         query: of the slice, [batch, positions, heads, width], floating-point.
-        keys: of the whole sequence, [batch, length, key heads, width]: the rows of this slice and of all before it are
-            written, what stands behind is not read. Query head h reads key head h * key heads // heads.
-        values: likewise, [batch, length, key heads, any width].
+        keys: of the whole sequence, [batch, length, key heads, width]. The rows of this slice and of all earlier ones
+            are written; later rows are not read. Query head h reads key head h * key heads // heads.
+        values: of the whole sequence, [batch, length, key heads, any width], written and read like `keys`.
         start: the position where the slice begins, an integer, as `scan_slices` gives it.
-        exchange: whether another mesh may read a part. Slices that lend are of equal lengths; others may have any, and
-            are read in blocks of up to half a slice that divide the length.
+        exchange: whether another mesh may read a part; the slices must then be of equal lengths. Otherwise they may
+            have any length; the keys are read in blocks of up to half a slice that divide the length of the sequence.
 
     Returns:
         [batch, positions, heads, width of the values], of the dtype of `query`. Products are accumulated, and the
-        softmax is taken, in float32, or in float64 where an array is of that. It has a gradient, but no `jax.jvp`.
+        softmax is taken, in float32, or in float64 if an array is float64. It has a gradient, but no `jax.jvp`.
 
     Raises:
-        ValueError: the shapes do not fit, the positions of a slice that lends do not divide the length, or there are
-            no positions, key heads or widths.
+        ValueError: the shapes do not fit, the positions of a slice do not divide the length with `exchange`, or there
+            are no positions, key heads or widths.
         TypeError: an array is not floating-point, `start` is no integer, or `exchange` neither true nor false.
     """
     _check(query, keys, values, start, exchange)
@@ -51,7 +51,8 @@ def slice_attention(query: Any, keys: Any, values: Any, start: Any, *, exchange:
     if not exchange:
         return _attend(block, query, keys, values, start, jnp.int32(0), end)[0].astype(query.dtype)
     query, keys, values = mark_stage_end((query, keys, values))
-    # Half of the sequence is the most that any slice has too much: the mean is half of it, and half a slice.
+    # The mean number of keys of a slice is half of the sequence and half a slice. The last slice, with all keys,
+    # lends the most: less than half of the sequence.
     half = max(1, length // block // 2)
     lent = jnp.maximum(end - (length + positions) // (2 * block), 0)
     early = keys[:, : half * block], values[:, : half * block]
@@ -64,7 +65,7 @@ def slice_attention(query: Any, keys: Any, values: Any, start: Any, *, exchange:
 
 
 def _block_size(positions: int, length: int) -> int:
-    """How many keys are read at once: half a slice, or all of it; a divisor of the length."""
+    """Returns how many keys are read at once, a divisor of `length`: at most half a slice, or all of a slice."""
     if length % positions == 0:
         return positions // 2 if positions % 2 == 0 else positions
     return next(size for size in range(max(1, positions // 2), 0, -1) if length % size == 0)
@@ -73,9 +74,9 @@ def _block_size(positions: int, length: int) -> int:
 def _attended(
     block: int, query: jax.Array, keys: jax.Array, values: jax.Array, start: jax.Array, first: jax.Array, end: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Attention over the blocks from `first` to `end`; and the logarithm of each sum of exponentials.
+    """Returns the attention over the blocks from `first` to `end`, and the logarithm of each sum of exponentials.
 
-    The first of several blocks holds a key for each position, so that no maximum is that of masked scores.
+    The first of these blocks holds a visible key for each position, so that no maximum is over masked scores only.
     """
     query, kind = _grouped(query, keys), _kind(query, keys, values)
     shape = query.shape[:4]
@@ -102,10 +103,10 @@ def _attend_forward(block: int, *arguments: jax.Array) -> tuple[Any, Any]:
 
 
 def _attend_backward(block: int, kept: Any, gradients: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
-    """The gradients of query, keys and values; scores are made again, block by block."""
+    """Returns the gradients of query, keys and values; computes the scores again, block by block."""
     (query, keys, values, start, first, end), (mixed, sums) = kept
     of_mixed, of_sums = (_grouped(each, keys) for each in gradients)
-    # What the gradient of each score has in common, as weights sum up to 1.
+    # A term that the gradients of all scores of a position share, as its weights sum up to 1.
     common = jnp.sum(_grouped(mixed, keys) * of_mixed, axis=-1) - of_sums
     grouped, sums = _grouped(query, keys), _grouped(sums, keys)
     of_mixed, kind = of_mixed.astype(values.dtype), _kind(query, keys, values)
@@ -131,12 +132,12 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _kind(*arrays: jax.Array) -> Any:
-    """The dtype in which their products are accumulated."""
+    """Returns the dtype in which products of these arrays are accumulated."""
     return jnp.float64 if any(jnp.result_type(each) == jnp.float64 for each in arrays) else jnp.float32
 
 
 def _scores(kind: Any, query: jax.Array, key: jax.Array, start: jax.Array, first: jax.Array) -> jax.Array:
-    """Those of a block of keys, from position `first` on; what stands behind each position of the query is masked."""
+    """Returns the scores of a block of keys, from position `first` on, with keys after each query position masked."""
     scores = _product(kind, "btgrw,bsgw->btgrs", query, key) * _scale(query)
     seen = first + jnp.arange(key.shape[1]) <= start + jnp.arange(query.shape[1])[:, None]
     return jnp.where(seen[:, None, None, :], scores, _NOTHING)
@@ -159,7 +160,7 @@ def _write(rows: jax.Array, block: jax.Array, first: jax.Array) -> jax.Array:
 
 
 def _grouped(each: jax.Array, keys: jax.Array) -> jax.Array:
-    """[batch, positions, heads, ...] as [batch, positions, key heads, heads that share one, ...]."""
+    """Reshapes [batch, positions, heads, ...] to [batch, positions, key heads, heads that share one, ...]."""
     groups = keys.shape[2]
     return each.reshape(*each.shape[:2], groups, each.shape[2] // groups, *each.shape[3:])
 
@@ -169,7 +170,7 @@ def _flat(grouped: jax.Array) -> jax.Array:
 
 
 def _check(query: Any, keys: Any, values: Any, start: Any, exchange: object) -> None:
-    """Raise TypeError or ValueError for what can't attend."""
+    """Raises TypeError or ValueError for arguments that can't attend."""
     who = f"{here()}slice_attention"
     for name, array in (("query", query), ("keys", keys), ("values", values)):
         dtype = getattr(array, "dtype", type(array).__name__)

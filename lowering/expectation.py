@@ -1,4 +1,4 @@
-"""`expect`: what a step does if all is well, and what it does else, which few steps do."""
+"""`expect`: the usual result of a step, and another result for the few steps in which a condition fails."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ _INSIDE = "inside of treduce"
 
 @dataclass(frozen=True)
 class _Assumed:
-    """The conditions that were assumed to hold, in one trace: what a trace inside of it makes can't leave that."""
+    """The conditions that one trace assumes to hold; a condition from an inner trace can't leave that trace."""
 
     conditions: list[jax.Array]
     trace: Any
@@ -31,18 +31,18 @@ _assumed: ContextVar[_Assumed | str | None] = ContextVar("jaxpp_assumed", defaul
 
 
 def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
-    """`usual` where `condition` holds, else `otherwise()`: all that `jax.numpy.where` does of each leaf.
+    """Returns `usual` where `condition` holds, otherwise `otherwise()`: `jax.numpy.where` on each leaf.
 
-    A condition on the gradients of all stages, such as their norm being below a limit or finite, holds back every mesh
-    until all have sent their parts. `jaxpp.optimistic` assumes instead that it holds, and rolls back where it does not.
+    A condition on the gradients of all stages, such as a finite norm or one below a limit, holds back every mesh until
+    all have sent their parts. `jaxpp.optimistic` instead assumes that it holds, and rolls back if it does not.
 
         norm = optax.tree.norm(gradients)
         gradients = jaxpp.expect(norm <= 1, gradients, lambda: jax.tree.map(lambda g: g / norm, gradients))
 
     Args:
-        condition: a boolean scalar, of a step; not of a microbatch, inside of `treduce`.
+        condition: a boolean scalar of a step; not of a microbatch, inside of `treduce`.
         usual: a pytree of arrays.
-        otherwise: without arguments, makes one of the same structure and types.
+        otherwise: a function without arguments that returns a pytree of the same structure and types.
 
     Raises:
         ValueError: it is called inside of `treduce`; under `jaxpp.optimistic` inside of `jax.jit`, `scan`, `cond` or
@@ -66,7 +66,7 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
             f"{here()}expect: it stands inside of jax.jit, scan, cond or vmap, which hide the condition from "
             "jaxpp.optimistic; call it in the step itself"
         )
-    token = _assumed.set(None)  # what the other one expects matters to it alone
+    token = _assumed.set(None)  # conditions inside of `otherwise` matter only there
     try:
         other = otherwise() if assumed is None else jax.eval_shape(otherwise)
     finally:
@@ -88,7 +88,7 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
 
 @contextmanager
 def assumptions() -> Generator[list[jax.Array]]:
-    """Let what is traced inside assume what it expects; gives the conditions."""
+    """Makes calls of `expect` that are traced inside assume their conditions; gives the list of these."""
     assumed = _Assumed([], get_opaque_trace_state())
     token = _assumed.set(assumed)
     try:
@@ -99,7 +99,7 @@ def assumptions() -> Generator[list[jax.Array]]:
 
 @contextmanager
 def no_expectations() -> Generator[None]:
-    """Refuse `expect` inside of a microbatch."""
+    """Refuses `expect` inside of a microbatch."""
     token = _assumed.set(_INSIDE)
     try:
         yield

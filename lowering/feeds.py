@@ -1,6 +1,6 @@
-"""Which results of a training step are arguments of the next one.
+"""Finds the results of a training step that are arguments of the next one.
 
-A hint for placement: a result that comes back as an argument should stay where the step wants that argument.
+It is a hint for placement: a result that comes back as an argument should stay on the mesh that uses that argument.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ class _Node:
 def match_state(
     in_tree: Any, in_avals: Sequence[Any], donated: Sequence[bool], out_tree: Any, out_avals: Sequence[Any]
 ) -> dict[int, int]:
-    """For each result (by position among the results' leaves) the argument (likewise) that it feeds, if any.
+    """Returns the argument that each result feeds, if any; both by position among all leaves.
 
-    The largest subtrees of the results are matched first, outermost first, each with the first unused
-    subtree of the arguments of equal structure, shapes and dtypes; donated arguments before others. A single array
-    is matched only with a whole argument that is donated: a loss is no state.
+    The largest subtrees of the results are matched first, outermost first. Each is matched with the first unused
+    subtree of the arguments that has the same structure, shapes and dtypes; donated arguments come first. A single
+    array is matched only with a whole argument that is donated: a loss is no state.
 
     Args:
         in_tree: the structure of `(args, kwargs)`.
@@ -76,7 +76,7 @@ def match_state(
 
 
 def _subtrees(nodes: Sequence[_Node]) -> list[_Node]:
-    """All subtrees with at least two leaves, outermost first."""
+    """Returns all subtrees with at least two leaves, outermost first."""
     found: list[_Node] = []
     for node in nodes:
         if node.size >= 2:

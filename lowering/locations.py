@@ -13,19 +13,19 @@ _NOT_THE_USERS = ("jaxpp", "jax", "jaxlib", "contextlib", "functools")
 
 
 def source_line(location: ir.Location) -> str:
-    """`train.py:12` for the innermost file and line of a location; `<unknown>` without one."""
+    """Returns `train.py:12` for the innermost file and line of a location; `<unknown>` without one."""
     found = source_of(location)
     return found.rpartition(":")[0] if found else "<unknown>"
 
 
 def here() -> str:
-    """`train.py:12: `, to begin a message with: the innermost frame of this call that is the user's; else nothing."""
+    """Returns the start of a message, `train.py:12: `, from the user's innermost frame; otherwise ""."""
     frame = next(filter(_is_the_users, _frames()), None)
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}: "
 
 
 def position() -> str:
-    """`train.py:12:4`, as `jaxpp.ir.locations.source_of` has it, of the innermost frame that is the user's."""
+    """Returns `train.py:12:4` for the user's innermost frame, in the form of `jaxpp.ir.locations.source_of`."""
     frame = next(filter(_is_the_users, _frames()), None)
     if frame is None:
         return "<unknown>:0:0"
@@ -34,12 +34,12 @@ def position() -> str:
 
 
 def is_for_shapes() -> bool:
-    """Whether `jax.eval_shape` calls what calls this: what is traced is not computed."""
+    """Whether this call runs under `jax.eval_shape`, so that nothing that it traces is computed."""
     return any(frame.f_code.co_name == "eval_shape" and _package(frame) == "jax" for frame in _frames())
 
 
 def _frames() -> Iterator[FrameType]:
-    """The frames of this call, innermost first."""
+    """Yields the frames of this call, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -47,7 +47,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether jaxpp raised an error, and not the user's function or what it called."""
+    """Whether jaxpp raised an error, and not the user's function or a function that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""`check_slices`: whether slices of a sequence read only what stands before them."""
+"""`check_slices`: checks that slices of a sequence read only earlier positions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -15,7 +15,7 @@ from jaxpp.lowering.locations import here
 
 @dataclass
 class _Findings:
-    """What `check_slices` saw: how many scans over slices, and which slices look ahead."""
+    """The findings of `check_slices`: the number of scans over slices, and a message for each error."""
 
     scans: int = 0
     messages: list[str] = field(default_factory=list[str])
@@ -24,30 +24,31 @@ class _Findings:
 _findings: ContextVar[_Findings | None] = ContextVar("jaxpp_checks_slices", default=None)
 
 _DIFFERS: Final = 1e-6
-"""By what share of the largest value of an array results may differ, by rounding: masked noise does nothing at all."""
+"""The share of an array's largest value by which results may differ, from rounding: masked noise changes nothing."""
 
 _NOISE: Final = 4.0
 """The standard deviation of the noise: large, so that a key that is not masked gets much of the attention."""
 
 
 def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Check that no slice of `jaxpp.scan_slices` attends to what stands behind it.
+    """Checks that no slice of `jaxpp.scan_slices` attends to later positions.
 
-    Under `jax.jit` and under a schedule such a slice reads rows of keys and values that no slice has written yet:
-    zeros, where a whole sequence has keys. No error tells that. Here `loss` runs operation by operation (a small
-    example is enough), and its slices again with noise in place of these zeros, which a mask hides. What slices hand on
-    besides keys and values may be anything: sums, counts, maxima, a state that each slice replaces.
+    Under `jax.jit` and under a schedule such a slice reads rows of keys and values that no slice has written yet. They
+    are zeros where the whole sequence would have keys, and no error reports that. Here `loss` runs operation by
+    operation, for which a small example is enough. Each slice runs again with noise in place of these zeros, which a
+    mask hides. Slices may hand on anything besides keys and values: sums, counts, maxima, a state that each slice
+    replaces.
 
         jaxpp.check_slices(loss, params, text)
 
     Args:
         loss: a function that calls `scan_slices`: the loss of a microbatch, its gradient, an output, a step.
-        args: its arguments.
-        kwargs: likewise.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
 
     Raises:
-        ValueError: a slice looks ahead; says the line of `scan_slices`, which slice it is, and what changes. Or `loss`
-            calls no `scan_slices`.
+        ValueError: a slice looks ahead; the message has the line of `scan_slices`, the index of the slice, and the
+            values that change. Or `loss` calls no `scan_slices`.
         TypeError: `loss` is no function.
     """
     if not callable(loss):
@@ -70,10 +71,13 @@ def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 
 def check_ahead(fn: Callable[..., Any], init: Any, slices: Iterable[tuple[Any, jax.Array]], size: int) -> None:
-    """Under `check_slices`, run the slices with noise in place of zeros that none has written yet; note what changes.
+    """Runs the slices under `check_slices` with noise in place of unwritten zeros, and records what the noise changes.
 
-    fn: takes what is handed on, a slice and its start. slices: each with its start; only taken where needed.
-    size: the positions of all together.
+    Args:
+        fn: takes the carried values, a slice and its start.
+        init: the initial carried values.
+        slices: each slice with its start; consumed only under `check_slices`.
+        size: the number of positions of all slices together.
     """
     found = _findings.get()
     if found is None:
@@ -99,31 +103,38 @@ def check_ahead(fn: Callable[..., Any], init: Any, slices: Iterable[tuple[Any, j
     masks = [_unwritten(*history, size) for history in histories]
     for number, mask in enumerate(zip(*masks, strict=True)):
         after, made = run(number, _put(noise, mask, usual[number]))
-        after = _put(usual[number + 1], mask, after)  # what is noise still
+        after = _put(usual[number + 1], mask, after)  # removes the noise that is left
         handed = (tree.unflatten(leaves) for leaves in (usual[number + 1], after))
         names = _names("returns", made) + _names("hands on", init)
         note = partial(_note, found.messages, f"{here()}scan_slices: slice {number} looks ahead", names)
-        # as a callback: where the function is differentiated or mapped over, these are no numbers yet
+        # A callback, as these are tracers while the function is differentiated or mapped.
         jax.debug.callback(note, *map(_numbers, zip((returned[number], made), handed, strict=True)))
 
 
 def _noise(leaf: jax.Array) -> np.ndarray[Any, Any] | None:
-    """Noise for an array of numbers. It is negative, so that a running maximum that starts from zeros takes no part."""
+    """Returns noise for a floating-point array, otherwise None.
+
+    The noise is negative, so that it does not change a running maximum that starts from zeros.
+    """
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return None
     return (-_NOISE * abs(np.random.default_rng(0).standard_normal(leaf.shape))).astype(leaf.dtype)
 
 
 def _put(values: Iterable[Any], masks: Iterable[Any], leaves: Iterable[jax.Array]) -> list[jax.Array]:
-    """These values where a mask says so."""
+    """Returns the leaves, with `values` wherever the masks are true."""
     each = zip(values, masks, leaves, strict=True)
     return [leaf if value is None or mask is None else jnp.where(mask, value, leaf) for value, mask, leaf in each]
 
 
 def _unwritten(noise: Any, usual: Sequence[jax.Array], noisy: Sequence[jax.Array], size: int) -> list[Any]:
-    """For each slice, the elements of keys and values that neither it nor one before it writes.
+    """Returns for each slice the mask of elements of keys and values that neither it nor an earlier slice writes.
 
-    usual, noisy: an array before the first slice and after each, as it is, and if its zeros start as noise.
+    Args:
+        noise: the noise that replaced zeros of the initial array; None for an array without noise.
+        usual: the array before the first slice and after each slice.
+        noisy: the same, if the zeros of the initial array are replaced by noise.
+        size: the number of positions of the sequence.
     """
     if noise is None:
         return [None] * (len(usual) - 1)
@@ -135,7 +146,7 @@ def _unwritten(noise: Any, usual: Sequence[jax.Array], noisy: Sequence[jax.Array
     written = zeros & ~left
     as_sums, as_rows = (abs(noisy[-1] - start - usual[-1]) for start in (noise, 0))
     is_sum = jnp.sum(jnp.where(written, as_sums, 0)) < jnp.sum(jnp.where(written, as_rows, 0))
-    rows = ~is_sum & (written | (size in noise.shape))  # or padding, which no slice writes
+    rows = ~is_sum & (written | (size in noise.shape))  # no slice writes padding
     return [mask & rows for mask in masks]
 
 
@@ -144,13 +155,13 @@ def _names(what: str, tree: Any) -> list[str]:
 
 
 def _numbers(tree: Any) -> list[Any]:
-    """The leaves, but for keys of random numbers, which are none."""
+    """Returns the leaves as arrays of numbers; 0 for keys of random numbers."""
     leaves = map(jnp.asarray, jax.tree.leaves(tree))
     return [0 if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else leaf for leaf in leaves]
 
 
 def _note(messages: list[str], says: str, names: list[str], usual: Sequence[Any], noisy: Sequence[Any]) -> None:
-    """Write down the first array that noise changes."""
+    """Records the first array that noise changes."""
     for name, *pair in zip(names, usual, noisy, strict=True):
         one, other = (np.asarray(each).astype(np.complex128) for each in pair)
         largest = np.max(abs(one[np.isfinite(one)]), initial=0.0)

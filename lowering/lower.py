@@ -1,4 +1,4 @@
-"""From a JAX function to one ordinary StableHLO module that serves every submesh."""
+"""Lowers a JAX function to one ordinary StableHLO module that serves every submesh."""
 
 import functools
 import warnings
@@ -39,22 +39,22 @@ class Lowered:
     """A function lowered for the submeshes of `mpmd_mesh`; leaves are in the order of `@main`'s arguments and results.
 
     Attributes:
-        module: the module (docs/ir.md, section 1); the caller's own, free to be rewritten.
+        module: the module (docs/ir.md, section 1). The caller owns it and may rewrite it.
         mpmd_mesh: the user's mesh.
         in_tree: the structure of `(args, kwargs)` without static arguments.
-        out_tree: the structure of what the function returns.
+        out_tree: the structure of the function's result.
         in_avals: the type of every argument.
         out_avals: the type of every result.
-        in_names: e.g. `state['params']['w']`.
-        out_names: e.g. `result[0]`.
-        donated: which arguments the caller gives away.
+        in_names: the name of every argument, e.g. `state['params']['w']`.
+        out_names: the name of every result, e.g. `result[0]`.
+        donated: which arguments the caller donates.
         static: which arguments of a call are static.
-        host_callbacks: the Python functions that the module calls back (`jax.debug.print`, `jax.pure_callback`), by
-            the index in its custom calls; they are compiled with every program of the module.
-        stacks: for each argument that the user wants sharded over the mpmd axis, which only stacked layers can be, the
-            message for one that isn't.
-        feeds: for the number of each result that is an argument of the next step, the number of that argument.
-        operations: the functions of the user's that are called as tasks, by kind.
+        host_callbacks: the Python functions that the module calls back (`jax.debug.print`, `jax.pure_callback`), by the
+            index in its custom calls; they are compiled with every program of the module.
+        stacks: for each argument that the user wants sharded over the mpmd axis, the error if it is no stack of layers,
+            as only stacks can be.
+        feeds: for the index of each result that is an argument of the next step, the index of that argument.
+        operations: the user's functions that are called as tasks, by kind.
     """
 
     module: ir.Module
@@ -78,7 +78,7 @@ class Lowered:
         return ir.StringAttr(self.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
 
     def described(self) -> list[str]:
-        """The name of the function, and the name and type of each argument, for errors."""
+        """Returns the name of the function, and the name and type of each argument, for errors."""
         arguments = zip(self.in_names, self.in_avals, strict=True)
         return [self.name, *(f"{argument}: {aval.str_short()}" for argument, aval in arguments)]
 
@@ -99,29 +99,29 @@ def lower(
     operations: Mapping[str, BoundFunction] | None = None,
     state: int | None = None,
 ) -> Lowered:
-    """Trace `fun` over the whole mesh and narrow its module to one submesh.
+    """Traces `fun` over the whole mesh and narrows its module to one submesh.
 
     Args:
         fun: a function of arrays, or one that is jitted already.
         args: positional arguments: arrays on any devices, numbers, `jax.ShapeDtypeStruct`s, static values.
-        kwargs: keyword arguments, likewise.
+        kwargs: keyword arguments of the same kinds.
         mpmd_mesh: the mesh; the function's own constraints may name the whole of it, or `lowering_mesh()`.
-        in_shardings: a pytree prefix of the positional, non-static arguments whose leaves are NamedShardings over the
-            whole mesh or a submesh, PartitionSpecs, or None: then a `jax.Array` on such a mesh keeps its
-            PartitionSpec, and the rest is left to propagation.
-        out_shardings: likewise, of the results.
-        static_argnums: as for `jax.jit`, as are the next three.
-        static_argnames: see above.
-        donate_argnums: see above.
-        donate_argnames: see above.
-        schedule: for a `treduce` that names none.
-        operations: the functions of the user's that are called as tasks, by kind.
-        state: how many arguments, the first ones, are the first results of the step before; None: found by their types.
+        in_shardings: a pytree prefix of the positional, non-static arguments. Its leaves are NamedShardings over the
+            whole mesh or a submesh, PartitionSpecs, or None. With None a `jax.Array` on such a mesh keeps its
+            PartitionSpec, and propagation decides the rest.
+        out_shardings: a pytree prefix of the results, with the same kinds of leaves.
+        static_argnums: as for `jax.jit`.
+        static_argnames: as for `jax.jit`.
+        donate_argnums: as for `jax.jit`.
+        donate_argnames: as for `jax.jit`.
+        schedule: the schedule of a `treduce` that names none.
+        operations: the user's functions that are called as tasks, by kind.
+        state: the number of leading arguments that are the first results of the step before; None: find them by type.
 
     Raises:
         TypeError: an argument is not an array and not static; a sharding is of another kind.
-        ValueError: `in_shardings` don't fit; a value is sharded over the mpmd axis or a collective runs over it;
-            a side effect is ordered.
+        ValueError: `in_shardings` don't fit; a value is sharded over the mpmd axis or a collective runs over it; a side
+            effect is ordered.
     """
     request = _Request(
         _numbered(fun),
@@ -175,7 +175,7 @@ def lower(
 
 
 def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """`fun` with its marks numbered from 0; a new function, so that JAX traces it anew."""
+    """Returns `fun` with its marks numbered from 0; a new function, so that JAX traces it anew."""
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         with stage_numbering():
@@ -191,7 +191,7 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Request:
-    """What the user gave, ready to be traced over a mesh."""
+    """The function, arguments and options of the user, ready to be traced over a mesh."""
 
     fun: Callable[..., Any]
     args: tuple[Any, ...]
@@ -203,7 +203,7 @@ class _Request:
     donation: dict[str, Any]
 
     def named(self) -> list[tuple[str, Any]]:
-        """The arguments that are not static, with their names, in the order of `@main`."""
+        """Returns the arguments that are not static, with their names, in the order of `@main`."""
         names = arguments_.named_arguments(self.fun, self.args)
         positional = [
             (name, arg) for k, (name, arg) in enumerate(zip(names, self.args, strict=True)) if k not in self.static.nums
@@ -218,10 +218,11 @@ class _Request:
             arguments_.check_arrays(name, argument)
 
     def lowered(self) -> tuple[Any, Any, Placer]:
-        """Trace and lower over the whole mesh; over one submesh where the function's own shardings name that.
+        """Traces and lowers over the whole mesh, or over one submesh if the function's own shardings name that.
 
-        What was traced says which devices a constraint names. A `shard_map`, though, refuses any mesh but that of the
-        trace while it is traced: only tracing over both tells which one it names. The first of two errors is raised.
+        After tracing, it is known which devices a constraint names. A `shard_map` refuses, while it is traced, any mesh
+        but the mesh of the trace. So the function is traced over both meshes to find out which one it names. If both
+        fail, the first error is raised.
         """
         refused: ValueError | None = None
         for mesh in self._meshes():
@@ -243,13 +244,16 @@ class _Request:
         raise refused
 
     def _meshes(self) -> list[Mesh]:
-        """The meshes over which the function may be traced, the whole one first: those of the size of the caller's."""
+        """Returns the meshes over which to trace, the whole mesh first.
+
+        If JAX's context has a mesh, only those of its size are returned, unless there are none.
+        """
         meshes = list(dict.fromkeys((self.mpmd_mesh.jax_mesh, self.mpmd_mesh.lowering_mesh())))
         context = jax.sharding.get_abstract_mesh()
         return [mesh for mesh in meshes if mesh.size == context.size] or meshes
 
     def _lowered_over(self, placer: Placer) -> tuple[Any, Any]:
-        """The function traced over a mesh, and lowered; not lowered where it names other devices."""
+        """Returns the function traced over a mesh, and lowered; the latter is None if it names other devices."""
         options = dict(self.donation)
         if self.out_shardings is not None:
             options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
@@ -268,12 +272,12 @@ class _Request:
                 raise
 
     def _check_results(self, placer: Placer, args: Any, kwargs: Any) -> None:
-        """Raise ValueError for `out_shardings` that don't fit; JAX's own error does not name the result."""
+        """Raises ValueError for `out_shardings` that don't fit; JAX's own error does not name the result."""
         if self.out_shardings is None:
             return
         try:
             results = self._jitted({}).eval_shape(*args, **kwargs)
-        except ValueError:  # of the function itself
+        except ValueError:  # the function itself raised the error
             return
         arguments_.check_results(placer, self.out_shardings, results)
 
@@ -282,7 +286,7 @@ class _Request:
         return jax.jit(self.fun, keep_unused=True, static_argnums=nums, static_argnames=names, **options)
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of the call, with types and shardings instead of arrays."""
+        """Returns the arguments of the call, with types and shardings instead of arrays."""
         dynamic = [k for k in range(len(self.args)) if k not in self.static.nums]
         shardings = arguments_.per_leaf("in_shardings", self.in_shardings, [self.args[k] for k in dynamic])
         names = arguments_.named_arguments(self.fun, self.args)
@@ -305,14 +309,14 @@ def _check_effects(traced: Any) -> None:
 
 
 def _check_types(names: Sequence[str], avals: Sequence[Any]) -> None:
-    """Refuse a result that holds nothing: of its type there are no arrays on devices."""
+    """Refuses a float0 result, which holds nothing: no device array can have that type."""
     for name, aval in zip(names, avals, strict=True):
         if aval.dtype == jax.dtypes.float0:
             raise TypeError(f"{name} is float0, the gradient of an integer or a boolean: leave it out of the results")
 
 
 def _check_memory(module: ir.Module, names: Sequence[str], placer: Placer) -> None:
-    """Refuse a result that the function itself puts into another memory than that of the devices."""
+    """Refuses a result that the function itself puts into a memory other than the devices' own."""
     for name, entries in zip(names, at.result_attributes(main_of(module)), strict=True):
         if at.MEMORY in entries:
             placer.check_memory(name, ir.StringAttr(entries[at.MEMORY]).value)
@@ -323,7 +327,7 @@ def _has_mesh() -> bool:
 
 
 def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:
-    """Say how large the meshes are, where they differ: the module's own mesh has each axis in its largest size."""
+    """Writes the sizes of the meshes, if they differ: the module's own mesh has each axis in its largest size."""
     if mpmd_mesh.is_uneven:
         with module.context:
             shapes = [mesh.shape.items() for mesh in mpmd_mesh.separate]
@@ -341,7 +345,7 @@ def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
 
 
 def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapping[int, str]) -> None:
-    """Write down the arguments and results that are in another memory than that of the devices."""
+    """Writes the memory of arguments and results that are not in the devices' own memory."""
     main = main_of(module)
     with module.context:
         tables = at.argument_attributes(main), at.result_attributes(main)
@@ -353,7 +357,7 @@ def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapp
 
 
 def _set_schedule(module: ir.Module, schedule: Any, meshes: int) -> None:
-    """Give the loops that name no schedule the one of the caller; say for how many meshes a schedule by name is."""
+    """Gives the caller's schedule to loops without one; writes the number of meshes if a schedule is given by name."""
     with module.context:
         for loop in nested(module.operation):
             if at.LOOP not in loop.attributes:

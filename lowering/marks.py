@@ -1,4 +1,4 @@
-"""Marks: where one pipeline stage ends and the next begins, and where a unit inside of a stage does."""
+"""Marks at the ends of pipeline stages, and at the ends of units inside of a stage."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -31,18 +31,18 @@ _slice = jax.make_user_context(None)
 
 
 def mark_stage_end(x: T, name: str | None = None) -> T:
-    """Say that a pipeline stage ends with `x`: what is computed from the result belongs to the next stage.
+    """Marks the end of a pipeline stage: operations on the result belong to the next stage.
 
-    The values are unchanged. A model of n stages has n marks (the last one on the loss or the logits), or n - 1
-    when nothing follows the last stage but its loss. Differentiating a mark yields the mirrored mark on the
-    gradients, so `jax.grad` of a marked function has the backward stages.
+    The values are unchanged. A model of n stages has n marks (the last one on the loss or the logits), or n - 1 if only
+    the loss follows the last stage. Differentiating a mark yields the mirrored mark on the gradients, so `jax.grad` of
+    a marked function has the backward stages.
 
     Args:
         x: a pytree of arrays of any shape and dtype (integers, booleans and keys pass through).
         name: a label for the stage, shown in errors and traces.
 
     Returns:
-        A pytree like `x`: go on with it, as a mark whose result nobody uses is an error.
+        A pytree like `x`. Go on with it, as a mark whose result nobody uses is an error.
 
     Raises:
         ValueError: `x` holds no array.
@@ -52,7 +52,7 @@ def mark_stage_end(x: T, name: str | None = None) -> T:
 
 
 def pipeline_enter_stage(x: T, name: str | None = None) -> T:
-    """The older form of `mark_stage_end`: it stands between two stages, so n stages have n - 1 of them.
+    """Marks the border between two stages, so that n stages have n - 1 of these marks; older form of `mark_stage_end`.
 
     Raises:
         ValueError: `x` holds no array.
@@ -62,12 +62,13 @@ def pipeline_enter_stage(x: T, name: str | None = None) -> T:
 
 
 def mark_unit_end(x: T) -> T:
-    """Say that a unit of a stage ends with `x`: attention, an MLP, a dispatch to experts, with its collective.
+    """Marks the end of a unit of a stage: attention, an MLP, a dispatch to experts, with its collective.
 
-    Where a schedule runs a forward and a backward as one task (`jaxpp.DualPipe`), their units are woven: those of one
-    compute while the collectives at the end of the other's are under way (STP, arXiv 2510.27257). Everywhere else these
-    marks do nothing. They stand between stage marks, which end units too, behind what devices exchange: a product of
-    which each device has a part, and what is added to it. Differentiating a mark yields a mark on the gradients.
+    If a schedule runs a forward and a backward as one task (`jaxpp.DualPipe`), their units are woven. The units of one
+    compute while the collectives at the ends of the other's units run (STP, arXiv 2510.27257). Otherwise these marks do
+    nothing. They stand between stage marks, which end units too. Put them on a value that devices have exchanged, such
+    as a product of which each device has a part, plus the value that is added to it. Differentiating a mark yields a
+    mark on the gradients.
 
         x = jaxpp.mark_unit_end(x + attention(x))
         x = jaxpp.mark_unit_end(x + mlp(x))
@@ -88,7 +89,7 @@ def mark_unit_end(x: T) -> T:
 
 @contextmanager
 def stage_numbering() -> Generator[None]:
-    """Number the marks traced inside from 0 on."""
+    """Numbers the marks traced inside from 0 on."""
     token = _next_stage.set(0)
     try:
         yield
@@ -98,9 +99,9 @@ def stage_numbering() -> Generator[None]:
 
 @contextmanager
 def traced_marks() -> Generator[list[tuple[int, str]]]:
-    """Gives the number and position of each mark that is traced inside, but for those of `jax.eval_shape`.
+    """Yields a list that gets the number and position of each mark traced inside, except under `jax.eval_shape`.
 
-    JAX takes no jitted function from its cache: it would not trace the marks of that again.
+    Inside, JAX takes no jitted function from its cache: it would not trace the marks of that function again.
     """
     found: list[tuple[int, str]] = []
     token = _traced.set(found)
@@ -112,9 +113,9 @@ def traced_marks() -> Generator[list[tuple[int, str]]]:
 
 
 def lost_marks(traced: Iterable[tuple[int, str]], module: ir.Module) -> list[str]:
-    """The positions of traced marks of which `module` has none.
+    """Returns the positions of traced marks that `module` lacks.
 
-    JAX drops an equation whose results nobody uses where it differentiates a jitted function, a scan or a checkpoint.
+    JAX drops an equation whose results nobody uses when it differentiates a jitted function, a scan or a checkpoint.
     """
     there = {boundary.read(op).stage for op in nested(module.operation) if boundary.is_mark(op)}
     traced = list(traced)
@@ -123,7 +124,7 @@ def lost_marks(traced: Iterable[tuple[int, str]], module: ir.Module) -> list[str
 
 
 def marks_of_slice(number: int) -> AbstractContextManager[None]:
-    """Let the marks traced inside say that they are of this slice of a sequence, which no loop says."""
+    """Writes the index of a slice on the marks traced inside, for slices that are in no loop."""
     return _slice(number)
 
 
@@ -141,7 +142,7 @@ def _mark(x: Any, name: str | None, caller: str) -> Any:
 
 
 def _leaves(x: Any, caller: str) -> tuple[list[Any], Any]:
-    """The arrays of what is marked, and their tree."""
+    """Returns the arrays of the marked pytree, and its structure. Raises ValueError or TypeError as the marks do."""
     leaves, tree = jax.tree.flatten(x)
     if not leaves:
         raise ValueError(f"{here()}{caller}: its argument holds no array, so it marks nothing")
@@ -166,21 +167,27 @@ def _identity(*values: Any, **_: Any) -> list[Any]:
 
 
 def _computed(*values: Any, **_: Any) -> list[Any]:
-    """The values; keys as new objects, as `jax_debug_key_reuse` notes on them which ones are used."""
+    """Returns the values, with keys as new objects: `jax_debug_key_reuse` records on each object whether it is used."""
     return [jax.random.clone(value) if is_key_type(jax.typeof(value).dtype) else value for value in values]
 
 
 def _identity_primitive(
     name: str, transposed: Callable[[dict[str, Any]], dict[str, Any]], lower: Callable[..., Any]
 ) -> Primitive:
-    """A primitive that returns what it takes, under every transformation; `transposed` are its parameters there."""
+    """Makes a primitive that returns its arguments under every transformation.
+
+    Args:
+        name: its name.
+        transposed: returns its parameters after a transposition.
+        lower: its lowering rule.
+    """
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(_computed)
     primitive.def_abstract_eval(_identity)
 
     def of_those_there(values: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-        """Symbolic zeros and float0 (of integers, booleans, keys) stay as they are."""
+        """Binds the primitive, except to symbolic zeros and float0 (of integers, booleans, keys)."""
         there = [k for k, value in enumerate(values) if not _is_zero(value)]
         if not there:
             return list(values)

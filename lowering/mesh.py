@@ -1,4 +1,4 @@
-"""A JAX mesh of which one axis, the mpmd axis, counts groups of devices that run different programs."""
+"""A JAX mesh with one axis, the mpmd axis, that counts groups of devices which run different programs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from jaxpp._compat import cpu_devices
 
 
 class Host(Protocol):
-    """Says which devices those of a mesh stand for: the part of a `jaxpp.backend.Backend` that lowering knows."""
+    """The part of a `jaxpp.backend.Backend` that lowering needs: the platform of the devices that run the programs."""
 
     @property
     def platform(self) -> str:
-        """The platform of the devices, in JAX's words: "cpu", "cuda"..."""
+        """The platform of the devices, under JAX's names: "cpu", "cuda"..."""
         ...
 
 
@@ -30,17 +30,18 @@ class MpmdMesh:
 
     The mpmd axis may stand at any position. Every submesh keeps it, with size 1, so that a `PartitionSpec` over the
     other axes means the same on the whole mesh, on one submesh and on several. Axis types (Auto, Explicit) are kept.
-    Submeshes of different sizes, or on the same devices: `MpmdMesh.of`.
+    For submeshes that differ in size or share devices, see `MpmdMesh.of`.
 
     Args:
-        jax_mesh: all devices; of submeshes of different sizes, one that has each axis in its largest size.
+        jax_mesh: the mesh of all devices; for submeshes of different sizes, a mesh with each axis in its largest size.
         mpmd_axis_name: the axis along which the meshes lie.
         backend: compiles for its own devices and runs steps there, as a `jaxpp.ray.Cluster` does; the devices of
-            `jax_mesh` stand for them. None: the devices are JAX's.
-        separate: the submeshes, where they differ in size or share devices.
+            `jax_mesh` stand for these devices. None: the devices are JAX's.
+        separate: the submeshes, if they differ in size or share devices.
 
     Raises:
-        ValueError: `jax_mesh` has no axis of that name, or two of one name.
+        ValueError: `jax_mesh` has no axis of that name, or two axes of one name.
+        TypeError: `jax_mesh` is no Mesh, or `backend` no backend.
     """
 
     jax_mesh: Mesh
@@ -75,18 +76,20 @@ class MpmdMesh:
 
     @staticmethod
     def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", backend: Host | None = None) -> "MpmdMesh":
-        """Make an MpmdMesh of `meshes`, which may differ in size: an embedding may have two devices, a layer eight.
+        """Makes an MpmdMesh of `meshes`, which may differ in size: an embedding may have two devices, a layer eight.
 
-        All have the same axes in the same order; a `PartitionSpec` means on each what the sizes of its axes say. The
-        mpmd axis is of size 1 in each, or in none of them: then it is put first. `backend`: as of an MpmdMesh.
+        All have the same axes in the same order. On each mesh, a `PartitionSpec` shards by the sizes that its axes have
+        there. The mpmd axis is of size 1 in each mesh, or in none of them: then it is put first. `backend` is that of
+        an MpmdMesh.
 
         A mesh may stand there several times, as in `MpmdMesh.of([mesh] * 4)`: a pipeline on one GPU. Its devices run
-        the tasks of all its stages, one after the other, and hold the memory of all of them. Limits and peaks are still
-        those of each stage's mesh.
+        the tasks of all its stages, one after the other, and hold the memory of all of them. Limits and peaks still
+        apply to the mesh of each stage.
 
         Raises:
-            ValueError: there are none, their axes differ, a device is in two of them that are not the same, or in
-                several of a backend or of another process.
+            ValueError: there are no meshes, their axes differ, or two different meshes share a device. Or a mesh stands
+                there several times, with a backend or with devices of several processes.
+            TypeError: `meshes` are no Meshes.
         """
         if isinstance(meshes, Mesh):
             raise TypeError("MpmdMesh.of: expected a sequence of meshes, found a Mesh; MpmdMesh(mesh, axis) takes one")
@@ -130,10 +133,10 @@ class MpmdMesh:
         return list(self.separate) or [self.mpmd_submesh([k]).jax_mesh for k in range(self.mpmd_dim)]
 
     def mpmd_submesh(self, mpmd_indices: Sequence[int]) -> "MpmdMesh":
-        """The meshes of `mpmd_indices`, in that order, as one mesh.
+        """Returns the meshes of `mpmd_indices`, in that order, as one MpmdMesh.
 
         Raises:
-            ValueError: an index is not in the mesh.
+            ValueError: there is no index, or one is not in the mesh.
         """
         wrong = [k for k in mpmd_indices if not 0 <= k < self.mpmd_dim]
         if wrong or not mpmd_indices:
@@ -151,14 +154,14 @@ class MpmdMesh:
 
     @property
     def mpmd_idx_for_mesh(self) -> Mapping[Mesh, int]:
-        """The mpmd index of each mesh of `unstack`; the first one of a mesh that stands there several times."""
+        """The mpmd index of each mesh of `unstack`; the first index of a mesh that stands there several times."""
         return {mesh: k for k, mesh in reversed([*enumerate(self.unstack)])}
 
     def mpmd_indices_for_mesh(self, mesh: Mesh) -> tuple[int, ...] | None:
-        """The mpmd indices of the devices of `mesh`, ascending; None if it is no union of whole submeshes.
+        """Returns the mpmd indices of the devices of `mesh`, ascending; None if it is no union of whole submeshes.
 
-        The names and the order of its axes don't matter: only where its devices are. Of a mesh that stands in this one
-        several times it is the first index.
+        Only the devices of `mesh` matter, not the names and the order of its axes. A mesh that stands in this one
+        several times has its first index.
         """
         devices = set(mesh.devices.flat)
         found = sorted({self.device_mpmd_idx[device] for device in devices if device in self.device_mpmd_idx})
@@ -167,12 +170,12 @@ class MpmdMesh:
 
     @property
     def platform(self) -> str:
-        """That of its devices: "cpu", "gpu", "tpu"; or of its backend."""
+        """The platform of the devices ("cpu", "gpu", "tpu"), or of the backend."""
         return str(self.jax_mesh.devices.flat[0].platform) if self.backend is None else self.backend.platform
 
     @property
     def platforms(self) -> tuple[str] | None:
-        """The platforms for which functions are lowered, ("cpu",) or ("cuda",); None: that of the `jax_mesh`."""
+        """The platform for which functions are lowered, ("cpu",) or ("cuda",); None: the platform of `jax_mesh`."""
         if self.backend is not None:
             return (self.backend.platform,)
         if not self.separate:
@@ -184,7 +187,7 @@ class MpmdMesh:
 
     @property
     def is_present(self) -> bool:
-        """Whether programs can run on it: its devices are JAX's, or a backend's, and not those of a `jaxpp.target`."""
+        """Whether programs can run on it: its devices belong to JAX or a backend, and not to a `jaxpp.target`."""
         return self.backend is not None or all(map(is_present, {mesh.devices.flat[0] for mesh in self.unstack}))
 
     @property
@@ -197,7 +200,7 @@ class MpmdMesh:
         """The mpmd index of this process.
 
         Raises:
-            ValueError: the devices of this process are not those of one mpmd index.
+            ValueError: the devices of this process belong to no mpmd index, or to several.
         """
         mine = {k for device, k in self.device_mpmd_idx.items() if device.process_index == jax.process_index()}
         if len(mine) != 1:
@@ -210,28 +213,28 @@ class MpmdMesh:
         return self.unstack[self.my_mpmd_axis_index]
 
     def __enter__(self) -> "MpmdMesh":
-        """Scripts written for JaxPP enter their mesh; nothing here depends on it."""
+        """Returns the mesh: scripts written for JaxPP enter theirs, but nothing here depends on it."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """See `__enter__`."""
 
     def lowering_mesh(self) -> Mesh:
-        """The mesh that stands for every submesh while a function is lowered: the first one.
+        """Returns the mesh that stands for every submesh while a function is lowered: the first one.
 
-        Of submeshes of different sizes it is one with each axis in its largest size, of virtual CPU devices where there
-        is none: a function is traced for its axes, and nothing runs on it.
+        If the submeshes differ in size, it has each axis in its largest size, and consists of virtual CPU devices if no
+        submesh has this shape. Functions are traced for its axes, and nothing runs on it.
         """
         return self.jax_mesh if self.separate else self.unstack[0]
 
     def together(self, mpmd_indices: Sequence[int]) -> Mesh:
-        """The mesh of an array that all of these meshes hold; where they differ in size, one long row of their devices.
+        """Returns the mesh of an array that all of these meshes hold; one row of all devices if they differ in size.
 
-        Each device is in it once. Such a row has every device along the mpmd axis, and the other axes of size 1: what
-        lies over it is replicated.
+        Each device is in it once. In such a row every device lies along the mpmd axis, and the other axes have size 1.
+        Arrays over it are replicated.
 
         Raises:
-            ValueError: an index is not in the mesh.
+            ValueError: there is no index, or one is not in the mesh.
         """
         submesh = self.mpmd_submesh(mpmd_indices)
         if submesh.separate:
@@ -240,7 +243,7 @@ class MpmdMesh:
 
     @cached_property
     def device_coords(self) -> Mapping[Any, tuple[int, ...]]:
-        """The coordinates of every device: its (first) mpmd index along the mpmd axis, else those in its own mesh."""
+        """The coordinates of every device: its (first) mpmd index, and its position in its mesh on the other axes."""
         axis = self.mpmd_axis
         return {
             device: (*position[:axis], k, *position[axis + 1 :])
@@ -272,20 +275,21 @@ class MpmdMesh:
 
 @dataclass(frozen=True)
 class MpmdSharding:
-    """Says where an array lives: on which meshes of `mpmd_mesh`, and how each of them shards it.
+    """The meshes of `mpmd_mesh` that hold an array, and the sharding of the array on each of them.
 
-    A NamedSharding over a submesh says the same; `sharding` is that one.
+    `sharding` is the equivalent NamedSharding over these meshes together.
 
     Args:
         mpmd_mesh: all meshes.
         mesh_ids: the mpmd indices of the meshes that hold the array, each a whole copy. Empty: no mesh uses it.
         spec: the sharding on each mesh; an entry for the mpmd axis is left out.
         memory_kind: the memory, as for a NamedSharding.
-        blocks: for stacked layers, of which each mesh holds one block along the first dimension and no mesh the whole:
-            the meshes of the blocks, in order. `spec` is that of a block.
+        blocks: for stacked layers, the mesh of each block along the first dimension, in order. Each of these meshes
+            then holds one block, and no mesh the whole; `spec` is the sharding of a block.
 
     Raises:
         ValueError: an index or an axis is not in the mesh.
+        TypeError: `spec` is no PartitionSpec.
     """
 
     mpmd_mesh: MpmdMesh
@@ -311,16 +315,16 @@ class MpmdSharding:
 
     @property
     def sharding(self) -> NamedSharding:
-        """The sharding of the array over all its meshes together; over mesh 0 when it has none."""
+        """The sharding of the array over all its meshes together; over mesh 0 if it has none."""
         mesh = self.mpmd_mesh.together(self.blocks or sorted(self.mesh_ids) or [0])
         axis = self.mpmd_mesh.mpmd_axis_name
-        is_cut = self.blocks and mesh.shape[axis] == len(self.blocks)  # else they share devices, which have all of it
+        is_cut = self.blocks and mesh.shape[axis] == len(self.blocks)  # otherwise each shared device has all blocks
         spec = with_first_axis(self.spec, axis) if is_cut else self.spec
         return NamedSharding(mesh, spec, memory_kind=self.memory_kind)
 
 
 def one_row(meshes: Sequence[Mesh], axis: str) -> Mesh:
-    """Return a mesh with the devices of all `meshes` along `axis`; its other axes have size 1."""
+    """Returns a mesh with the devices of all `meshes` along `axis`; its other axes have size 1."""
     names = meshes[0].axis_names
     shape = [-1 if name == axis else 1 for name in names]
     devices = np.concatenate([mesh.devices.ravel() for mesh in meshes]).reshape(shape)
@@ -328,7 +332,7 @@ def one_row(meshes: Sequence[Mesh], axis: str) -> Mesh:
 
 
 def _with_axis(mesh: Mesh, axis: str) -> Mesh:
-    """Return `mesh` with a first axis `axis` of size 1, unless it has one of that name."""
+    """Returns `mesh` with a first axis `axis` of size 1, unless it has one of that name."""
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
         raise TypeError(f"MpmdMesh.of: expected jax.sharding.Meshes, found a {type(mesh).__name__}")
     if mesh.shape.get(axis, 1) != 1:
@@ -343,7 +347,7 @@ def _with_axis(mesh: Mesh, axis: str) -> Mesh:
 
 
 def _check_shared(meshes: Sequence[Mesh], backend: Host | None) -> None:
-    """Refuse meshes that share devices where one process does not run them all."""
+    """Refuses meshes that share devices unless one process runs them all, without a backend."""
     if backend is not None:
         raise ValueError(f"MpmdMesh.of: meshes of a {type(backend).__name__} can't share devices: give each its own")
     if processes := sorted({device.process_index for mesh in meshes for device in mesh.devices.flat})[1:]:
@@ -354,7 +358,7 @@ def _check_shared(meshes: Sequence[Mesh], backend: Host | None) -> None:
 
 
 def _largest(meshes: Sequence[Mesh]) -> Mesh:
-    """Return a mesh that has each axis in its largest size: one of these, or one of virtual devices."""
+    """Returns a mesh with each axis in its largest size: one of `meshes`, or one of virtual devices."""
     shape = tuple(np.max([mesh.devices.shape for mesh in meshes], axis=0).tolist())
     for mesh in meshes:
         if mesh.devices.shape == shape:
@@ -364,7 +368,7 @@ def _largest(meshes: Sequence[Mesh]) -> Mesh:
 
 
 def _sizes_of(mesh: Mesh, axis: str) -> str:
-    """Return the sizes of all axes but `axis` in words: `(data=2, model=4)`."""
+    """Returns the sizes of all axes but `axis` in words: `(data=2, model=4)`."""
     return f"({', '.join(f'{name}={size}' for name, size in mesh.shape.items() if name != axis)})"
 
 
@@ -373,14 +377,14 @@ def _axes_of(mesh: Mesh) -> str:
 
 
 def with_first_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
-    """Return `spec` with the first dimension sharded over `axis` too, as the major axis."""
+    """Returns `spec` with the first dimension sharded over `axis` too, as the major axis."""
     first, *rest = spec or (None,)
     names = first if isinstance(first, tuple) else () if first is None else (first,)
     return PartitionSpec((axis, *names) if names else axis, *rest)
 
 
 def without_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
-    """Return `spec` without `axis`."""
+    """Returns `spec` without `axis`."""
 
     def without(entry: Any) -> Any:
         if isinstance(entry, tuple):
@@ -391,7 +395,7 @@ def without_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
 
 
 def check_mesh(mpmd_mesh: Any) -> None:
-    """Raise TypeError for what is no MpmdMesh."""
+    """Raises TypeError unless `mpmd_mesh` is an MpmdMesh."""
     if not isinstance(mpmd_mesh, MpmdMesh):
         found = type(mpmd_mesh).__name__
         raise TypeError(f"mpmd_mesh: expected a jaxpp.MpmdMesh, found {found}; write jaxpp.MpmdMesh(mesh, 'mpmd axis')")

@@ -27,30 +27,29 @@ from jaxpp.schedules.given import as_text
 
 
 def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: int = 0, operation: Any = None) -> Any:
-    """Map `fn` over the microbatches of `batch` and reduce what it returns.
+    """Maps `fn` over the microbatches of `batch` and reduces its results.
 
-    The pipelined form of this loop, for a batch of M microbatches:
+    This is the pipelined form of the following loop, for a batch of M microbatches. Under plain `jax.jit`, or with no
+    jit at all, this loop itself runs.
 
         state = operation.state(M, fn's result)
         for i in range(M):
             state = operation.update(state, fn(batch[i]), i)
 
-    Under plain `jax.jit`, or with no jit at all, that is what runs.
-
     Args:
         fn: takes one microbatch (`batch` without its microbatch axis) and returns a pytree of arrays.
         batch: a pytree of arrays, all of the same size M along `axis`.
-        schedule: in which order the stages run the microbatches: `jaxpp.Std1F1B(4)`, the name of a schedule with or
-            without options, "1f1b" or "gis{chunks=4}", the path of a file, or a text; or "auto": a step that
-            marks every layer measures itself, and takes the cuts and the schedule that are fastest. None: the one of
-            the surrounding `mpmd_jit_with_loop`.
+        schedule: the order in which the stages run the microbatches: a schedule such as `jaxpp.Std1F1B(4)`, the name of
+            one with or without options ("1f1b" or "gis{chunks=4}"), the path of a file, or a text. With "auto", a step
+            that marks every layer measures itself, and takes the fastest cuts and schedule. None: the schedule of the
+            surrounding `mpmd_jit_with_loop`.
         axis: the microbatch axis of every leaf of `batch`.
-        operation: `Add`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree of them that
-            is a prefix of what `fn` returns. None: `(Concat(), Add)` when `fn` returns a pair that begins with a
-            scalar, as `jax.value_and_grad` does; `Add` for anything but a pair.
+        operation: `Add`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree of them that is
+            a prefix of the results of `fn`. None: `(Concat(), Add)` if `fn` returns a pair that begins with a scalar,
+            as `jax.value_and_grad` does; `Add` for anything but a pair.
 
     Returns:
-        A pytree like what `fn` returns.
+        A pytree with the structure of the result of `fn`.
 
     Raises:
         ValueError: `batch` is empty, its leaves differ in M or lack the axis; `operation` does not fit the results, or
@@ -67,10 +66,10 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
 
 
 def treduce_i(fn: Callable[[jax.Array], Any], length: int, schedule: Any = None, operation: Any = None) -> Any:
-    """`treduce` for a function of the microbatch's number: reduces `fn(i)` for `0 <= i < length`.
+    """Reduces `fn(i)` for `0 <= i < length`: `treduce` for a function of the index of the microbatch.
 
     Args:
-        fn: takes the number of the microbatch, an int32 scalar, and returns a pytree of arrays.
+        fn: takes the index of the microbatch, an int32 scalar, and returns a pytree of arrays.
         length: the number of microbatches, at least 1.
         schedule: as for `treduce`.
         operation: as for `treduce`.
@@ -88,7 +87,7 @@ def _take(leaf: Any, *, index: jax.Array, axis: int) -> jax.Array:
 
 
 def _batch_length(batch: Any, axis: int) -> int:
-    """The size M that every leaf of `batch` has along `axis`."""
+    """Returns the size M that every leaf of `batch` has along `axis`."""
     sizes: list[tuple[str, int]] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         name = f"batch{jax.tree_util.keystr(path)}"
@@ -114,7 +113,7 @@ def _batch_length(batch: Any, axis: int) -> int:
 
 @dataclass(frozen=True)
 class _Result:
-    """Holds one leaf of what the user's function returns, and the operation that reduces it."""
+    """A leaf of the result of the user's function, and the operation that reduces it."""
 
     name: str
     aval: Any
@@ -126,12 +125,12 @@ class _Result:
         return self.aval.dtype == jax.dtypes.float0
 
     def void(self, length: int) -> np.ndarray:
-        """What holds nothing either, in the shape of the accumulator."""
+        """Returns a float0 array, which holds nothing either, in the shape of the accumulator."""
         of_one = jax.ShapeDtypeStruct(self.aval.shape, jnp.bool_)
         return np.zeros(jax.eval_shape(partial(self.op.state, length, of_one)).shape, jax.dtypes.float0)
 
     def initial(self, length: int) -> jax.Array:
-        """The accumulator before the first microbatch."""
+        """Returns the accumulator before the first microbatch."""
         aval = self.aval
         op = type(self.op).__name__
         if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
@@ -146,7 +145,7 @@ class _Result:
         return jnp.asarray(self.op.state(length, jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)))
 
     def updated(self, state: jax.Array, value: jax.Array, index: jax.Array) -> jax.Array:
-        """The accumulator after one more microbatch."""
+        """Returns the accumulator after one more microbatch."""
         new = jnp.asarray(self.op.update(state, value, index))
         if (new.shape, new.dtype) != (state.shape, state.dtype):
             before, after = (f"{x.dtype}{list(x.shape)}" for x in (state, new))
@@ -181,7 +180,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
 
 
 def _with_results(traced: ClosedJaxpr, kept: Sequence[bool]) -> ClosedJaxpr:
-    """A jaxpr with these of its results."""
+    """Returns a jaxpr with only the results that are `kept`."""
     if all(kept):
         return traced
     jaxpr = traced.jaxpr
@@ -190,9 +189,9 @@ def _with_results(traced: ClosedJaxpr, kept: Sequence[bool]) -> ClosedJaxpr:
 
 
 def _chained(values: ClosedJaxpr, update: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """Return as one what takes (index) and what takes (index, state, values of that), and the constants before these.
+    """Returns one jaxpr that computes `values` from (index) and with them updates (index, state), and its constants.
 
-    To trace the two together would trace the whole microbatch function once more.
+    Tracing the two together would trace the whole microbatch function once more.
     """
     first, then = values.jaxpr, update.jaxpr
     state = then.invars[1 : len(then.invars) - len(first.outvars)]
@@ -214,14 +213,14 @@ def _chained(values: ClosedJaxpr, update: ClosedJaxpr) -> tuple[ClosedJaxpr, lis
 
 
 def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a partial calls: JAX's messages name what a wrapper wraps, but not what a partial calls."""
+    """Returns the function that a partial calls, as JAX's messages don't name it; they do name a wrapped function."""
     while isinstance(fn, partial):
         fn = fn.func
     return fn
 
 
 def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array], Any]:
-    """`fn`, with an error for a result that is not an array."""
+    """Returns `fn` with an error for a result that is not an array."""
 
     @wraps(_called(fn), updated=())
     def checked(index: jax.Array) -> Any:
@@ -233,7 +232,7 @@ def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array
 
 
 def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> list[_Result]:
-    """Every leaf that the user's function returns with its operation."""
+    """Returns every leaf of the result of the user's function, with its operation."""
     if operation is None:
         operation = _default_operation(shapes, caller)
     what = f"{here()}{caller}: operation {operation} does not"
@@ -249,9 +248,9 @@ def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> l
 
 
 def _default_operation(shapes: Any, caller: str) -> Any:
-    """Stack the losses, of a pair like that of `jax.value_and_grad`, and sum the rest; sum anything but a pair.
+    """Returns the default: stack the loss and sum the rest of a pair, as of `jax.value_and_grad`; sum anything else.
 
-    A loss is a scalar, so a pair that begins with anything else may be one of gradients: the user has to say.
+    A loss is a scalar, so a pair that begins with anything else may be a pair of gradients: the user has to decide.
     """
     if not isinstance(shapes, tuple) or len(cast("tuple[Any, ...]", shapes)) != 2:
         return Add
@@ -270,12 +269,12 @@ def _is_operation(x: Any) -> bool:
 
 
 def schedule_text(schedule: Any, length: int) -> str:
-    """The schedule for `length` microbatches in its text form; empty for None.
+    """Returns the schedule for `length` microbatches in its text form; empty for None.
 
-    A name of the library stays a name: how many meshes there are is known later.
+    The name of a schedule of the library stays a name, as the number of meshes is known later.
 
     Args:
-        schedule: None, or what `jaxpp.schedules.resolve` takes.
+        schedule: None, or a schedule in a form that `jaxpp.schedules.resolve` takes.
         length: the number of microbatches.
     """
     if schedule is None:
@@ -289,7 +288,7 @@ def schedule_text(schedule: Any, length: int) -> str:
 class _Loop(Primitive):
     """The primitive of the loop.
 
-    JAX 0.12 asks a primitive whose body has "high" primitives (`jnp.histogram` has) for a rule that lowers these first.
+    JAX 0.12 wants a rule from a primitive whose body has "high" primitives (`jnp.histogram` has), to lower these first.
     This one needs none: `_lower` makes a `while` of it, which has that rule.
     """
 
@@ -303,7 +302,7 @@ loop_p.multiple_results = True
 
 @loop_p.def_impl
 def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Sequence[Any]:
-    """The loop as ordinary, differentiable JAX."""
+    """Runs the loop as ordinary, differentiable JAX."""
     consts, state = _split(args, body)
 
     def step(carry: Sequence[Any], _: None) -> tuple[Sequence[Any], None]:
@@ -314,7 +313,7 @@ def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Se
 
 
 def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
-    """The loop with one int32 counter from 0 to `length` in steps of 1; its body is not traced again."""
+    """Runs the loop with one int32 counter from 0 to `length` in steps of 1; its body is not traced again."""
     consts, state = _split(args, body)
 
     def unfinished(counter: Any, *_: Any) -> Any:
@@ -357,7 +356,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
 def _batch(
     axis: Any, args: Sequence[Any], dims: Sequence[Any], *, body: ClosedJaxpr, **params: Any
 ) -> tuple[Sequence[Any], list[int | None]]:
-    """Map the body, so that the loop keeps its schedule; every accumulator is mapped along its first axis."""
+    """Maps the body, so that the loop keeps its schedule; every accumulator is mapped along its first axis."""
     count = len(body.out_avals) - 1
     if all(dim is None for dim in dims):
         return loop_p.bind(*args, body=body, **params), [None] * count
@@ -380,7 +379,7 @@ def _batch(
 def _discharge(
     checked: Callable[..., Any], error: Any, args: Sequence[Any], *, body: ClosedJaxpr, **params: Any
 ) -> tuple[Any, Sequence[Any]]:
-    """Carry the first error of `checkify` as one more accumulator: each microbatch begins without one."""
+    """Carries the first error of `checkify` as one more accumulator: each microbatch begins without an error."""
     consts, state = _split(args, body)
     index = jax.ShapeDtypeStruct((), jnp.int32)
     traced, (found, _) = jax.make_jaxpr(partial(checked, body), return_shape=True)(*consts, index, *state)
@@ -401,7 +400,7 @@ def _discharge(
 
 
 def _first(error: Any, later: Any) -> Any:
-    """The errors of each kind in the one of `checkify`, or else in the later one."""
+    """Merges two errors of `checkify`: for each kind of error that `error` has not raised, takes it from `later`."""
     (raised, *known), metadata = error.tree_flatten()
     (raises, *others), more = later.tree_flatten()
     values = [dict(other) for other in others]

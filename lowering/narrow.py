@@ -32,7 +32,7 @@ class Axes:
 
     @property
     def mpmd_name(self) -> str:
-        """The mpmd axis."""
+        """The name of the mpmd axis."""
         return self.names[self.mpmd]
 
     @property
@@ -51,24 +51,24 @@ class Axes:
         return int(np.prod(self.sizes, dtype=np.int64)) // self.groups
 
     def group(self, device: np.ndarray) -> np.ndarray:
-        """Return the mpmd coordinate of devices of the whole mesh."""
+        """Returns the mpmd coordinate of devices of the whole mesh."""
         return device // self.inner % self.groups
 
     def within(self, device: np.ndarray) -> np.ndarray:
-        """Return the number of a device of the whole mesh within its submesh."""
+        """Returns the index of a device of the whole mesh within its submesh."""
         return device // (self.inner * self.groups) * self.inner + device % self.inner
 
 
 def narrow(module: ir.Module, axes: Axes) -> None:
-    """Rewrite `module`, in place, for one submesh; numbers of devices in it become those of the submesh.
+    """Rewrites `module`, in place, for one submesh; device ids in it become those within the submesh.
 
     Args:
-        module: as `jax.jit` lowered it over a mesh with `axes`.
-        axes: that mesh.
+        module: a module that `jax.jit` lowered over a mesh with `axes`.
+        axes: the axes of that mesh.
 
     Raises:
-        ValueError: a value is sharded over the mpmd axis, or a collective runs over it, or a sharding names another
-            mesh that can't be expressed by the axes of this one; names the user's line.
+        ValueError: a value is sharded over the mpmd axis, or a collective runs over it. Or a sharding names another
+            mesh that the axes of this one can't express. The message has the user's line.
     """
     with module.context, ir.Location.unknown():
         operations = list(nested(module.operation))
@@ -142,7 +142,7 @@ def _narrow_groups(op: ir.Operation, axes: Axes) -> None:
         return
     groups = np.array(attribute)
     if "channel_handle" not in op.attributes and groups.size == 1:
-        return  # a collective over replicas, of which there is one
+        return  # the collective is over the only replica
     kept = [row for row in groups if row.size and axes.group(row[row >= 0][:1]) == 0]
     for row in groups:
         if len(set(axes.group(row[row >= 0]).tolist())) > 1:
@@ -172,7 +172,7 @@ def _collective_over_mpmd(op: ir.Operation, axes: Axes) -> str:
 
 
 def _narrow_partition_id(op: ir.Operation, axes: Axes) -> None:
-    """The id in the whole mesh of the device at the same place of submesh 0."""
+    """Replaces the id by the id in the whole mesh of the device at the same position of submesh 0."""
     if axes.groups == 1:
         return
     with ir.InsertionPoint(op), op.location:
@@ -190,7 +190,7 @@ def _constant(value: int, kind: ir.Type) -> ir.Value:
 
 
 def _one_mesh(module: ir.Module, meshes: list[ir.Operation], axes: Axes) -> None:
-    """Put one `sdy.mesh`, `@mesh`, in place of all, except for JAX's own meshes of one device, for callbacks."""
+    """Puts one `sdy.mesh`, `@mesh`, in place of all, except for JAX's own meshes of one device, for callbacks."""
     for op in meshes:
         _narrow_mesh(op, axes)
     sizes = [1 if k == axes.mpmd else size for k, size in enumerate(axes.sizes)]

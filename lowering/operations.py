@@ -1,4 +1,4 @@
-"""The user's own functions, bound to kinds of tasks: `mpmd_jit_with_loop(..., operations={"checkpoint": function})`."""
+"""The user's functions, bound to kinds of tasks: `mpmd_jit_with_loop(..., operations={"checkpoint": function})`."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ _TAKEN = (*FORMS, *AROUND, "main", "mesh", "receive", "send")
 
 @dataclass(frozen=True)
 class BoundFunction:
-    """A function of the user's that is called as a task of the schedule.
+    """A user's function that is called as a task of the schedule.
 
     Attributes:
-        function: his.
-        asks: the names of its parameters that it is given: "task", "residuals", both or none.
+        function: the user's function.
+        asks: the names of its parameters that the runtime fills: "task", "residuals", both or none.
     """
 
     function: Callable[..., Any]
@@ -29,21 +29,21 @@ class BoundFunction:
 
     @property
     def reads_residuals(self) -> bool:
-        """Whether it gets what its stage keeps from the forward until the backward."""
+        """Whether it gets the residuals of its stage."""
         return "residuals" in self.asks
 
     def __call__(self, task: Task, residuals: Sequence[Any]) -> Any:
-        """Call it with what it asks for."""
+        """Calls the function with the arguments that it asks for."""
         given = {"task": task, "residuals": list(residuals)}
         return self.function(**{name: given[name] for name in self.asks})
 
 
 def read_operations(given: Mapping[str, Callable[..., Any]] | None) -> dict[str, BoundFunction]:
-    """The functions of the user's, by the kind of the tasks as which they are called.
+    """Returns the user's functions by the kind of the tasks that call them.
 
     Raises:
-        TypeError: it is no table of functions, or one has a parameter that nothing is given for.
-        ValueError: a name is none that a schedule can have, or that of a kind which jaxpp runs itself.
+        TypeError: `given` is no table of functions, or a function has a parameter that nothing fills.
+        ValueError: a name is no kind that a schedule can have, or a kind that jaxpp runs itself.
     """
     if given is None:
         return {}
@@ -62,7 +62,7 @@ def _read(name: object, function: object) -> BoundFunction:
         raise TypeError(f"{what}: expected a function, found {function!r}")
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # some that are written in C do not say
+    except ValueError:  # some functions written in C have no signature
         return BoundFunction(function, ())
     named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     for each in named:

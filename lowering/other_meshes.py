@@ -1,4 +1,4 @@
-"""Shardings over a mesh of the user's own, with other axes over the same devices, as shardings over the mpmd mesh."""
+"""Translates shardings over a user's mesh, with other axes over the same devices, to shardings over the mpmd mesh."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,12 +28,13 @@ AxisSizes = Sequence[tuple[str, int]]
 
 
 def onto(operations: Sequence[ir.Operation], axes: AxisSizes) -> None:
-    """Rewrite, in place, every sharding over a mesh with other axes to one over the mesh with `axes`.
+    """Rewrites, in place, every sharding over a mesh with other axes to one over the mesh with `axes`.
 
-    Both have the same devices in the same order: an axis of the one is an axis of the other, several, or a part of one.
+    Both have the same devices in the same order. An axis of one is an axis of the other, several axes, or a part of an
+    axis.
 
     Raises:
-        ValueError: a mesh has its devices in another order, or an axis that is no part of ours; names the user's line.
+        ValueError: a mesh has its devices in another order, or an axis that is no part of ours; has the user's line.
     """
     meshes = {name_of(op): sdy.MeshAttr(op.attributes["mesh"]) for op in operations if op.name == "sdy.mesh"}
     others = {name: mesh for name, mesh in meshes.items() if list(mesh.axes) and _sizes(mesh) != list(axes)}
@@ -46,7 +47,7 @@ def onto(operations: Sequence[ir.Operation], axes: AxisSizes) -> None:
 
 
 def parts_of(axis: str, sizes: AxisSizes, ours: AxisSizes) -> list[AxisPart] | None:
-    """The parts of the axes of a mesh with `ours` that an axis of a mesh with `sizes` is; None if it is none."""
+    """Returns the parts of the axes `ours` that an axis of a mesh with `sizes` consists of; None if there are none."""
     if math.prod(size for _, size in sizes) != math.prod(size for _, size in ours):
         return None
     low, high = _span(axis, sizes)
@@ -64,14 +65,14 @@ def parts_of(axis: str, sizes: AxisSizes, ours: AxisSizes) -> list[AxisPart] | N
 
 
 def _span(axis: str, sizes: AxisSizes) -> tuple[int, int]:
-    """Return the distance of two neighbours along the axis, in devices, and this times the axis's size."""
+    """Returns the distance of two neighbours along the axis, in devices, and this times the axis's size."""
     position = next(k for k, (name, _) in enumerate(sizes) if name == axis)
     inner = math.prod(size for _, size in sizes[position + 1 :])
     return inner, inner * sizes[position][1]
 
 
 def _joined(parts: Iterable[AxisPart]) -> list[AxisPart]:
-    """The parts, with neighbours joined that make one larger part, as Shardy requires."""
+    """Returns the parts, with neighbours joined that make one larger part, as Shardy requires."""
     joined: list[AxisPart] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -88,7 +89,7 @@ def _sizes(mesh: Any) -> list[tuple[str, int]]:
 
 
 def _translated(attribute: Any, op: ir.Operation, others: Mapping[str, Any], ours: AxisSizes) -> ir.Attribute:
-    """A sharding, several, or the attributes of a signature, over our mesh."""
+    """Translates a sharding, several, or the attributes of a signature to our mesh."""
     if isinstance(attribute, ir.ArrayAttr):
         return ir.ArrayAttr.get([_translated(each, op, others, ours) for each in attribute])
     if isinstance(attribute, ir.DictAttr):
@@ -130,7 +131,7 @@ class _Translation:
         )
 
     def _axes(self, axes: Sequence[Any], ordered: bool = False) -> list[ir.Attribute]:
-        """Return our axes for theirs; with `ordered`, in the order of the mesh, as Shardy wants a set of axes."""
+        """Returns our axes for theirs; with `ordered`, in the order of the mesh, as Shardy wants a set of axes."""
         parts = [part for axis in axes for part in self._parts(sdy.AxisRefAttr(axis))]
         if ordered:
             names = [name for name, _ in self._ours]

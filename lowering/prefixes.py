@@ -8,9 +8,9 @@ import jax
 
 
 def entries_per_leaf(prefix: Any, tree: Any, is_entry: Callable[[Any], bool]) -> list[Any]:
-    """For each leaf of `tree` the entry of `prefix`. Raises ValueError, in JAX's words, when it is no prefix of `tree`.
+    """Returns for each leaf of `tree` the entry of `prefix`. Raises ValueError, in JAX's words, if it is no prefix.
 
-    The result is a list and no tree: a node of the user's own may refuse what is no array.
+    The result is a list and no tree, as a user's own node may refuse entries that are no arrays.
     """
     entries: list[Any] = []
     jax.tree.map(partial(_extend, entries), prefix, tree, is_leaf=is_entry)
@@ -18,17 +18,17 @@ def entries_per_leaf(prefix: Any, tree: Any, is_entry: Callable[[Any], bool]) ->
 
 
 def entries_per_result(prefix: Any, results: Any, is_entry: Callable[[Any], bool], what: str, entry: str) -> list[Any]:
-    """`entries_per_leaf` of what the user's function returns.
+    """Returns `entries_per_leaf` for the results of a function.
 
     Args:
         prefix: the entries.
-        results: what the function returns.
+        results: the results of the function.
         is_entry: whether a node of `prefix` is an entry.
-        what: the begin of the message: "out_shardings do not".
-        entry: what an entry is called there: "sharding".
+        what: the beginning of the error: "out_shardings do not".
+        entry: the word for an entry in the error: "sharding".
 
     Raises:
-        ValueError: it is no prefix.
+        ValueError: `prefix` is no prefix of `results`.
     """
     try:
         return entries_per_leaf(prefix, results, is_entry)

@@ -1,4 +1,4 @@
-"""How the results of the microbatches become one: sums, maxima, stacks, and operations of a user's own.
+"""Operations that reduce the results of the microbatches to one: sums, maxima, stacks, and user's own operations.
 
 The protocol is that of NVIDIA's JaxPP, so operations written for it work here.
 """
@@ -17,14 +17,14 @@ from jaxpp.lowering.locations import here
 class Op(ABC):
     """Base class of an operation that accumulates one result over the microbatches.
 
-    Subclasses define `state` and `update`; the class or an instance of it is given as `operation`. Where a schedule
-    runs the microbatches of a stage in another order, or on several meshes, an `update` must be of one of three forms:
-    `state + x`, `maximum(state, x)`, or `x` written to the row of this microbatch, as `Add`, `Max` and `Concat` do.
+    Subclasses define `state` and `update`; `operation` takes the class or an instance of it. A schedule may run the
+    microbatches of a stage in another order, or on several meshes. An `update` must then be of one of three forms, as
+    in `Add`, `Max` and `Concat`: `state + x`, `maximum(state, x)`, or `x` written to the row of this microbatch.
     """
 
     @abstractmethod
     def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
-        """The accumulator before the first microbatch.
+        """Returns the accumulator before the first microbatch.
 
         Args:
             n: the number of microbatches.
@@ -34,12 +34,12 @@ class Op(ABC):
 
     @abstractmethod
     def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
-        """The accumulator after one more microbatch.
+        """Returns the accumulator after one more microbatch.
 
         Args:
             state: the accumulator.
             update: the microbatch's result.
-            index: the microbatch's number, an int32 scalar.
+            index: the index of the microbatch, an int32 scalar.
         """
         ...
 
@@ -92,7 +92,14 @@ class Concat(Op):
 
 
 def filled(shape: tuple[int, ...], value: Any, like: jax.ShapeDtypeStruct, new_axis: int | None = None) -> jax.Array:
-    """An array of one value with the dtype of `like`, sharded as `like` where its type says so (Explicit axes)."""
+    """Returns an array of one value with the dtype of `like`, and with its sharding if it has one (Explicit axes).
+
+    Args:
+        shape: the shape.
+        value: the value.
+        like: the type.
+        new_axis: the position of a dimension that `shape` has and `like` lacks; it is not sharded.
+    """
     sharding: Any = like.sharding
     if sharding is not None and new_axis is not None:
         spec = [*sharding.spec, *[None] * (len(like.shape) - len(sharding.spec))]

@@ -1,4 +1,4 @@
-"""Makes a function with stage marks and no loop a loop of one microbatch, which the passes can cut into stages."""
+"""Turns a function with stage marks and no loop into a loop of one microbatch, which the passes can cut into stages."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,11 +16,12 @@ from jaxpp.schedules import Placement, Schedule, Task
 
 
 def in_one_microbatch(fun: Callable[..., Any], meshes: int, stages: int | None = None) -> Callable[..., Any]:
-    """`fun` with its stage marks, and all that they depend on, in a loop of one microbatch that has a schedule.
+    """Returns `fun` with its marks, and the operations that they need, in a loop of one microbatch with a schedule.
 
-    What no mark depends on (the weight gradients, the optimizer) stands after the loop, and is placed where its
-    operands are. Of `n` marks, `n` or `n + 1` stages are made: the latter where `stages` says so, or where it is not
-    given and the meshes can be shared out so. Stage i runs on mesh i, or i modulo the number of meshes.
+    Operations on which no mark depends (the weight gradients, the optimizer) stand after the loop, and run on the
+    meshes of their operands. With `n` marks there are `n` or `n + 1` stages. There are `n + 1` if `stages` is that, or
+    if `stages` is None and only `n + 1` is a multiple of the number of meshes. Stage i runs on mesh i modulo the number
+    of meshes.
 
     Args:
         fun: a function of arrays with stage marks.
@@ -63,7 +64,7 @@ def _stages(marks: int, meshes: int, wanted: int | None) -> int:
 
 
 def _schedule(stages: int, meshes: int) -> Schedule:
-    """Return a schedule: all forwards, then all backwards. The meshes take the stages in turn."""
+    """Returns a schedule: all forwards, then all backwards. The meshes take the stages in turn."""
     homes = [stage % meshes for stage in range(stages)]
     rows = [
         [Task("forward", stage, 0) for stage in mine] + [Task("backward", stage, 0) for stage in reversed(mine)]
@@ -73,7 +74,7 @@ def _schedule(stages: int, meshes: int) -> Schedule:
 
 
 def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
-    """The jaxprs in the parameters of an equation."""
+    """Yields the jaxprs in the parameters of an equation."""
     for value in eqn.params.values():
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, ClosedJaxpr):
@@ -83,9 +84,9 @@ def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
 
 
 def _phases(jaxpr: Jaxpr, is_again: bool = False) -> Iterator[tuple[str, bool]]:
-    """The phase of every mark, also of those inside jitted functions, and of those in a scan for each iteration.
+    """Yields for each mark its phase and whether it stands in the backward of a `jax.checkpoint`.
 
-    With each whether it stands in the backward of a `jax.checkpoint`.
+    Marks in jitted functions count too, and marks in a scan once for each iteration.
     """
     for eqn in jaxpr.eqns:
         if eqn.primitive is loop_p:
@@ -106,7 +107,7 @@ def _marks(eqn: JaxprEqn) -> bool:
 
 
 def _marked_results(traced: ClosedJaxpr) -> ClosedJaxpr:
-    """Mark the results that are computed after the last mark: the last stage computes them."""
+    """Marks the results that are computed after the last mark: the last stage computes them."""
     last = max(k for k, eqn in enumerate(traced.jaxpr.eqns) if _marks(eqn))
     after = set(traced.jaxpr.eqns[last].outvars)
     for eqn in traced.jaxpr.eqns[last + 1 :]:
@@ -129,7 +130,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _run(traced: ClosedJaxpr, schedule: str) -> list[Any]:
-    """Run a jaxpr without arguments: the equations on which a mark depends in the loop, the others after it."""
+    """Runs a jaxpr without arguments: the equations on which a mark depends in the loop, the others after it."""
     jaxpr = traced.jaxpr
     inside, after = _cut(jaxpr)
     made = {var for eqn in inside for var in eqn.outvars}
@@ -143,7 +144,7 @@ def _run(traced: ClosedJaxpr, schedule: str) -> list[Any]:
 
 
 def _cut(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
-    """Return the equations on which a mark depends, and the others, each in order."""
+    """Returns the equations on which a mark depends, and the others, each in order."""
     needed: set[Any] = set()
     inside: list[JaxprEqn] = []
     after: list[JaxprEqn] = []
@@ -157,7 +158,7 @@ def _cut(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
 
 
 def _part(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> Callable[[dict[Any, Any]], list[Any]]:
-    """Return these equations of a jaxpr as a function of the values of variables."""
+    """Returns these equations of a jaxpr as a function of the values of variables."""
     made = {var for eqn in eqns for var in eqn.outvars}
     used = [*(var for eqn in eqns for var in _variables(eqn.invars)), *_variables(results)]
     free = list(dict.fromkeys(var for var in used if var not in made))
@@ -174,7 +175,7 @@ def _part(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> Cal
 
 
 def _loop(fun: Callable[[], Sequence[Any]], avals: Sequence[Any], schedule: str) -> list[Any]:
-    """Run `fun` in a loop of one microbatch, and return its results; random keys pass as their bits."""
+    """Runs `fun` in a loop of one microbatch, and returns its results; random keys pass as their bits."""
     keys = {k: aval.dtype for k, aval in enumerate(avals) if is_key_type(aval.dtype)}
 
     def step(index: jax.Array, *_: jax.Array) -> list[jax.Array]:

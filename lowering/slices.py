@@ -23,9 +23,9 @@ def scan_slices(
     *,
     cuts: Sequence[int] | None = None,
 ) -> tuple[Any, Any]:
-    """Scan over slices of a sequence, each of which takes what the one before it hands on: keys and values.
+    """Scans over slices of a sequence; each slice takes the carry of the slice before it: keys and values.
 
-    A schedule with slices (`jaxpp.Seq1F1B`) runs each slice of a stage as a task of its own, where `fn` has the stage
+    A schedule with slices (`jaxpp.Seq1F1B`) runs each slice of a stage as a task of its own, if `fn` has the stage
     marks (Seq1F1B, arXiv 2406.03488). Under any other schedule, and under plain `jax.jit`, it is a `jax.lax.scan`:
 
         length = xs.shape[axis] // slices
@@ -33,29 +33,30 @@ def scan_slices(
             carry, y = fn(carry, xs[:, i * length : (i + 1) * length], i * length)
 
     Later slices attend to more, and take longer. `cuts`, in place of `slices`, are the lengths of slices that take
-    equal times: the later, the shorter. Each has programs of its own then. `jaxpp.schedules.equal_cuts` finds them.
+    equal times: later slices are shorter. Each then has its own programs. `jaxpp.schedules.equal_cuts` finds such
+    lengths.
 
     Args:
-        fn: takes what is handed on, one slice of `xs` and the position where it starts (an int32 scalar); returns what
-            it hands on, of the shapes that it took (keys and values of the whole sequence, in which it writes its own
-            rows, and which it masks), and any pytree of arrays (the loss of the slice). It marks the end of every
-            stage, the last one too.
-        init: what the first slice takes: a pytree of arrays, such as zeros.
+        fn: takes the carry, one slice of `xs` and the position where it starts (an int32 scalar). Returns the next
+            carry, of the same shapes, and any pytree of arrays (the loss of the slice). The carry is keys and values of
+            the whole sequence, in which `fn` writes the rows of its slice, and which it masks. `fn` marks the end of
+            every stage, the last one too.
+        init: the carry of the first slice: a pytree of arrays, such as zeros.
         xs: a pytree of arrays, all of the same size along `axis`.
-        slices: how many, a divisor of this size.
+        slices: the number of slices, a divisor of this size.
         axis: the sequence axis of every leaf of `xs`.
-        cuts: how many positions each slice has, which make this size together. What `fn` returns besides is stacked,
-            so it is of the same shapes for all: the sum of a slice's losses, not its mean, which would count the
-            positions of short slices for more.
+        cuts: the number of positions of each slice, together this size. The second result of `fn` is stacked, so all
+            slices must return the same shapes. Return the sum of the losses of a slice and not their mean, in which the
+            positions of short slices would count for more.
 
     Returns:
-        What the last slice hands on, and what `fn` returns besides, stacked along a new first axis, as of `lax.scan`.
+        The carry of the last slice, and the second results of `fn`, stacked along a new first axis, as from `lax.scan`.
 
     Raises:
-        ValueError: `slices` does not divide the sequence, `cuts` are not all of it, both or neither are given; a leaf
-            lacks the axis, or they differ along it.
+        ValueError: `slices` does not divide the sequence, `cuts` do not add up to it, both or neither are given; a leaf
+            lacks the axis, or leaves differ along it.
         TypeError: `slices`, `axis` or one of `cuts` is no whole number; `fn` returns no pair; a leaf is not an array;
-            what is handed on changes its shape or type, or what is stacked does between slices.
+            the carry changes its shape or type, or the second result does between slices.
     """
     if (slices is None) == (cuts is None):
         found = "neither" if slices is None else "both"
@@ -73,7 +74,7 @@ def scan_slices(
 
 
 def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) -> tuple[Any, Any]:
-    """What `fn` returns. Raises TypeError where that is no pair, or hands on something else than it took."""
+    """Returns the result of `fn`. Raises TypeError if it is no pair, or if the carry changes its structure or types."""
     found = fn(carry, part, start)
     if not isinstance(found, (tuple, list)) or len(found) != 2:
         kind = _type(found) if isinstance(found, jax.Array) else type(found).__name__
@@ -85,7 +86,7 @@ def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) ->
 
 
 def _rolled(fn: Callable[..., Any], carry: Any, xs: Any, lengths: Sequence[int], axis: int) -> tuple[Any, Any]:
-    """Scan over equal slices."""
+    """Scans over equal slices."""
 
     def on_slice(carry: Any, x: tuple[jax.Array, Any]) -> tuple[Any, Any]:
         number, part = x
@@ -96,7 +97,7 @@ def _rolled(fn: Callable[..., Any], carry: Any, xs: Any, lengths: Sequence[int],
 
 
 def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], axis: int) -> tuple[Any, Any]:
-    """Scan over slices of these lengths, one after the other."""
+    """Scans over slices of these lengths, one after the other."""
     stacked: list[Any] = []
     carry = jax.tree.map(jnp.asarray, carry)
     for number, (part, start) in enumerate(_parts(xs, cuts, axis)):
@@ -108,7 +109,7 @@ def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], 
 
 
 def _parts(xs: Any, cuts: Sequence[int], axis: int) -> Iterator[tuple[Any, jax.Array]]:
-    """The slices of these lengths, and where each starts."""
+    """Yields the slices of these lengths, and the start of each."""
     xs = jax.tree.map(jnp.asarray, xs)
     for start, length in zip(accumulate(cuts, initial=0), cuts, strict=False):
         take = partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
@@ -116,7 +117,7 @@ def _parts(xs: Any, cuts: Sequence[int], axis: int) -> Iterator[tuple[Any, jax.A
 
 
 def _check_stacked(before: Sequence[Any], found: Any) -> None:
-    """Raise TypeError where slices of several lengths return values of several shapes."""
+    """Raises TypeError if slices of different lengths return values of different shapes."""
     each = [*before[:1], found]
     trees = [jax.tree.structure(tree) for tree in each]
     if trees[0] != trees[-1]:
@@ -143,7 +144,7 @@ def _type(leaf: Any) -> str:
 
 
 def _lengths(xs: Any, cuts: Sequence[int], axis: int) -> list[int]:
-    """The lengths of the slices. Raises ValueError, or TypeError, unless they are all of the sequence."""
+    """Returns the lengths of the slices. Raises ValueError or TypeError unless they add up to the sequence."""
     try:
         cuts = list(cuts)
     except TypeError:
@@ -161,7 +162,7 @@ def _lengths(xs: Any, cuts: Sequence[int], axis: int) -> list[int]:
 
 
 def _cut(leaf: Any, *, slices: int, axis: int) -> jax.Array:
-    """The slices of an array, along a new first axis."""
+    """Returns the slices of an array, along a new first axis."""
     leaf = jnp.asarray(leaf)
     axis %= leaf.ndim
     shape = (*leaf.shape[:axis], slices, leaf.shape[axis] // slices, *leaf.shape[axis + 1 :])
@@ -169,7 +170,7 @@ def _cut(leaf: Any, *, slices: int, axis: int) -> jax.Array:
 
 
 def _length(xs: Any, slices: int, axis: int) -> int:
-    """The positions of a slice."""
+    """Returns the number of positions of a slice. Raises ValueError or TypeError as `scan_slices` does."""
     for name, number in (("slices", slices), ("axis", axis)):
         if isinstance(number, bool) or not isinstance(number, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
             raise TypeError(f"{here()}scan_slices: {name} must be a whole number, found {number!r}")
@@ -201,7 +202,7 @@ def _length(xs: Any, slices: int, axis: int) -> int:
 
 
 def _check_carry(old: Any, new: Any) -> None:
-    """Raise TypeError where `fn` hands on something else than it took."""
+    """Raises TypeError if `fn` returns a carry with another structure, shape or type than it took."""
     before, after = (dict(jax.tree_util.tree_leaves_with_path(each)) for each in (old, new))
     if before.keys() != after.keys():
         trees = (jax.tree.structure(each) for each in (old, new))
@@ -216,7 +217,7 @@ def _check_carry(old: Any, new: Any) -> None:
                 "keep keys and values in arrays of the whole sequence, write the rows of a slice with "
                 "lax.dynamic_update_slice, and mask those behind it"
             )
-        elif found.dtype != expected.dtype and not expected.weak_type:  # which lax.scan promotes
+        elif found.dtype != expected.dtype and not expected.weak_type:  # lax.scan promotes weak types
             hint = f"start with {found.dtype}, or hand on {expected.dtype}"
         else:
             continue

@@ -1,4 +1,4 @@
-"""How the structure of arguments differs from the one that a step was compiled for, in words for its user."""
+"""Describes to the user how arguments differ in structure from those that a step was compiled for."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ def differences(expected: Any, names: Sequence[str], args: Sequence[Any], kwargs
 
     Args:
         expected: the structure of `(args, kwargs)`.
-        names: of its leaves.
-        args: what is given by position.
-        kwargs: what is given by keyword.
+        names: the names of its leaves.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
     """
     wanted_args, wanted_kwargs = jax.tree.unflatten(expected, names)
     if len(args) != len(wanted_args):
@@ -29,7 +29,7 @@ def differences(expected: Any, names: Sequence[str], args: Sequence[Any], kwargs
 
 
 def only_none(named: Sequence[tuple[str, Any]]) -> str:
-    """Returns the name of the one None in these arguments, such as `state['w']`; "" where there is none, or another."""
+    """Returns the name of the only None in these arguments, such as `state['w']`; "" for none or several."""
     found = [
         name + keystr(path)
         for name, argument in named
@@ -40,7 +40,7 @@ def only_none(named: Sequence[tuple[str, Any]]) -> str:
 
 
 def described(named: Sequence[tuple[str, Any]]) -> str:
-    """Returns a line on what arguments are: `state = {'w': float32[4,4]}, batch = [float32[2,4]]`."""
+    """Returns a line that describes arguments: `state = {'w': float32[4,4]}, batch = [float32[2,4]]`."""
     texts = ((name, str(jax.tree.map(_type, argument))) for name, argument in named)
     return ", ".join(f"{name} = {text if len(text) < 200 else text[:200] + '...'}" for name, text in texts)
 
@@ -60,7 +60,7 @@ def _type(leaf: Any) -> Any:
 
 
 def _difference(name: str, wanted: Any, given: Any) -> str:
-    """Of one argument; the leaves of `wanted` are their names."""
+    """Returns the first difference of one argument, or ""; the leaves of `wanted` are their names."""
     before, now = jax.tree.structure(wanted), jax.tree.structure(given)
     if before == now:
         return ""
@@ -79,13 +79,13 @@ def _difference(name: str, wanted: Any, given: Any) -> str:
 
 
 def _name(wanted: Any, position: int) -> str:
-    """Of an argument whose leaves are their own names, such as `state['w']`."""
+    """Returns the name of an argument whose leaves are their own names, such as `state`."""
     leaves = tree_leaves_with_path(wanted)
     return leaves[0][1].removesuffix(keystr(leaves[0][0])) if leaves else f"args[{position}]"
 
 
 def _kind(tree: Any, leaf: str) -> str:
-    """The outermost node."""
+    """Returns the kind of the outermost node; `leaf` if the tree is a single leaf."""
     node = tree.node_data()
     if node is None:
         return leaf

@@ -1,4 +1,4 @@
-"""`train_loop`: a loop over optimizer steps, of which a module has one step."""
+"""`train_loop`: a loop over optimizer steps, lowered to a module of one step."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -24,32 +24,32 @@ _WITHOUT = ("static_argnums", "static_argnames")
 
 
 def train_loop(step: Callable[..., Any], steps: int, delay: int = 0) -> "TrainLoop":
-    """A function that runs a training step several times: `state, metrics = loop(state, batches)`.
+    """Returns a function that runs a training step several times: `state, metrics = loop(state, batches)`.
 
-    It computes what `jax.lax.scan(step, state, batches)` does:
+    It computes the same as `jax.lax.scan(step, state, batches)`:
 
         for batch in batches:
             state, metrics = step(state, batch)
 
-    Under `jax.jit` that is what runs. `mpmd_jit_with_loop(train_loop(step, 4), mesh)` makes one program of all steps,
-    without a barrier between them: a mesh goes on to the next step as soon as it has the state that this reads.
+    Under `jax.jit` that scan runs. `mpmd_jit_with_loop(train_loop(step, 4), mesh)` makes one program of all steps,
+    without a barrier between them. A mesh begins the next step as soon as it has the state that the step reads.
 
-    With a `delay` of 1 or more the gradients are those of older weights, so that the next step can begin while this one
+    With a `delay` of 1 or more the gradients are taken at older weights. The next step can then begin while this one
     still runs backward: w(t + 1) = w(t) - lr * grad(w(t - delay)) (PipeDream-2BW, arXiv 2006.09503). The state is then
-    a tuple whose first item is the weights; `step(state, batch, weights)` is given those of `delay` steps before, takes
-    the gradients of these, and updates `state`. The loop takes and returns `(state, older)`, where `older` are these
-    weights, the latest first, which `loop.start(state)` makes of a state. With a schedule of several steps, as
-    "pipedream-2bw", no mesh waits between two steps.
+    a tuple whose first item is the weights. `step(state, batch, weights)` gets the weights of `delay` steps before,
+    takes gradients at these, and updates `state`. The loop takes and returns `(state, older)`, where `older` are the
+    older weights, the latest first. `loop.start(state)` makes this pair from a state. With a schedule of several steps,
+    such as "pipedream-2bw", no mesh waits between two steps.
 
     Args:
-        step: `(state, batch) -> (state, metrics)`, pytrees of arrays, with one `treduce`; what it returns as state has
-            the structure and types of what it takes.
-        steps: how many steps a call runs, at least 1: the size of the first dimension of all leaves of `batches`, and
+        step: `(state, batch) -> (state, metrics)`, pytrees of arrays, with one `treduce`; the state that it returns has
+            the structure and types of the one that it takes.
+        steps: the number of steps of a call, at least 1: the size of the first dimension of all leaves of `batches` and
             of `metrics`.
-        delay: how many updates are missing in the weights of which gradients are taken; less than `steps`.
+        delay: the number of updates that are missing in the weights at which gradients are taken; less than `steps`.
 
     Raises:
-        ScheduleError: a number is none, or too small.
+        ScheduleError: `steps` or `delay` is no whole number, or too small.
         ValueError: `delay` is not less than `steps`; when called: batches of another number of steps, a state that
             changes its structure, or the wrong structure for a delay.
         TypeError: `step` is no function; when called: the state changes its types, a leaf is no array.
@@ -66,12 +66,12 @@ def train_loop(step: Callable[..., Any], steps: int, delay: int = 0) -> "TrainLo
 
 @dataclass(frozen=True)
 class TrainLoop:
-    """What `train_loop` makes; it is called like the loop.
+    """The result of `train_loop`; it is called like the loop.
 
     Attributes:
-        step: of the user's.
-        steps: how often a call runs it.
-        delay: how many updates are missing in the weights of which it takes gradients.
+        step: the user's function.
+        steps: the number of steps of a call.
+        delay: the number of updates that are missing in the weights at which it takes gradients.
     """
 
     step: Callable[..., Any]
@@ -89,9 +89,9 @@ class TrainLoop:
         return getattr(named, "__name__", type(named).__name__)
 
     def start(self, state: Any) -> Any:
-        """What the first call takes: `state`, with a delay beside the weights of the steps before it, all as now.
+        """Returns the argument of the first call: `state`, or with a delay `(state, older)`, all weights equal.
 
-        They are copies, so that a step may be given all of it away (`donate_argnums=0`).
+        The older weights are copies, so that the call may get all of it donated (`donate_argnums=0`).
         """
         if not self.delay:
             return state
@@ -99,12 +99,12 @@ class TrainLoop:
         return state, tuple(jax.tree.map(_copy, weights) for _ in range(self.delay))
 
     def __call__(self, state: Any, batches: Any) -> tuple[Any, Any]:
-        """Run all steps, as ordinary JAX."""
+        """Runs all steps, as ordinary JAX."""
         self.check(state, batches)
         return jax.lax.scan(self.one, state, batches, self.steps)
 
     def one(self, state: Any, batches: Any) -> tuple[Any, Any]:
-        """One step; with a delay it also hands on the weights. (Its parameters are named as those of the loop.)"""
+        """Runs one step; with a delay it also hands on the weights. (Its parameters have the names of the loop's.)"""
         if not self.delay:
             after, metrics = _pair(self.step(state, batches))
         else:
@@ -117,7 +117,7 @@ class TrainLoop:
         return after, metrics
 
     def check(self, state: Any, batches: Any) -> None:
-        """Refuse a state without older weights, and batches of another number of steps."""
+        """Refuses a state without older weights, and batches of another number of steps."""
         if self.delay and not (isinstance(state, tuple) and len(state) == 2 and _is_older(state[1], self.delay)):
             raise ValueError(
                 f"{here()}train_loop: with delay={self.delay} the state is (state, {self.delay} older weights); "
@@ -132,7 +132,10 @@ class TrainLoop:
 
 
 def assuming(loop: TrainLoop) -> TrainLoop:
-    """The loop whose steps assume what they `expect`; their metrics are (those of the user, whether all of it held)."""
+    """Returns the loop whose steps assume their conditions (`expect`).
+
+    Its metrics are (the user's metrics, whether all conditions held).
+    """
 
     def step(*arguments: Any) -> Any:
         with assumptions() as conditions:
@@ -147,16 +150,16 @@ def assuming(loop: TrainLoop) -> TrainLoop:
 
 @dataclass(frozen=True)
 class OneStep:
-    """A step of a loop by itself: `(state, batches, metrics, number) -> (state, batches, metrics)`.
+    """A single step of a loop: `(state, batches, metrics, number) -> (state, batches, metrics)`.
 
-    It takes the batches of all steps, and returns them as they are, so that the next one finds them where they are
-    read. Of the metrics of all steps it writes its own.
+    It takes the batches of all steps and returns them unchanged, so that the next step finds them on the meshes that
+    read them. Of the metrics of all steps it writes its own.
     """
 
     loop: TrainLoop
 
     def __call__(self, state: Any, batches: Any, metrics: Any, number: Any) -> Any:
-        """Run step `number`, as ordinary JAX."""
+        """Runs step `number`, as ordinary JAX."""
         take = functools.partial(jax.lax.dynamic_index_in_dim, index=number, keepdims=False)
         batch = jax.tree.map(take, batches)
         after, made = self.loop.one(state, batch)
@@ -169,7 +172,7 @@ class OneStep:
 
 
 def no_metrics(loop: TrainLoop, state: Any, batches: Any) -> Any:
-    """Zeros in the place of the metrics of all steps."""
+    """Returns zeros of the shapes and types of the metrics of all steps."""
     loop.check(state, batches)
     types = jax.eval_shape(loop.one, state, jax.tree.map(_entry, batches))[1]
     return jax.tree.map(lambda one: jnp.zeros((loop.steps, *one.shape), one.dtype), types)  # pyright: ignore[reportUnknownLambdaType]
@@ -197,7 +200,7 @@ def _copy(leaf: Any) -> Any:
 
 
 def _check_same(state: Any, after: Any) -> None:
-    """Refuse a step that changes the structure or a type of its state."""
+    """Refuses a step that changes the structure or a type of its state."""
     before, made = jax.tree.structure(state), jax.tree.structure(after)
     if before != made:
         raise ValueError(f"{here()}train_loop: the step takes a state {_short(before)} and returns {_short(made)}")
@@ -213,7 +216,7 @@ def _short(tree: Any) -> str:
 
 
 def lower_step(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Lowered:
-    """`lower`, also of a `TrainLoop`: the module is one step of it, `jaxpp.train_loop` says how many there are.
+    """Lowers a function as `lower` does; of a `TrainLoop`, one step, with the number of steps in `jaxpp.train_loop`.
 
     Raises:
         TypeError, ValueError: as `lower`; the arguments or shardings don't fit the loop.
@@ -251,14 +254,14 @@ def lower_step(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise TypeError for static arguments, which a loop hasn't."""
+    """Raises TypeError for static arguments, which a loop can't have."""
     given = next((name for name in _WITHOUT if options.get(name) is not None), None)
     if given is not None:
         raise TypeError(f"{here()}train_loop: it takes arrays alone, found {given}; close over Python values")
 
 
 def _entry(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The type of a batch, of the leaf for all steps."""
+    """Returns the type of one step's batch, from a leaf that holds the batches of all steps."""
     aval = jax.typeof(leaf)
     sharding, present = getattr(leaf, "sharding", None), None
     if isinstance(sharding, NamedSharding) and sharding.spec[:1] in ((), (None,)):
@@ -271,7 +274,7 @@ def _stacked(aval: Any, steps: int) -> Any:
 
 
 def _of_step(what: str, sharding: Any) -> Any:
-    """The sharding of one step's part of what has all steps along its first dimension."""
+    """Returns the sharding of one step's entry, from the sharding of a value with all steps in its first dimension."""
     spec = sharding.spec if isinstance(sharding, (NamedSharding, MpmdSharding)) else sharding
     if not isinstance(spec, PartitionSpec):
         return sharding
@@ -284,7 +287,7 @@ def _of_step(what: str, sharding: Any) -> Any:
 
 
 def _results_of_step(prefix: Any) -> Any:
-    """`out_shardings` of the loop, a prefix of (state, metrics), for one step."""
+    """Returns `out_shardings` of one step, from `out_shardings` of the loop, a prefix of (state, metrics)."""
     if prefix is None:
         return None
     state, metrics = of_results(prefix)
@@ -293,12 +296,12 @@ def _results_of_step(prefix: Any) -> Any:
 
 
 def of_results(prefix: Any) -> tuple[Any, Any]:
-    """`out_shardings` of the state and of the metrics."""
+    """Returns `out_shardings` of the state and of the metrics."""
     return (prefix, prefix) if is_sharding(prefix) or len(prefix) != 2 else prefix
 
 
 def _check_one_sharding(delay: int, state: Any, taken: Sequence[Any], prefix: Any) -> None:
-    """Refuse `out_shardings` of the state with which no step takes it, and versions of weights that differ."""
+    """Refuses `out_shardings` of the state that differ from its `in_shardings`, and versions of weights that differ."""
     returned = per_leaf("out_shardings", [of_results(prefix)[0]], [state])[0]
     names, given = leaf_names("state", state), list[Any]()
     for name, *ends in zip(names, taken, returned, strict=True):
@@ -321,7 +324,7 @@ def _check_one_sharding(delay: int, state: Any, taken: Sequence[Any], prefix: An
 
 
 def _without_end(spec: PartitionSpec) -> tuple[Any, ...]:
-    """Without the dimensions behind the last one that is sharded."""
+    """Returns the entries of `spec` without its trailing unsharded dimensions."""
     entries = tuple(spec)
     while entries and entries[-1] is None:
         entries = entries[:-1]

@@ -1,4 +1,4 @@
-"""A vocabulary spread over the meshes: each has some of its rows, and so a stage of its own."""
+"""A vocabulary spread over the meshes: each mesh has some of its rows, and a stage of its own for them."""
 
 import functools
 from itertools import pairwise
@@ -12,22 +12,23 @@ from jaxpp.lowering.marks import mark_stage_end
 
 
 def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shards: int) -> jax.Array:
-    """The cross-entropy of each target, with the logits cut over `shards` stages (arXiv 2411.05288).
+    """Returns the cross-entropy of each target, with the logits cut over `shards` stages (arXiv 2411.05288).
 
-    It ends the stage that makes `hidden`. Then each shard is a stage: the logits of its rows of the vocabulary, of
-    which only their maximum, their sum and the target's own leave it. What is computed from the result is the last
-    stage: mark its loss. So with p stages of layers there are p + `shards` + 1 in all, as in `vocab-1f1b`, which has a
-    shard on each mesh. Its rows live there, if `shards` divides the vocabulary and what else reads `embedding` is
-    `vocabulary_embedding`; else every mesh has all of them. Under plain `jax.jit` it is the same function.
+    The call ends the stage that makes `hidden`. Then each shard is a stage: it computes the logits of its rows of the
+    vocabulary. Only their maximum, the sum of their exponentials and the target's own logit leave it. The operations on
+    the result are the last stage: mark its loss. So with p stages of layers there are p + `shards` + 1 stages, as in
+    `vocab-1f1b`, which has a shard on each mesh. The rows of a shard are stored on its mesh if `shards` divides the
+    vocabulary and only `vocabulary_embedding` also reads `embedding`. Otherwise every mesh has all rows. Under plain
+    `jax.jit` it is the same function.
 
-    Products are taken in the dtype that `hidden` and `embedding` have together: cast one to that of the other. A target
+    Products are taken in the common dtype of `hidden` and `embedding`: cast one to the dtype of the other. A target
     that is no row has no logit of its own: mask its loss, `jnp.where(targets < 0, 0, losses)`.
 
     Args:
-        hidden: what the last layer made, [..., width], floating-point.
+        hidden: the result of the last layer, [..., width], floating-point.
         embedding: [vocabulary, width]; transposed it is the head. Shards have equally many rows, or one more.
         targets: the token that follows, integers [...].
-        shards: how many, at most as many as the vocabulary has rows.
+        shards: the number of shards, at most the number of rows of the vocabulary.
 
     Returns:
         For each target its loss in nats, float32 [...].
@@ -54,15 +55,15 @@ def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shard
 
 
 def vocabulary_embedding(tokens: Any, embedding: Any, *, shards: int) -> jax.Array:
-    """The rows of `embedding` that the tokens name, looked up in `shards` stages, which come before all others.
+    """Returns the rows of `embedding` that the tokens name, looked up in `shards` stages, which precede all others.
 
-    Each shard gives what it has, zeros elsewhere; the first stage of layers adds them up. For
+    Each shard returns its own rows, and zeros elsewhere; the first stage of layers adds them up. For
     `vocab-1f1b{embedding=true}`.
 
     Args:
         tokens: integers [...].
         embedding: [vocabulary, width].
-        shards: how many, at most as many as the vocabulary has rows.
+        shards: the number of shards, at most the number of rows of the vocabulary.
 
     Returns:
         [..., width], of the dtype of `embedding`: `embedding[tokens]`, to the bit; zeros for a token that is no row.
@@ -81,7 +82,10 @@ def vocabulary_embedding(tokens: Any, embedding: Any, *, shards: int) -> jax.Arr
 
 
 def _statistics(hidden: Any, rows: Any, targets: Any) -> tuple[Any, Any, Any]:
-    """Of the logits of some rows the maximum, the sum of their exponentials less that, the target's own, if here."""
+    """Returns statistics of the logits of some rows: their maximum, the sum of their exponentials, the target's logit.
+
+    The maximum is subtracted from the logits before the exponentials. A target that is no row here has the logit 0.
+    """
     logits = jnp.einsum("...w,vw->...v", hidden, rows, preferred_element_type=jnp.float32)
     top = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
     local, is_here = _local(targets, rows.shape[0])
@@ -90,12 +94,15 @@ def _statistics(hidden: Any, rows: Any, targets: Any) -> tuple[Any, Any, Any]:
 
 
 def _local(numbers: Any, count: int) -> tuple[Any, Any]:
-    """The numbers of rows, some row for those that are of others; and which are here."""
+    """Returns the indices, clipped to `count` rows, and which of them were in range."""
     return jnp.clip(numbers, 0, count - 1), (numbers >= 0) & (numbers < count)
 
 
 def _checked(who: str, what: str, numbers: Any, embedding: Any, shards: int) -> tuple[Any, list[tuple[int, int]]]:
-    """The numbers of rows, in a dtype that no difference leaves; and for each shard its first row, and its end."""
+    """Returns the row indices, in a dtype without overflow in differences, and the first row and end of each shard.
+
+    Raises TypeError or ValueError as its callers.
+    """
     numbers = jnp.asarray(numbers)
     if not jnp.issubdtype(numbers.dtype, jnp.integer):
         raise TypeError(f"{here()}{who}: {what} are integers, found {numbers.dtype}")

@@ -23,8 +23,7 @@ from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
 
 @dataclass(frozen=True)
 class SplitCaches(Pass):
-    """Lets each slice hand on only the rows of keys and values that it wrote; each task assembles the arrays that it
-    reads.
+    """Lets each slice hand on only the rows of keys and values that it wrote; tasks assemble the arrays that they read.
 
     A slice writes its rows into an array of the whole sequence. The result is a new array for each slice, so its keys
     and values of the whole sequence would stay alive until the backward of that slice. This pass makes the rows of each
@@ -33,9 +32,9 @@ class SplitCaches(Pass):
     is the backward of the slice that made them.
 
     The reading slice writes its own rows again, over zeros, so that all slices of a stage stay one program. A task that
-    reads a part of the array along the sequence takes only the rows of that part. Stage marks on the array are removed.
-    An array stays as it is if it does not start from zeros, if a slice writes at an unknown position, or if slices
-    write the same rows twice.
+    reads a part of the array along the sequence takes only the rows of that part. A stage mark that also holds other
+    values drops the array. An array stays as it is if it does not start from zeros. It also stays if a slice writes at
+    an unknown position, or if slices write the same rows twice.
 
     Preconditions: `assign-stages` ran. A schedule without slices stays as it is.
 
