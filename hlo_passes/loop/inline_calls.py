@@ -30,7 +30,8 @@ class InlineCalls(Pass):
     The pass also removes casts, reshapes, broadcasts and transpositions that change nothing. In each iteration JAX
     casts the Python number from which a sum starts to the type that it has already.
 
-    A conditional with a known branch is replaced by this branch: `lax.platform_dependent` branches on a constant.
+    A conditional on a constant of its own function is replaced by the branch that it takes, before inlining:
+    `lax.platform_dependent` branches on such a constant.
 
     Preconditions: there is a `@main`; no function calls itself.
 
@@ -64,7 +65,7 @@ class InlineCalls(Pass):
 def _inline_into(
     name: str, by_name: dict[str, ir.Operation], done: set[str], referred: set[str], above: tuple[str, ...]
 ) -> None:
-    """Inlines all calls of the function `name`, after those of its callees.
+    """Inlines all calls of the function `name`. Its callees come first.
 
     Args:
         name: the function.

@@ -49,8 +49,8 @@ def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operat
     """Whether `schedule` is of several steps. If so, writes its text on the `jaxpp.train_loop` of `module`.
 
     Raises:
-        PassError: when the schedule has several steps, but not as many as the train loop; or when the train loop has a
-            delay, but the schedule has one step.
+        PassError: when the schedule has several steps, but not as many as the train loop. Also when the train loop has
+            a delay, but the schedule has one step.
     """
     found, steps = TrainLoopAttr.of(module), schedules.steps_of(schedule)
     if steps != 1 and (found is None or found.steps != steps):
