@@ -178,9 +178,9 @@ class _Fetched:
         """The whole array, when all parts have arrived."""
         found = np.empty(self.array.shape, self.array.dtype)
         for shard in self.array.addressable_shards:
-            found[shard.index] = shard.data
+            found[shard.index] = np.asarray(shard.data)  # numpy takes no scalar of bfloat16 from another library
         for index, sender, part in self.coming:
-            found[index] = self.transport.wait(part, Waiting(sender))
+            found[index] = np.asarray(self.transport.wait(part, Waiting(sender)))
         return found
 
     def parts(self) -> Iterator[tuple[tuple[slice, ...], Any, set[int]]]:

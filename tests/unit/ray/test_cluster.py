@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import PartitionSpec
 from unit.ray import steps
 
@@ -41,6 +42,19 @@ def test_trains_as_jax_jit_does(step: Any) -> None:
     np.testing.assert_allclose(jax.device_get(losses), expected_losses, rtol=1e-6)
     for found, wanted in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_arrays_that_lie_in_columns(step: Any) -> None:
+    """A layout of the driver's is no actor's; a step beside plain `jax.jit` too."""
+
+    def turned(array: Any) -> jax.Array:
+        array = jnp.asarray(array)
+        return jax.device_put(array, Format(Layout(tuple(reversed(range(array.ndim)))), array.sharding))
+
+    weights, batch = [turned(each) for each in steps.init(2)], turned(steps.batch(0))
+    for found, wanted in zip(step(weights, batch)[0], steps.expected(2, 1)[0], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+    assert jaxpp.compare(step, [turned(each) for each in steps.init(2)], batch).is_rounding
 
 
 def test_weight_gradients_left_out(cluster: Any) -> None:

@@ -120,14 +120,15 @@ def one_mesh_each() -> list[int]:
     return check(2)
 
 
+def turned(array: Any) -> Any:
+    """The array with the first dimension of each shard lying together."""
+    layout = Layout(tuple(reversed(range(array.ndim))))
+    made = [jax.device_put(each.data, Format(layout, each.data.sharding)) for each in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, made, dtype=array.dtype)
+
+
 def in_columns() -> list[bool]:
     """Arrays that lie column by column: on their meshes, on a device of each process, fetched; and saved steps."""
-
-    def turned(array: Any) -> Any:
-        shards = [each.data for each in array.addressable_shards]
-        made = [jax.device_put(each, Format(Layout((1, 0)), each.sharding)) for each in shards]
-        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, made, dtype=array.dtype)
-
     weights, batch = arguments(2)
     step = compiled(2).compile(weights, batch)
     with tempfile.TemporaryDirectory() as folder:
@@ -140,6 +141,30 @@ def in_columns() -> list[bool]:
         state = each([turned(weight) for weight in state], batch)[0]
         fetched = jaxpp.fetch([turned(weight) for weight in state])
         found += [np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(fetched, expected, strict=True)]
+    return found
+
+
+def narrow_arrays_fetched() -> list[str]:
+    """Scalars and rows of narrow types that process 0 has alone: the types of which the numbers are another's."""
+    here = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), PartitionSpec())
+    found: list[str] = []
+    for name in ("bfloat16", "float16", "float8_e4m3fn", "int4", "uint8", "bool", "complex64"):
+        given = [np.asarray(jnp.asarray(each, name)) for each in (1, [1, 0, 3])]
+        arrays = jaxpp.fetch([put(each, here) for each in given])
+        for one, other in zip(arrays, given, strict=True):
+            found += [name] * (one.dtype != other.dtype or not np.array_equal(one, other))
+    return found
+
+
+def compared() -> list[str]:
+    """A step beside plain `jax.jit`, in float32 and bfloat16: the results of a step before, laid out in columns."""
+    found: list[str] = []
+    first, second, third, fourth = jax.devices()
+    for devices, dtype in ((None, "float32"), ([first, third, second, fourth], "bfloat16")):
+        step = compiled(2, devices)
+        weights, batch = jax.tree.map(partial(np.asarray, dtype=jnp.dtype(dtype)), arguments(2))
+        weights = [turned(each) for each in step(weights, batch)[0]]
+        found.append(str(jaxpp.compare(step, weights, [turned(jnp.asarray(each)) for each in batch])))
     return found
 
 

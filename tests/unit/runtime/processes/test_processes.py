@@ -10,6 +10,8 @@ JOBS = [
     jobs.several_meshes_each,
     jobs.one_mesh_each,
     jobs.in_columns,
+    jobs.narrow_arrays_fetched,
+    jobs.compared,
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
     jobs.saved_and_loaded,
@@ -49,6 +51,7 @@ JOBS = [
 ]
 
 ONCE = [
+    jobs.compared,
     jobs.state_on_the_host,
     jobs.saved_and_loaded,
     jobs.a_saved_step_that_one_cannot_load,
@@ -94,6 +97,18 @@ def test_one_mesh_in_a_process(results: dict[str, list[Any]]) -> None:
 
 def test_arrays_that_lie_in_columns(results: dict[str, list[Any]]) -> None:
     assert results["in_columns"] == [[True] * 4] * 2
+
+
+def test_fetched_numbers_of_narrow_types(results: dict[str, list[Any]]) -> None:
+    assert results["narrow_arrays_fetched"] == [[], []]
+
+
+@once
+def test_steps_are_compared(results: dict[str, list[Any]]) -> None:
+    first, second = results["compared"]
+    assert first == second
+    assert [each.partition(":")[0] for each in first] == ["rounding", "rounding"]
+    assert "where both compute in float32" in first[1]
 
 
 def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
