@@ -45,6 +45,8 @@ class Case:
         way: what happens between two calls of the step: "healed", "restored"...; "" for nothing.
         limit: the memory limit, as a share of what the step needs; None for no limit.
         frozen: the shares of weight gradients that the step leaves out, by stage.
+        by_yield: whether the step is one microbatch, without a loop.
+        x64: whether it is traced and run with 64 bits.
         calls: what callbacks were called with.
     """
 
@@ -64,6 +66,8 @@ class Case:
     way: str = ""
     limit: float | None = None
     frozen: Mapping[int, float] = field(default_factory=dict[int, float])
+    by_yield: bool = False
+    x64: bool = False
     calls: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
 
     @property
@@ -150,6 +154,12 @@ def train_step(loss: Any, reduced: Any, params: Any, batch: Any, schedule: Any =
     gradient = partial(jax.value_and_grad(loss), params)
     losses, grads = jaxpp.treduce(gradient, batch, schedule=schedule, operation=(reduced, jaxpp.Add))
     return jax.tree.map(descended, params, grads), losses
+
+
+def yielded_step(loss: Any, params: Any, batch: Any) -> Any:
+    """Returns (new parameters, the loss) of the first microbatch alone."""
+    value, grads = jax.value_and_grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch))
+    return jax.tree.map(descended, params, grads), value
 
 
 def descended(weight: Any, gradient: Any) -> Any:

@@ -5,10 +5,12 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
-from fuzz.case import Case, costs_of, ordered, placed, plan_of, shardings_of
+import numpy as np
+from fuzz.case import Case, costs_of, ordered, placed, plan_of, shardings_of, yielded_step
 from fuzz.models import CHAINED, MODELS
 from jax.sharding import PartitionSpec as P
 
@@ -139,6 +141,26 @@ def in_processes(draw: random.Random, case: Case) -> None:
         case.plan = schedules.make("1f1b", meshes=case.plan.stages, microbatches=case.plan.microbatches)
 
 
+def by_yield(draw: random.Random, case: Case) -> None:
+    """Take one microbatch, and no loop."""
+    case.plan = schedules.make("1f1b", meshes=case.plan.stages, microbatches=case.plan.microbatches)
+    case.step, case.by_yield = partial(yielded_step, case.loss), True
+    case.options = {name: value for name, value in case.options.items() if name == "donate_argnums"}
+    case.limit, case.loop, case.frozen = None, None, {}
+    case.way = case.way if case.way in ("laid out", "restored") else ""
+
+
+def x64(draw: random.Random, case: Case) -> None:
+    """Compute with 64 bits."""
+    case.x64 = True
+    case.params, case.batch = jax.tree.map(doubled, (case.params, case.batch))
+
+
+def doubled(leaf: Any) -> Any:
+    """Returns float32 numbers in float64."""
+    return np.asarray(leaf, np.float64) if np.asarray(leaf).dtype == np.float32 else leaf
+
+
 def way(name: str, models: Sequence[str] = WHOLE, often: float = 0.04) -> Feature:
     """Returns a change of what happens between two calls."""
     return Feature(lambda draw, case: setattr(case, "way", name), models, often)
@@ -167,6 +189,8 @@ FEATURES: dict[str, Feature] = {
     "healed": way("healed"),
     "restored": way("restored"),
     "moved": way("moved", SIMPLE),
+    "x64": Feature(x64, SIMPLE, 0.05),
+    "by yield": Feature(by_yield, SIMPLE, 0),
     "processes": Feature(in_processes, SIMPLE, 0),
 }
 """In the order in which they are drawn: changes of the schedule stand before those that need it."""

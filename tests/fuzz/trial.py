@@ -90,7 +90,8 @@ def run(seed: int) -> Outcome:
     try:
         case = make(seed)
         outcome.words = case.words
-        _try(seed, case, outcome)
+        with jax.enable_x64(case.x64):
+            _try(seed, case, outcome)
     except Exception as error:  # the boundary of a trial
         _judge(error, outcome)
     outcome.seconds = time.monotonic() - began
@@ -144,7 +145,8 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
 def _lowered(case: Case, step: Any, mesh: jaxpp.MpmdMesh, given: Any, **options: Any) -> Any:
     """Returns the lowered step. What JAX refuses too is no fault."""
     try:
-        pipelined = jaxpp.mpmd_jit_with_loop(step, mesh, compiler_options=EXACT, **case.options, **options)
+        pipeline = jaxpp.mpmd_jit_by_yield if case.by_yield else jaxpp.mpmd_jit_with_loop
+        pipelined = pipeline(step, mesh, compiler_options=EXACT, **case.options, **options)
         return pipelined.lower(*given)
     except ALLOWED:
         raise
