@@ -88,7 +88,7 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
 
 @contextmanager
 def assumptions() -> Generator[list[jax.Array]]:
-    """Makes calls of `expect` that are traced inside assume their conditions; gives the list of these."""
+    """Makes calls of `expect` that are traced inside assume their conditions; yields the list of these conditions."""
     assumed = _Assumed([], get_opaque_trace_state())
     token = _assumed.set(assumed)
     try:

@@ -82,13 +82,13 @@ class MpmdMesh:
         there. The mpmd axis is of size 1 in each mesh, or in none of them: then it is put first. `backend` is that of
         an MpmdMesh.
 
-        A mesh may stand there several times, as in `MpmdMesh.of([mesh] * 4)`: a pipeline on one GPU. Its devices run
+        A mesh may occur several times, as in `MpmdMesh.of([mesh] * 4)`: a pipeline on one GPU. Its devices run
         the tasks of all its stages, one after the other, and hold the memory of all of them. Limits and peaks still
         apply to the mesh of each stage.
 
         Raises:
-            ValueError: there are no meshes, their axes differ, or two different meshes share a device. Or a mesh stands
-                there several times, with a backend or with devices of several processes.
+            ValueError: there are no meshes, their axes differ, or two different meshes share a device. Or a mesh occurs
+                several times, with a backend or with devices of several processes.
             TypeError: `meshes` are no Meshes.
         """
         if isinstance(meshes, Mesh):
@@ -154,13 +154,13 @@ class MpmdMesh:
 
     @property
     def mpmd_idx_for_mesh(self) -> Mapping[Mesh, int]:
-        """The mpmd index of each mesh of `unstack`; the first index of a mesh that stands there several times."""
+        """The mpmd index of each mesh of `unstack`; the first index of a mesh that occurs several times."""
         return {mesh: k for k, mesh in reversed([*enumerate(self.unstack)])}
 
     def mpmd_indices_for_mesh(self, mesh: Mesh) -> tuple[int, ...] | None:
         """Returns the mpmd indices of the devices of `mesh`, ascending; None if it is no union of whole submeshes.
 
-        Only the devices of `mesh` matter, not the names and the order of its axes. A mesh that stands in this one
+        Only the devices of `mesh` matter, not the names and the order of its axes. A mesh that occurs in this one
         several times has its first index.
         """
         devices = set(mesh.devices.flat)

@@ -288,8 +288,8 @@ def schedule_text(schedule: Any, length: int) -> str:
 class _Loop(Primitive):
     """The primitive of the loop.
 
-    JAX 0.12 wants a rule from a primitive whose body has "high" primitives (`jnp.histogram` has), to lower these first.
-    This one needs none: `_lower` makes a `while` of it, which has that rule.
+    If the body of a primitive has "high" primitives (as `jnp.histogram` has), JAX 0.12 wants a rule that lowers these
+    first. This primitive needs none: `_lower` makes a `while` of it, which has that rule.
     """
 
     def is_high(self, *avals: Any, **params: Any) -> bool:

@@ -93,7 +93,10 @@ def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _StackSum |
 
 
 def _is_carried(loop: ir.Operation, values: Sequence[ir.Value]) -> bool:
-    """Returns whether a trip of the loop hands any of these values to the next: one stage makes it, for all rows."""
+    """Returns whether a trip of the loop hands any of these values to the next trip.
+
+    One stage makes such a value, for all rows.
+    """
     body = loop_body(loop)
     numbers = {position for position, *_ in counters(loop)}
     carried = {each for n, each in enumerate(body.arguments) if n not in numbers and handed_on(each) is None}

@@ -56,10 +56,10 @@ class UnrollLayers(Pass):
         check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
-        """Unrolls these loops of `module`.
+        """Unrolls the loops of `module` that have marks or run once.
 
         Raises:
-            PassError: a loop with marks runs an unknown number of times, or makes too many operations.
+            PassError: a loop with marks runs an unknown number of times, or would become too many operations.
         """
         main = main_of(module)
         by_name = nested_by_name(main)

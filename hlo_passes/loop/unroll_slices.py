@@ -261,11 +261,10 @@ class _Unrolling:
         return values
 
     def _find_counted(self) -> dict[ir.Value, tuple[int, int]]:
-        """Returns (start, step) of each integer that is a difference with a count: JAX counts down in the gradient of a
-        scan.
+        """Returns (start, step) of each integer that is a difference with a count.
 
-        Such an integer is computed from the index of the slice, as in the forward. Otherwise the marks that
-        `jax.checkpoint` rematerialises would differ from the forward marks.
+        JAX counts down in the gradient of a scan. Such an integer is computed from the index of the slice, as in the
+        forward. Otherwise the marks that `jax.checkpoint` rematerialises would differ from the forward marks.
         """
         found: dict[ir.Value, tuple[int, int]] = {}
         for op in self._ops:
