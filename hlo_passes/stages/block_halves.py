@@ -1,4 +1,4 @@
-"""The two halves of the operations of a block inside of a backward: the body of a loop, a branch of a conditional."""
+"""Divides a block inside a backward, the body of a loop or a branch of a conditional, into an early and a late half."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from jaxpp.ir.ops import is_cheap
 
 @dataclass
 class Known:
-    """What is known of the values of a backward, also inside of its loops and conditionals.
+    """The known properties of a backward's values, also of values inside its loops and conditionals.
 
     Attributes:
-        early: those that the first half makes.
-        free: those that both halves can have at no cost: weights, counters of loops, what is cheaply made of these.
-        arguments: those that are there before the first half.
+        early: the values that the early half makes.
+        free: the values that both halves can have at no cost: weights, loop counters, and cheap results of free values.
+        arguments: the arguments of the backward that the microbatch loop does not carry.
         replaced: the results of loops and conditionals that were divided.
     """
 
@@ -30,7 +30,7 @@ class Known:
     replaced: set[ir.Value] = field(default_factory=set[ir.Value])
 
     def add_free(self, ops: Iterable[ir.Operation], opened: Collection[ir.Operation]) -> None:
-        """Find what is free among the results of `ops` and inside of those that are `opened`."""
+        """Adds the free results of `ops`, and the free values inside the loops and conditionals in `opened`."""
         for op in ops:
             if op in opened:
                 if op.name == "stablehlo.while":
@@ -42,28 +42,28 @@ class Known:
                 self.free.update(op.results)
 
     def divided(self, op: ir.Operation, first: Iterable[ir.Value]) -> None:
-        """Note that `op` was divided, and what the first of the two that stand for it makes."""
+        """Records that two operations replace `op`, and that the early one of them makes the values `first`."""
         self.replaced.update(op.results)
         self.early.difference_update(op.results)
         self.early.update(first)
 
 
 class BlockHalves:
-    """The operations of a block, numbered, as the halves that `cut.divide` moves operations between.
+    """A block of numbered operations, as the two halves between which `cut.divide` moves operations.
 
-    The late half reads the operands of a barrier of `jax.checkpoint`, not its results: it need not wait.
+    The late half does not wait at a barrier of `jax.checkpoint`: it reads the barrier's operands, not its results.
 
     Attributes:
-        body: the operations of the block.
-        before_barriers: for each result of a barrier the value before all barriers.
-        values: what the early half has.
-        early: the operations that make these.
+        body: the operations of the block, without those that two others replace.
+        before_barriers: maps each result of a barrier to the value that enters the first barrier of its chain.
+        values: the values that the early half has.
+        early: the numbers of the operations that make `values`.
 
     Args:
-        block: whose operations these are.
-        known: what is known of the backward.
-        wanted: what the early half has to make besides what is known to be early.
-        following: in the body of a loop, for each argument what the next trip gets.
+        block: the body of a loop, or a branch of a conditional.
+        known: the properties of the backward's values.
+        wanted: values that the early half has to make besides `known.early`.
+        following: in the body of a loop, maps each argument to the value that the next trip gets for it.
     """
 
     def __init__(
@@ -82,15 +82,18 @@ class BlockHalves:
         self.early = self.making(self.values)
 
     def past(self, value: ir.Value) -> ir.Value:
-        """The value before all barriers."""
+        """Returns the value that enters the chain of barriers that ends in `value`; `value` itself if none does."""
         return self.before_barriers.get(value, value)
 
     def making(self, values: Collection[ir.Value]) -> set[int]:
-        """The operations that make any of `values`."""
+        """Returns the numbers of the operations that make any of `values`."""
         return {number for number, op in enumerate(self.body.ops) if any(result in values for result in op.results)}
 
     def find_late(self, roots: Iterable[ir.Value]) -> tuple[set[ir.Value], list[int]]:
-        """The values that only the late half needs for `roots`, or for effects, and the operations that make them."""
+        """Returns the values that only the late half needs, and the numbers of the operations that make them.
+
+        The late half needs `roots`, its operations with side effects, and everything on which these depend.
+        """
         late = [number for number in range(len(self.body.ops)) if number not in self.early]
         effects = {number for number in late if has_side_effect(self.body.ops[number])}
         acting = [value for op in effects for value in (*self.body.results[op], *self.body.operands[op])]
@@ -100,19 +103,19 @@ class BlockHalves:
         return values, [op for op in late if op in needed]
 
     def all(self, numbers: Iterable[int]) -> list[ir.Operation]:
-        """The operations of these numbers."""
+        """Returns the operations with these numbers."""
         return [self.body.ops[number] for number in numbers]
 
     def late_barriers(self) -> dict[ir.Value, ir.Value]:
-        """For each result of a barrier that the first half does not have, the value before the barrier."""
+        """Returns the part of `before_barriers` for barrier results that the early half lacks."""
         return {result: value for result, value in self.before_barriers.items() if result not in self.values}
 
     def is_free(self, value: ir.Value) -> bool:
-        """As `cut.Halves` asks."""
+        """Implements `cut.Halves`: a value that the block makes is never free."""
         return value in self.known.free and value not in self.body.producers
 
     def is_early(self, value: ir.Value) -> bool:
-        """As `cut.Halves` asks."""
+        """Implements `cut.Halves`, for values from inside and outside of the block."""
         if value in self.body.producers:
             return self.body.producers[value] in self.early
         if value in self.following:
@@ -120,16 +123,16 @@ class BlockHalves:
         return value in self.known.early or value in self.known.arguments
 
     def may_move(self, op: int) -> bool:
-        """As `cut.Halves` asks."""
+        """Implements `cut.Halves`, by `may_be_in_either`."""
         return may_be_in_either(self.body.ops[op])
 
     def may_repeat(self, op: int) -> bool:
-        """As `cut.Halves` asks."""
+        """Implements `cut.Halves`: an early operation may be repeated if it is cheap."""
         return op in self.early and is_cheap(self.body.ops[op])
 
 
 def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:
-    """Return for each result of a barrier the value before all barriers."""
+    """Returns, for each result of a barrier, the value that enters the first barrier of its chain."""
     before: dict[ir.Value, ir.Value] = {}
     for op in ops:
         if op.name == "stablehlo.optimization_barrier":
@@ -139,5 +142,5 @@ def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:
 
 
 def made_by(body: Numbered, numbers: Sequence[int]) -> list[ir.Value]:
-    """The results of these operations."""
+    """Returns the results of the operations with these numbers."""
     return [result for number in numbers for result in body.results[number]]

@@ -1,4 +1,4 @@
-"""`call-operations`: the user's own functions, called where the schedule says."""
+"""`call-operations`: calls the user's own functions where the schedule has tasks for them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,14 +17,14 @@ from jaxpp.ir.shardings import Shardings, boundary_attributes
 
 @dataclass(frozen=True)
 class CallOperations(Pass):
-    """Calls a function of each kind that is bound to one of the user's (`jaxpp.operations` of the module).
+    """Adds a call for each kind of task that is bound to a user's function (`jaxpp.operations` of the module).
 
-    The function, `@checkpoint_0` for the kind `checkpoint` of stage 0, has an empty body and no results: the runtime
-    calls the user's own in its place. It takes the residuals of its stage, where the user's function asks for them:
-    what the backward of the stage, or its recompute, reads of the forward's results and of its inputs. They live until
-    the last call that takes them.
+    The called function, `@checkpoint_0` for the kind `checkpoint` of stage 0, has an empty body and no results. The
+    runtime calls the user's function instead. If the user's function reads residuals, `@checkpoint_0` takes the
+    residuals of its stage. These are the results of the forward, and its inputs from other tasks, that the stage's
+    backward or recompute reads. They live until the last call that takes them.
 
-    Microbatches for which the schedule has no such task have no such call (`unroll-microbatches`).
+    `unroll-microbatches` leaves out the call for microbatches for which the schedule has no such task.
 
     Preconditions: `outline-stages` ran, and `split-backward` and `split-forward` for a schedule that needs them.
 
@@ -38,7 +38,7 @@ class CallOperations(Pass):
     name: ClassVar[str] = "call-operations"
 
     def run(self, module: ir.Module) -> None:
-        """Add the calls to the loop of `module`."""
+        """Adds the calls to the microbatch loop of `module`."""
         operations = operations_of(module)
         if not operations:
             return

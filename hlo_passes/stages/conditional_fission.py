@@ -1,4 +1,4 @@
-"""Conditional fission: a conditional that makes the input gradient and the weights' gradients becomes one for each."""
+"""Conditional fission: splits a conditional that makes both the input gradient and weight gradients into two."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ from jaxpp.ir.values import is_used
 
 
 def divide_conditional(op: ir.Operation, known: Known, mesh: MeshAxes | None) -> None:
-    """Write in front of `op`, whose results nobody uses afterwards, the two conditionals that stand for it.
+    """Writes the two conditionals that replace `op` in front of it, and leaves `op` without uses.
 
-    Both take the same branch. The first makes what the input gradient needs, and hands on what its branch keeps for the
-    second: in each branch the fewest bytes. A result of the first serves all branches that keep a value of its type;
-    a branch that has none makes zeros.
+    Both conditionals take the same branch. The first one makes the values that the input gradient needs. It also
+    returns the values that the second one reads: in each branch those with the fewest bytes. Branches share these
+    additional results where types and shardings match. A branch that has no value for one of them returns zeros.
     """
     used = [number for number, result in enumerate(op.results) if is_used(result)]
     early = [number for number in used if op.results[number] in known.early]
@@ -41,11 +41,15 @@ def divide_conditional(op: ir.Operation, known: Known, mesh: MeshAxes | None) ->
 
 
 _Slot = tuple[ir.Type, ir.Attribute | None]
-"""The type and the sharding of what the first conditional hands on to the second."""
+"""The type and the sharding of a value that the first conditional returns for the second."""
 
 
 class _Branch(BlockHalves):
-    """One branch: what of it the first conditional does, what the second one does, and what is kept in between."""
+    """A branch, divided into the operations of the first and the second conditional.
+
+    Attributes:
+        kept: the values that the first conditional makes and the second one reads.
+    """
 
     def __init__(self, block: ir.Block, known: Known, early: Sequence[int], late: Sequence[int]) -> None:
         self._returned = list(terminator(block).operands)
@@ -61,7 +65,7 @@ class _Branch(BlockHalves):
         self.kept = [value for value in made_by(self.body, self._first) if value in read and value not in made]
 
     def places(self, slots: Sequence[_Slot], mesh: MeshAxes | None) -> dict[ir.Value, int]:
-        """For each value that is kept the number of its slot, each of its own."""
+        """Returns a distinct slot for each kept value: the index in `slots` of an entry with its type and sharding."""
         free = dict(enumerate(slots))
         found: dict[ir.Value, int] = {}
         for value in self.kept:
@@ -72,7 +76,7 @@ class _Branch(BlockHalves):
     def write_first(
         self, region: ir.Region, early: Sequence[int], slots: Sequence[_Slot], place: dict[ir.Value, int]
     ) -> None:
-        """Fill the branch of the first conditional."""
+        """Writes this branch of the first conditional into `region`: it returns the early results, then all slots."""
         block, values = ir.Block.create_at_start(region), dict[ir.Value, ir.Value]()
         barriers = self.late_barriers()
         clone_into(block, self.all(self._first), values, barriers)
@@ -86,7 +90,10 @@ class _Branch(BlockHalves):
             stablehlo.return_([*(values.get(value, value) for value in returned), *rest])
 
     def write_second(self, region: ir.Region, handed_on: dict[ir.Value, ir.Value]) -> None:
-        """Fill the branch of the second conditional, which has what the first one hands on."""
+        """Writes this branch of the second conditional into `region`.
+
+        `handed_on` maps each kept value to the result of the first conditional that holds it.
+        """
         block, values = ir.Block.create_at_start(region), dict(handed_on)
         clone_into(block, self.all(self._second), values, self.before_barriers)
         returned = [values.get(value, value) for value in self._last]
@@ -98,7 +105,7 @@ def _slot(value: ir.Value, mesh: MeshAxes | None) -> _Slot:
 
 
 def _slots(branches: Sequence[_Branch], mesh: MeshAxes | None) -> list[_Slot]:
-    """As many slots of each type as the branch that keeps most values of it needs."""
+    """Returns, for each type and sharding, as many slots as the branch that keeps the most such values needs."""
     slots: list[_Slot] = []
     for branch in branches:
         free = list(slots)
@@ -112,7 +119,7 @@ def _slots(branches: Sequence[_Branch], mesh: MeshAxes | None) -> list[_Slot]:
 
 
 def _remade(op: ir.Operation, numbers: Sequence[int], more: Sequence[_Slot]) -> ir.Operation:
-    """The conditional with these of its results, and more behind them, and with empty branches."""
+    """Returns a copy of the conditional with empty branches, whose results are `numbers` of `op` and then `more`."""
     kept = [(op.results[number].type, at.value_sharding(op.results[number])) for number in numbers]
     types, known = zip(*kept, *more, strict=True)
     return remake(op, types=types, changed=shardings(known), empty=True)

@@ -1,4 +1,4 @@
-"""Divides a computation into an early and a late half, so that the fewest bytes live from one to the other."""
+"""Divides a computation into an early and a late half so that the fewest bytes stay alive between them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -13,7 +13,7 @@ from jaxpp.ir.values import ByteSizes
 
 
 class Halves(Protocol):
-    """Answers what `divide` asks about the two halves, whose operations are numbered."""
+    """The properties of values and operations that `divide` reads; operations are identified by their numbers."""
 
     @property
     def body(self) -> Numbered:
@@ -25,7 +25,7 @@ class Halves(Protocol):
         ...
 
     def is_early(self, value: ir.Value) -> bool:
-        """Whether the early half has `value`, or makes it."""
+        """Whether the early half makes `value`, or has it from elsewhere."""
         ...
 
     def may_move(self, op: int) -> bool:
@@ -33,12 +33,12 @@ class Halves(Protocol):
         ...
 
     def may_repeat(self, op: int) -> bool:
-        """Whether the late half may compute again what the early operation `op` makes."""
+        """Whether the late half may rematerialise the results of `op`, an early operation."""
         ...
 
 
 class Division(NamedTuple):
-    """Holds the late operations that become early, and the early ones that the late half computes again."""
+    """The late operations that move to the early half, and the early ones that the late half rematerialises."""
 
     moved: set[int]
     again: set[int]
@@ -51,34 +51,34 @@ def divide(
     size: Callable[[ir.Value], int] | None = None,
     together: Iterable[Sequence[ir.Value]] = (),
 ) -> Division:
-    """Choose so that the fewest bytes stay alive from the early half to the late one.
+    """Chooses operations to move or rematerialise so that the fewest bytes stay alive from the early to the late half.
 
-    Two kinds of operations leave a choice. A late one that depends on the early half alone may move there: then its
-    result is a residual, not its operands. A cheap early one may be rematerialised in the late half from its operands.
-    The best choice is a minimum cut between what the early half must compute and what the late half must, with the
-    bytes of each value as its capacity (the same problem as in the partitioning of Chen et al., arXiv:1604.06174, and
-    of PyTorch's AOTAutograd). Among equal cuts the one that computes the least again is taken.
+    Two kinds of operations leave a choice. A late operation that depends only on the early half may move there. Its
+    result is then kept instead of its operands. A cheap early operation may be rematerialised in the late half from its
+    operands. The best choice is a minimum cut between the operations that must be early and those that must be late.
+    The capacity of each value is its `size`. Chen et al. (arXiv:1604.06174) and the partitioner of PyTorch's
+    AOTAutograd treat the same problem. Among equal cuts, `divide` takes the one that rematerialises the least.
 
     Args:
-        halves: what may be where.
+        halves: the properties of the values and operations.
         late: the operations of the late half, in program order.
-        wanted: values that the late half has to have, besides what its operations use.
-        size: what keeping a value costs; its bytes if not given.
-        together: of `wanted`, values that an operation reads together whose result jumps (see `ties`).
+        wanted: values that the late half needs, besides the operands of its operations.
+        size: the cost of keeping a value; its bytes if not given.
+        together: groups of `wanted` values that one operation reads whose result jumps; see `ties`.
     """
     return _FlowProblem(halves, size).solve(late, wanted, together)
 
 
 def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callable[[ir.Value], bool]) -> list[int]:
-    """The operations of `again`, in program order, that need no long chain of others; a value in a long chain is kept.
+    """Returns the operations of `again` that belong to no chain longer than `MOST_RECOMPUTED`, in program order.
 
-    XLA fuses the operations that make a value into each fusion that uses the value. A chain as long as the stage would
-    be compiled, and computed, once for each value in it.
+    A value at the end of a longer chain is kept. XLA fuses the operations that make a value into each fusion that uses
+    the value. So a chain as long as the stage would be compiled, and computed, once for each value in it.
 
     Args:
-        halves: what uses and makes what.
-        again: the operations that the late half would do again.
-        is_wanted: whether the late half wants a value.
+        halves: gives the operands, results and producers.
+        again: the operations that the late half would rematerialise, in program order.
+        is_wanted: whether the late half reads a value.
     """
     body, lengths = halves.body, dict[int, int]()
     for op in again:
@@ -96,7 +96,7 @@ def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callabl
 
 
 class _FlowProblem:
-    """The flow problem. Nodes 0 and 1 are the early and the late half; a value has an entry and an exit node."""
+    """The flow problem. Nodes 0 and 1 are the early and the late half; each value has an entry and an exit node."""
 
     def __init__(self, halves: Halves, size: Callable[[ir.Value], int] | None) -> None:
         self._halves, self._body = halves, halves.body
@@ -105,7 +105,7 @@ class _FlowProblem:
         self._movable: set[int] = set()
         self._again: set[int] = set()
         self._nodes: dict[int | ir.Value, int] = {}
-        """The entry node of each value, or of all results of an operation that may change sides."""
+        """The entry node of each value; an operation that may move or be repeated has one for all its results."""
         self._edges: list[tuple[int, int, int]] = []
         self._pending: list[tuple[int, int]] = []
 
@@ -131,7 +131,7 @@ class _FlowProblem:
                     self._edges.append((entry + 1, 1, UNCUTTABLE))
             producer = self._body.producers.get(value)
             if producer is not None and producer in self._movable:
-                # An operation that moves to the early half takes along what it depends on.
+                # An operation can only move to the early half together with the late operations that it depends on.
                 above = self._nodes[producer]
                 self._edges.extend((node, above, UNCUTTABLE) for node in inside)
         if not self._movable and not self._again:
@@ -144,7 +144,7 @@ class _FlowProblem:
         )
 
     def _add_ties(self, late: Sequence[int], together: Iterable[Sequence[ir.Value]]) -> None:
-        """Where one value of a tie is kept, let the other one be kept too."""
+        """Adds edges by which, where one value of a tie is kept, the other one is not rematerialised."""
         makers = self._body.producers
         groups: list[Sequence[int]] = [*deciding(self._body, [*late, *self._again])]
         groups += [[makers[value] for value in values if value in makers] for values in together]
@@ -154,7 +154,7 @@ class _FlowProblem:
                     self._edges.append((self._nodes[key], self._nodes[again], UNCUTTABLE))
 
     def _find_uses(self, late: Sequence[int]) -> dict[ir.Value, list[int | None]]:
-        """Find the uses by late operations, those of movable ones separately."""
+        """Returns the late operations that use each value, and adds a node for each operation that may move."""
         halves, body = self._halves, self._body
         uses: dict[ir.Value, list[int | None]] = {}
         for op in late:
@@ -162,20 +162,20 @@ class _FlowProblem:
             early = all(body.producers.get(value) in self._movable or halves.is_early(value) for value in sources)
             if early and (results := body.results[op]) and halves.may_move(op):
                 self._movable.add(op)
-                # A view is no smaller than what it is of, which another task may have for itself.
+                # A view costs one unit more than an operand of its size, which another task may read anyway.
                 self._add(op, sum(map(self._size, results)) + traits(body.ops[op]).view)
             for value in sources:
                 uses.setdefault(value, []).append(op)
         return uses
 
     def _add(self, key: int | ir.Value, size: int) -> int:
-        """Add the nodes of a value, or of an operation's results. Returns the entry; the exit has the next number."""
+        """Adds the two nodes of a value or of an operation. Returns the entry; the exit is the next number."""
         entry = self._nodes[key] = 2 + 2 * len(self._nodes)
         self._edges.append((entry, entry + 1, size))
         return entry
 
     def _entry(self, value: ir.Value) -> int | None:
-        """The entry node of a value that the early half has; None for one that only the late half has."""
+        """Returns the entry node of a value; None if the early half neither has the value nor may make it."""
         entry = self._node(value)
         while self._pending:
             op, below = self._pending.pop()

@@ -1,4 +1,4 @@
-"""Use-def chains of values: through an operation as a whole, through a loop or a conditional result by result."""
+"""Use-def chains of values, which pass through loops and conditionals result by result."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -11,7 +11,10 @@ from jaxpp.ir.values import closure
 
 
 def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """The counted loops and the conditionals of tensors among `ops`, without side effects, and those inside of them."""
+    """Returns the loops and conditionals of tensors in `ops` that `Dependences` can open, also nested ones.
+
+    A loop must run a known number of times, and a conditional must have no side effect.
+    """
     found: list[ir.Operation] = []
     for op in ops:
         is_conditional = op.name in CONDITIONALS and not has_side_effect(op)
@@ -23,18 +26,18 @@ def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
 
 
 class Dependences:
-    """The dependences between the values of some operations, as the operations were when this was made.
+    """The dependences between the values of some operations, as the operations were at construction.
 
-    Each value that a loop of `opened` carries has dependences of its own: on its first value, and on the one that the
-    body makes for the next trip. Each result of a conditional depends on what the branches return for it, and on which
-    one is taken. The values inside are found too. Every result of any other operation depends on all values that the
-    operation uses, also in its regions.
+    A value that a loop in `opened` carries depends on its initial value, its value for the next trip and the loop's
+    test. Each result of a conditional in `opened` depends on the operand that selects the branch, and on the values
+    that the branches return for it. The values inside of these regions have dependences too. Every result of any other
+    operation depends on all values that the operation uses, also in its regions.
 
     Args:
         body: the operations of one block.
-        opened: loops and conditionals among them, or inside of one another.
-        instead: for some values the one that they depend on, in place of the operands of their operation. Arguments of
-            the block can be among them.
+        opened: the loops and conditionals to look into, as `opened_ops` returns them.
+        instead: maps some values to the only value that they depend on, in place of their operation's operands. Block
+            arguments may be among its keys.
     """
 
     def __init__(
@@ -72,16 +75,16 @@ class Dependences:
         arguments = zip(loop.results, test.arguments, body.arguments, strict=True)
         values = zip(loop.operands, terminator(body).operands, strict=True)
         for (result, tested, argument), (first, following) in zip(arguments, values, strict=True):
-            # A loop's result and its argument are one carried value: what depends on one depends on both.
+            # A loop's result and its argument are one carried value: a value that depends on one depends on both.
             self._read[result] = self._read[tested] = [argument]
             self._read[argument] = [result, first, following, *tests]
 
     def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
-        """Yield the operations, and those inside of `opened` in place of these, each with the values that it uses."""
+        """Yields each operation with the values that it uses; for one of `opened`, the operations inside of it."""
         return iter(self._used)
 
     def behind(self, values: Iterable[ir.Value]) -> set[ir.Value]:
-        """Return `values` and all values on which they depend, up to those from outside."""
+        """Returns `values` and all values on which they depend, including the values from outside of the operations."""
 
         def read(value: ir.Value) -> Sequence[ir.Value]:
             return self._read.get(value, ())
@@ -89,11 +92,11 @@ class Dependences:
         return set(closure(values, read))
 
     def products(self, values: Collection[ir.Value]) -> set[int]:
-        """Return the numbers of the products on which any of `values` depends."""
+        """Returns the products that have a result in `values`, each by its index among all products."""
         made = ((number, op.results) for number, (op, _) in enumerate(self._products))
         return {number for number, results in made if any(result in values for result in results)}
 
     def inner_products(self) -> set[ir.Value]:
-        """The results of products on which other products depend, or the same ones in the next trip of a loop."""
+        """Returns the results of products on which other products depend, or the same product in a later trip."""
         needed = self.behind(value for _, operands in self._products for value in operands)
         return {result for op, _ in self._products for result in op.results if result in needed}

@@ -1,4 +1,4 @@
-"""Fission: a loop or a conditional that makes the input gradient and the weights' gradients becomes one for each."""
+"""Fission: splits each loop or conditional that makes both the input gradient and weight gradients into two."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -19,11 +19,12 @@ from jaxpp.ir.values import byte_size, is_used
 
 
 def divide_constructs(backward: Backward, mesh: MeshAxes | None) -> bool:
-    """Divide the loops and conditionals of `backward` that make both gradients; False for none.
+    """Splits the loops and conditionals of `backward` that make both gradients. Returns whether there were any.
 
-    Such a loop is that of a scan over layers. The first of the two loops makes what the input gradient needs, and
-    stacks what the second reads of it, trip by trip. The second makes the rest. What is stacked is chosen like what is
-    kept between the halves of any backward: the fewest bytes. What stands inside is divided first.
+    An example is the loop of a `lax.scan` over layers. The first of the two new loops makes the values that the input
+    gradient needs, and stacks those that the second loop reads in each trip. The second loop makes the remaining
+    values. The stacks have the fewest bytes, like the values kept between the halves of any backward. Nested loops and
+    conditionals are split before the ones that contain them.
     """
     opened = opened_ops(backward.ops)
     needs = Dependences(backward.body, opened)
@@ -42,7 +43,7 @@ def divide_constructs(backward: Backward, mesh: MeshAxes | None) -> bool:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Plans to divide a loop or a conditional, after those inside of it."""
+    """A loop or a conditional to split, and the plans for the ones inside of it, which are split first."""
 
     op: ir.Operation
     inner: list["_Plan"]
@@ -55,7 +56,10 @@ def _plans(
     early: Collection[ir.Value],
     live: Collection[ir.Value],
 ) -> list[_Plan]:
-    """Those of one block of which the late half needs products that the early half does not make."""
+    """Returns plans for the loops and conditionals of one block that make values of both halves.
+
+    Only those are split whose late results need products that the early half does not make.
+    """
     plans: list[_Plan] = []
     made = needs.products(early)
     for op in ops:
@@ -81,7 +85,11 @@ def _divide(plan: _Plan, known: Known, mesh: MeshAxes | None) -> None:
 
 
 class _LoopHalves(BlockHalves):
-    """The body of a loop as the two halves."""
+    """The body of a loop, as an early and a late half.
+
+    Attributes:
+        has_late_products: whether the late half makes a product; without one the loop stays whole.
+    """
 
     def __init__(self, loop: ir.Operation, known: Known) -> None:
         block = loop_body(loop)
@@ -96,7 +104,7 @@ class _LoopHalves(BlockHalves):
         self.has_late_products = any(is_product(self.body.ops[number]) for number in self._late)
 
     def divided(self) -> TwoLoops:
-        """The two loops, with the fewest bytes between them."""
+        """Returns the two loops, with the fewest bytes of stacks between them."""
         last = [self.past(self.following[argument]) for argument in self._late_arguments]
         moved, again = divide(self, self._late, last, self._size)
         first = sorted(self.early | moved)
@@ -119,12 +127,12 @@ class _LoopHalves(BlockHalves):
         )
 
     def _counting(self, used: Collection[ir.Value]) -> list[ir.Value]:
-        """Return the carried values that the test of the second half reads, and the counters that its body reads."""
+        """Returns the arguments of the body that the test reads, and the counters among `used`, in order."""
         arguments = list(self.following)
         read = {arguments[position] for position, *_ in counters(self._loop)}.intersection(used)
         return [argument for argument in arguments if argument in read or argument in self._tested]
 
     def _size(self, value: ir.Value) -> int:
-        """Return the cost of keeping `value`: its bytes, or for a value of the body those of all trips and 1 more."""
+        """Returns the cost of keeping `value`: its bytes, or for a value of the body its bytes in all trips, plus 1."""
         inside = value in self.body.producers or value in self.following
         return self._trips * byte_size(value.type) + 1 if inside else byte_size(value.type)

@@ -1,4 +1,4 @@
-"""Decides which operations of a backward make its input gradient, and which its weight gradients."""
+"""Decides which operations of a backward belong to its input gradient, and which to its weight gradient."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from jaxpp.ir.ops import is_cheap, traits
 
 _CONDITIONAL = ("conditional with a side effect", "compute both branches and choose with jnp.where")
 
-# Operations that may make both gradients and can't be divided, each with what to write in its place.
+# Operations that may make both gradients and can't be divided: the name of each, and a hint for the user.
 _CONSTRUCTS = {
     "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
     "stablehlo.case": _CONDITIONAL,
@@ -38,15 +38,15 @@ class Backward:
     """The backward of one stage, as the loop body calls it.
 
     Attributes:
-        stage: its number.
-        body: its operations that something depends on.
-        returned: what it returns.
-        carried: for each argument that the loop carries from one microbatch to the next, which is then no residual, the
-            numbers of the results that the next microbatch gets in its place.
-        arguments: what it is called with.
-        free: arguments that are there for every microbatch, such as weights.
-        awaited: the numbers of the results that another task waits for.
-        metrics: those of losses and the like: stacks, maxima, and sums that are a single number.
+        stage: the index of the stage.
+        body: the operations on which a result or a side effect depends.
+        returned: the values that the function returns.
+        carried: the arguments that the microbatch loop carries, which are no residuals. Each one maps to the indices of
+            the results that replace it for the next microbatch.
+        arguments: the arguments of the function.
+        free: the arguments that the loop does not carry and no task makes, such as weights.
+        awaited: the indices of the results that another task waits for. No accumulated result is among them.
+        metrics: the indices of accumulated results that are stacks, maxima or scalars, such as losses.
     """
 
     def __init__(
@@ -88,25 +88,25 @@ class Backward:
 
     @property
     def ops(self) -> Sequence[ir.Operation]:
-        """The operations of its body, in program order."""
+        """The operations of `body`, in program order."""
         return self.body.ops
 
     def live(self, needs: Dependences) -> set[ir.Value]:
-        """The values that the results and the side effects depend on, with these themselves."""
+        """Returns the results, the values of side effects, and all values on which they depend."""
         return needs.behind([*self.returned, *self._effects])
 
     def early(self, needs: Dependences, wanted: Collection[ir.Value] = ()) -> set[ir.Value]:
-        """The values of the first half.
+        """Returns the values of the input gradient.
 
-        They are what other tasks wait for and `wanted`, with all that these depend on, and those losses that need no
-        further product.
+        They are the awaited results, `wanted`, and all values on which these depend. If these values need no product,
+        the products on which other products depend join them. So do the metrics that need no further product.
         """
         awaited = {self.returned[number] for number in self.awaited}.union(wanted)
         while True:
             early = needs.behind(awaited)
             if not needs.products(early):
                 early = needs.behind(awaited | needs.inner_products())
-            # A value that the next microbatch's input gradient reads has to come from this one's.
+            # If the input gradient reads a carried value, the previous microbatch's input gradient has to make it.
             more = {self.returned[n] for value in early & self.carried.keys() for n in self.carried[value]}
             if more <= awaited:
                 break
@@ -124,7 +124,7 @@ def _handed_on(loop: MicrobatchLoop, call: ir.Operation, position: int) -> list[
 
 
 def _is_awaited(loop: MicrobatchLoop, call: ir.Operation, result: ir.Value) -> bool:
-    """Whether another task uses `result`, in this microbatch or, as a value that the loop carries, in the next."""
+    """Whether another task uses `result` in this microbatch, or in the next one as a value that the loop carries."""
     for use in result.uses:
         op = use.owner.operation
         if op.name == "func.call":
@@ -137,17 +137,21 @@ def _is_awaited(loop: MicrobatchLoop, call: ir.Operation, result: ir.Value) -> b
 
 @dataclass(frozen=True)
 class Halved:
-    """The two halves of a backward, its operations by number in program order; cheap ones may be in both."""
+    """The numbers of the operations in the two halves of a backward, in program order; both may have cheap ones."""
 
     input_grad: list[int]
     weight_grad: list[int]
     kept: list[ir.Value]
-    """What the first half makes for the second."""
+    """The values that the input gradient makes and the weight gradient reads."""
 
 
 def halve(backward: Backward) -> Halved:
-    """Divide the operations of `backward`. Raises PassError where one that can't be divided makes both gradients."""
-    # Only the body of a loop tells on which of its products those of the next trip depend.
+    """Divides the operations of `backward` between its input gradient and its weight gradient.
+
+    Raises:
+        PassError: an operation that can't be divided makes both gradients.
+    """
+    # Only dependences with opened loops show the products on which a loop's next trip depends.
     in_loops = backward.early(Dependences(backward.body, opened_ops(backward.ops)))
     values = backward.early(Dependences(backward.body), in_loops)
     ops, results = backward.ops, backward.body.results
@@ -163,7 +167,7 @@ def halve(backward: Backward) -> Halved:
 
 
 def _check_apart(backward: Backward) -> None:
-    """Raise PassError when the weights' gradients come out of an operation that makes the input gradient too."""
+    """Raises PassError where an operation that can't be divided makes the input gradient and weight gradients."""
     needs = Dependences(backward.body, opened_ops(backward.ops))
     early, live = backward.early(needs), backward.live(needs)
     for op, _ in needs:
@@ -179,13 +183,13 @@ def _check_apart(backward: Backward) -> None:
 
 
 def may_be_in_either(op: ir.Operation) -> bool:
-    """Whether `op` may be in either half: it is a known operation, and no product."""
+    """Whether `op` may be in either half: it takes about as long as reading its operands, or less."""
     return traits(op).light
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """The two halves, as `divide` asks for them."""
+    """The input gradient as the early half and the weight gradient as the late one, for `cut.divide`."""
 
     backward: Backward
     early: Collection[int]

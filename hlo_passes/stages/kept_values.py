@@ -1,4 +1,4 @@
-"""What a forward keeps for the recompute of its residuals, as the user says it."""
+"""Parses the user's choice of the values that a forward keeps for the recompute of its residuals."""
 
 import re
 from collections.abc import Mapping
@@ -11,20 +11,21 @@ INPUTS, SELECTIVE = "inputs", "selective"
 EXPECTED = "expected 'inputs', 'selective', a share of a forward's FLOPs from 0 to 1, or bytes such as '4096B'"
 
 Recompute = str | float | Mapping[int, str | float]
-"""What users say of all stages, or of some: INPUTS, SELECTIVE, a share of a forward's FLOPs, or bytes."""
+"""The user's choice for all stages, or for some: INPUTS, SELECTIVE, a share of a forward's FLOPs, or bytes."""
 
 _ENTRY = re.compile(r"(?:(?P<stage>[0-9]{1,6}):)?(?P<keep>[^\s:]+)")
 
 
 @dataclass(frozen=True)
 class Keep:
-    """What the forward of a stage keeps of what its backward reads; the rest is computed again.
+    """The limits within which a stage's forward keeps values for its backward; a recompute makes the other residuals.
 
     Attributes:
-        inputs: the inputs of the stage, and nothing else.
-        budget: the FLOPs of the recompute, at most, as a share of the forward's; None: any number, but no product of
-            activations with weights.
-        size: the bytes that are kept at most, for the fewest FLOPs, in place of a budget; None: as few as it takes.
+        inputs: whether only the inputs of the stage are kept.
+        budget: the most FLOPs of the recompute, as a share of the forward's FLOPs; None for no limit. If neither it nor
+            `size` is given, no product with weights is recomputed.
+        size: the most bytes that are kept of a microbatch, with the fewest FLOPs. None keeps as few bytes as the budget
+            allows.
     """
 
     inputs: bool = False
@@ -33,15 +34,15 @@ class Keep:
 
     @property
     def repeats_products(self) -> bool:
-        """Whether products with weights may be done again."""
+        """Whether products with weights may be recomputed."""
         return self.budget is not None or self.size is not None
 
 
 def parse_keep(text: str) -> dict[int | None, Keep]:
-    """What each stage keeps; under None what all others keep, if the text says it: `selective`, `0:inputs 3:0.05`.
+    """Parses a text such as `selective` or `0:inputs 3:0.05`: an entry for all other stages (None), or one per stage.
 
     Raises:
-        ValueError: the text is not of that form.
+        ValueError: the text has another form, or two entries for the same stages.
     """
     found: dict[int | None, Keep] = {}
     for word in text.split():
@@ -57,7 +58,12 @@ def parse_keep(text: str) -> dict[int | None, Keep]:
 
 
 def keep_text(recompute: Recompute | None) -> str:
-    """What `parse_keep` reads. Raises ValueError, or TypeError, for what says no such thing."""
+    """Formats `recompute` for `parse_keep`.
+
+    Raises:
+        TypeError: a stage or a choice has the wrong type.
+        ValueError: a choice is none of the allowed ones.
+    """
     if recompute is None:
         return ""
     each: Mapping[Any, Any] = recompute if isinstance(recompute, Mapping) else {None: recompute}

@@ -1,4 +1,4 @@
-"""`merge-slices`: the slices of a stage call one function."""
+"""`merge-slices`: lets the slices of a stage call one function."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from jaxpp.ir.values import block_of, is_zero, viewed
 class MergeSlices(Pass):
     """Lets the slices of a stage call one function, where theirs are equal, and numbers the calls by stage and slice.
 
-    Until then stage s of slice j, of n stages, is number j * n + s; now it is stage s, with `jaxpp.slice = j` on its
-    calls. What follows the loss of the last slice (the mean over the slices) has a function of its own, so that the
-    last slice does what the others do; its call has the number behind that of the last slice.
+    Before the pass, stage s of slice j, of n stages, has the number j * n + s. After it, the calls have stage s and
+    `jaxpp.slice = j`. The operations after the loss of the last slice, such as the mean over the slices, have their own
+    function. Its call has the slice number after the last one. So the last slice does the same work as the others.
 
-    A slice that does more than others, or less, keeps a function of its own. The zeros that first slices take, until
-    now a value for each operand, become one for each type and sharding.
+    A slice that does more or less than the others keeps a function of its own. First slices take zeros, each operand a
+    separate value; the pass leaves one value for each type and sharding.
 
     Preconditions: `outline-stages` ran, and what splits its functions. A schedule without slices stays as it is.
 
@@ -37,7 +37,7 @@ class MergeSlices(Pass):
     name: ClassVar[str] = "merge-slices"
 
     def run(self, module: ir.Module) -> None:
-        """Merge the functions of `module`. Raises PassError when there is no canonical loop."""
+        """Merges the functions of `module`. Raises PassError when it has no canonical loop."""
         loop = MicrobatchLoop.of(module)
         if loop.slices == 1:
             return
@@ -65,10 +65,10 @@ class MergeSlices(Pass):
 
 
 def _share_zeros(calls: Iterable[ir.Operation], body: ir.Block) -> None:
-    """Let `calls` take one value for all equal zeros that are made outside of the loop's body."""
+    """Lets `calls` take one value for all equal zeros that are made outside of the loop's body."""
     shared: dict[object, ir.Value] = {}
     for op in calls:
         for number, value in enumerate(op.operands):
             if block_of(value) != body and is_zero(value):
-                zero = ir.OpResult(viewed(value)).owner.attributes["value"]  # also minus zero
+                zero = ir.OpResult(viewed(value)).owner.attributes["value"]
                 op.operands[number] = shared.setdefault((zero, value.type, at.value_sharding(value)), value)

@@ -1,4 +1,4 @@
-"""`move-residuals`: a stage's residuals go to the memory of the host, or to another mesh, and come back."""
+"""`move-residuals`: moves a stage's residuals to the host or to another mesh, and back before they are read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,26 +20,25 @@ from jaxpp.ir.shardings import Shardings, boundary_attributes
 HOST = "pinned_host"
 
 _LEAVING = tuple(kind for kind, form in FORMS.items() if form.back)
-"""The kinds of tasks with which residuals leave."""
+"""The kinds of tasks that move residuals away."""
 
 
 @dataclass(frozen=True)
 class MoveResiduals(Pass):
     """Calls `@offload_i` or `@evict_i` after the forward, and `@reload_i` or `@load_i` before the backward of a stage.
 
-    All four return their arguments as they are: the runtime copies, and compiles nothing. What `@offload_i` returns,
-    and `@reload_i` takes, has `mhlo.memory_kind = "pinned_host"`, by which XLA knows the memory of the host.
-    `@evict_i` will be called on the mesh of the schedule's `evict`, and `@load_i` on that of the stage
-    (`unroll-microbatches`), so that the residuals are sent as all values are.
+    All four functions return their arguments unchanged: the runtime copies, and compiles nothing. The results of
+    `@offload_i` and the arguments of `@reload_i` have `mhlo.memory_kind = "pinned_host"`, XLA's name for host memory.
+    `unroll-microbatches` will place `@evict_i` on the mesh of the schedule's `evict`, and `@load_i` on the stage's own
+    mesh. The residuals are then sent between the meshes like any other values.
 
-    The residuals are what the backward of a stage, or its recompute, reads of the forward's results, and of its inputs
-    that other tasks made. Weights and the batch are no residuals: they stay where they are.
+    The residuals of a stage are the results of its forward, and the forward's inputs from other tasks, that the stage's
+    backward or recompute reads. Weights and the batch are no residuals: they stay where they are.
 
-    Microbatches that the schedule does not move pass by (`unroll-microbatches`).
+    Where the schedule does not move the residuals of a microbatch, `unroll-microbatches` leaves out the calls.
 
     Options:
-        stages: stages that are offloaded although the schedule does not say so, separated by blanks: their tasks are
-            added to the schedule.
+        stages: the numbers of further stages to offload, separated by blanks. Their tasks are added to the schedule.
 
     Preconditions: `outline-stages` ran, and `split-backward` and `split-forward` for a schedule that needs them.
 
@@ -59,7 +58,7 @@ class MoveResiduals(Pass):
             raise ValueError(f"stages is '{self.stages}', expected numbers of stages")
 
     def run(self, module: ir.Module) -> None:
-        """Add the calls to the loop of `module`. Raises PassError for a stage that can't be offloaded."""
+        """Adds the calls to the microbatch loop of `module`. Raises PassError for a stage that can't be offloaded."""
         loop = MicrobatchLoop.of(module)
         if self.stages:
             loop = loop.rescheduled(lambda plan: schedules.offload(plan, *map(int, self.stages.split())))
@@ -83,7 +82,10 @@ def _move(
     readers: Sequence[ir.Operation],
     kinds: Sequence[str],
 ) -> None:
-    """Call for each kind what takes `residuals` away and brings them back: a microbatch will keep one pair, or none."""
+    """Adds, for each of `kinds`, a call that moves `residuals` away and one that moves them back.
+
+    `unroll-microbatches` leaves one of these pairs for a microbatch, or none.
+    """
     first = ir.InsertionPoint(next(op for op in operations(readers[0].block) if op in readers))
     uses = [(op, n) for op in readers for n, value in enumerate(op.operands) if value in residuals]
     shardings = boundary_attributes(Shardings(module), residuals)
@@ -107,7 +109,10 @@ def _copy(
     tables: tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attribute]]],
     ip: ir.InsertionPoint,
 ) -> list[ir.Value]:
-    """Call a function that returns `values`, whose arguments and results have these attributes."""
+    """Calls a new function that returns its arguments, `values`. Returns the results of the call.
+
+    `tables` holds the attributes of the function's arguments, and of its results.
+    """
     name, types = f"{kind}_{stage}", [value.type for value in values]
     kept = {at.KIND: ir.StringAttr.get(kind), at.STAGE: at.i64(stage)}
     function = copy_function(module, name, types, kept, *tables)

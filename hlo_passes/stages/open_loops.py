@@ -1,4 +1,4 @@
-"""Loops of a forward, such as that of a `lax.scan` over layers, whose operations are kept or done again one by one."""
+"""Loops of a forward, such as a `lax.scan` over layers, of which each operation may be recomputed on its own."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,56 +19,56 @@ _ROW_OF_ONE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 class OpenLoop:
     """A loop that runs a known number of times, seen from inside.
 
-    What a recompute reads of a trip is stacked: by a stack that the loop makes anyway, if it has that value for rows,
-    or by one of its own.
+    A value that the recompute reads in each trip has to be stacked. If the loop stacks this value anyway, the recompute
+    reads that stack. Otherwise the loop gets a new stack.
     """
 
     op: ir.Operation
 
     @cached_property
     def trips(self) -> int:
-        """How often it runs."""
+        """The number of trips."""
         return trips(self.op) or 0
 
     @cached_property
     def ops(self) -> list[ir.Operation]:
-        """The operations of its body."""
+        """The operations of the body."""
         return operations(loop_body(self.op))[:-1]
 
     @property
     def acting(self) -> list[ir.Operation]:
-        """The operations that do something besides making their results, such as a callback."""
+        """The operations of the body that have side effects, such as callbacks."""
         return [op for op in self.ops if has_side_effect(op)]
 
     @cached_property
     def operands(self) -> list[list[ir.Value]]:
-        """What each of these uses."""
+        """The values that each operation of the body uses, also in its regions."""
         return [operands_with_captures(op) for op in self.ops]
 
     @cached_property
     def arguments(self) -> dict[ir.Value, int]:
-        """The positions of what it carries, by the arguments of its body."""
+        """The arguments of the body, each with its position among the carried values."""
         return {argument: position for position, argument in enumerate(loop_body(self.op).arguments)}
 
     @cached_property
     def following(self) -> list[ir.Value]:
-        """What the next trip gets, by position."""
+        """The values that the body hands to the next trip, by position."""
         return list(terminator(loop_body(self.op)).operands)
 
     @cached_property
     def counts(self) -> dict[ir.Value, tuple[int, int]]:
-        """(start, step) of the arguments of its body that count."""
+        """The arguments of the body that are counters, each with (start, step)."""
         arguments = loop_body(self.op).arguments
         return {arguments[position]: (start, step) for position, start, step in counters(self.op)}
 
     @cached_property
     def inside(self) -> set[ir.Value]:
-        """The values of its body."""
+        """The arguments of the body, and the results of its operations."""
         return {*self.arguments, *(result for op in self.ops for result in op.results)}
 
     @cached_property
     def rows(self) -> dict[ir.Value, Row]:
-        """The values of the body that the loop stacks: a row for each trip, all rows of the stack."""
+        """The values of the body that the loop stacks: each trip writes one row, all trips write the whole stack."""
         found: dict[ir.Value, Row] = {}
         for position in range(len(self.following)):
             if (each := self._row(position)) is not None:
@@ -77,7 +77,7 @@ class OpenLoop:
 
     @cached_property
     def stacks(self) -> dict[int, ir.Value]:
-        """The positions that become stacks, and the value of each trip that is a row of it."""
+        """The positions whose results are stacks, each with the value of the body that it stacks."""
         return {row.position: value for value, row in self.rows.items()}
 
     def divided(
@@ -88,14 +88,14 @@ class OpenLoop:
         twins: Mapping[ir.Value, ir.Value],
         acting: Sequence[ir.Operation] = (),
     ) -> TwoLoops:
-        """The loop of the forward and that of the recompute.
+        """Returns the split into a loop of the forward and a loop of the recompute, yet to be written.
 
         Args:
             first: the positions whose results the forward makes.
-            second: those whose results the recompute makes.
+            second: the positions whose results the recompute makes.
             kept: the values of the body that the forward stacks for the recompute.
-            twins: for some values of the body those that stand for them in the recompute.
-            acting: the operations that the forward runs for what they do; the recompute doesn't run them again.
+            twins: maps some values of the body to the values that the recompute uses instead.
+            acting: the operations that the forward runs for their side effects. The recompute does not run them.
         """
         rows = {value: self.rows[value] for value in kept if value in self.rows}
         return TwoLoops(
@@ -114,9 +114,14 @@ class OpenLoop:
         twins: Mapping[ir.Value, ir.Value] | None = None,
         acting: Sequence[ir.Operation] = (),
     ) -> Half:
-        """What carries these positions and makes these values, where others are given, or have twins.
+        """Returns the part of the loop that carries `positions` and makes `values`.
 
-        `acting` are operations that this half runs for what they do, not for their results.
+        Args:
+            positions: the positions whose results the half makes.
+            values: the values of the body that the half makes.
+            given: the values of the body that the half has without making them.
+            twins: maps some values of the body to the values that the half uses instead.
+            acting: the operations that the half runs for their side effects.
         """
         twins = {value: twin for value, twin in (twins or {}).items() if value not in given}
         carried = {*map(self.arguments.__getitem__, tested(self.op)), *positions}
@@ -140,13 +145,13 @@ class OpenLoop:
         return Half(sorted(carried), ops, twins)
 
     def read(self, half: Half) -> set[ir.Value]:
-        """The values that the operations of a half use, and that its next trip gets."""
+        """Returns the values that the operations of `half` use, and those that it hands to its next trip."""
         used = {value for op in half.ops for value in operands_with_captures(op)}
         used.update(self.following[position] for position in half.positions)
         return {half.same.get(value, value) for value in used}
 
     def _row(self, position: int) -> tuple[ir.Value, Row] | None:
-        """The value of the body of which this position becomes a stack; None if it is no such stack."""
+        """Returns the value of the body that is stacked at this position, and its row; None for another position."""
         argument, op = loop_body(self.op).arguments[position], defining_op(self.following[position])
         if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
             return None

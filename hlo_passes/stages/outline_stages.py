@@ -1,4 +1,4 @@
-"""`outline-stages`: makes a function of each task of the microbatch loop."""
+"""`outline-stages`: outlines each task of the microbatch loop as a function."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,11 @@ from jaxpp.ir.values import closure, is_used
 
 @dataclass(frozen=True)
 class OutlineStages(Pass):
-    """Makes each task of the loop body a function `@forward_i` or `@backward_i`, called in the body in order.
+    """Outlines each task of the loop body as a function `@forward_i` or `@backward_i`, called in the body in order.
 
-    Operations are grouped by their `jaxpp.task`. Those without one (`assign-stages`: cheap ones, made of loop
-    invariants and the microbatch index) are cloned into each task that uses them. The stage marks go.
+    The pass groups the operations by their `jaxpp.task`. An operation without a task (`assign-stages`) is cheap and
+    depends only on loop invariants and the microbatch index. It is cloned into each task that uses it. The pass erases
+    the stage marks.
 
     Preconditions: `assign-stages` ran; for several devices per submesh, `propagate-shardings` too.
 
@@ -40,7 +41,7 @@ class OutlineStages(Pass):
     name: ClassVar[str] = "outline-stages"
 
     def run(self, module: ir.Module) -> None:
-        """Outline the tasks of `module`. Raises PassError when `assign-stages` has not run."""
+        """Outlines the tasks of `module`. Raises PassError when `assign-stages` has not run."""
         loop = MicrobatchLoop.of(module)
         body = _TaskGroups(loop)
         shardings = Shardings(module)
@@ -55,10 +56,11 @@ class OutlineStages(Pass):
 
 
 class _TaskGroups(Numbered):
-    """The operations of the loop's body that something depends on; their `jaxpp.task` and the marks are gone.
+    """The operations of the loop's body, grouped by task. The constructor erases `jaxpp.task` and the stage marks.
 
     Attributes:
-        tasks: the task of each; None for one that each task that uses it makes for itself.
+        tasks: the task of each operation. None stands for an operation without uses, and for a cheap one that each of
+            its users rematerialises.
         groups: the numbers of each task's operations in program order, including the cheap ones that it rematerialises.
     """
 
@@ -75,12 +77,12 @@ class _TaskGroups(Numbered):
                 self._used_by.setdefault(value, set()).add(task)
 
     def outputs(self, task: StageTask) -> list[ir.Value]:
-        """The values of `task` that another task or the next microbatch uses."""
+        """Returns the values of `task` that another task or the next microbatch uses."""
         own = (self.results[number] for number in self.groups[task] if self.tasks[number] == task)
         return [result for results in own for result in results if self._used_by.get(result, set()) - {task}]
 
     def check_order(self, task: StageTask) -> None:
-        """Raise PassError where an operation of `task` reads what a later task makes."""
+        """Raises PassError where an operation of `task` reads a value that a later task makes."""
         for number in self.groups[task]:
             for maker in self.makers[number]:
                 other = self.tasks[maker]
@@ -92,14 +94,14 @@ class _TaskGroups(Numbered):
                     )
 
     def members(self, task: StageTask) -> list[Member]:
-        """The operations of `task`, its own and those that it makes for itself."""
+        """Returns the operations of `task`: its own, which move, and the cheap ones that it rematerialises."""
         return [
             Member(self.ops[number], self.operands[number], self.results[number], self.tasks[number] is not None)
             for number in self.groups[task]
         ]
 
     def _take_tasks(self, body: ir.Block) -> list[StageTask | None]:
-        """Take `jaxpp.task` from the operations; what nobody uses has no task, and goes with what all tasks share."""
+        """Removes `jaxpp.task` from the operations. Returns their tasks; None also for an operation without uses."""
         tasks, used = list(map(task_of, self.ops)), {self.producers.get(value) for value in terminator(body).operands}
         for number, op in reversed(list(enumerate(self.ops))):
             if tasks[number] is not None:
@@ -120,7 +122,7 @@ class _TaskGroups(Numbered):
 
 
 def _without_marks(body: ir.Block) -> list[ir.Operation]:
-    """Erase the stage marks; the other operations. Raises PassError for a mark without a task."""
+    """Erases the stage marks, and returns the other operations. Raises PassError for a mark without a task."""
     ops = operations(body)[:-1]
     marks = {number for number, op in enumerate(ops) if boundary.is_mark(op)}
     for number in marks:
@@ -130,7 +132,10 @@ def _without_marks(body: ir.Block) -> list[ir.Operation]:
 
 
 def _replace_body(loop: MicrobatchLoop, shared: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:
-    """Call the functions, and erase what all of them have; what counts microbatches stays."""
+    """Calls the outlined functions in the body, and erases the operations of `shared` that have no uses left.
+
+    The operations that count microbatches are used by the terminator, and stay.
+    """
     end = terminator(loop.body)
     values: dict[ir.Value, ir.Value] = {}
     for part in outlined:
