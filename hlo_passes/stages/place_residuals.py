@@ -1,4 +1,4 @@
-"""`place-residuals`: chooses what the forward of each stage keeps for its backward."""
+"""`place-residuals`: chooses the values that the forward of each stage keeps for its backward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,20 +36,21 @@ from jaxpp.ir.tasks import (
 class PlaceResiduals(Pass):
     """Chooses the residuals of each stage so that the fewest bytes stay alive from its forward to its backward.
 
-    An operation that depends on the forward alone and that only the backward uses may move to the forward, which then
-    keeps its result instead of its operands. A cheap one of the forward may be computed again in the backward, which
-    gets a copy of it, unless that takes a long chain of others: XLA would fuse the chain into each of its users.
-    Nothing moves between stages, nor into a forward that is one task with its backward.
+    An operation that depends only on the forward and that only the backward uses may move to the forward. The forward
+    then keeps its result instead of its operands. A cheap operation of the forward may be copied to the backward, which
+    then recomputes its result. This is not done where it takes a long chain of operations: XLA would fuse the chain
+    into each of its users. Nothing moves between stages, nor into a forward that is one task with its backward.
 
-    A loop of the forward that runs a known number of times, as that of a `lax.scan` over layers, stacks for the loop of
-    its backward only what is not cheaply made of the rest: the backward makes that again in each of its trips. So do
-    loops inside of it, of which each trip of the outer one stacks the stacks: one minimum cut chooses for all of them.
+    A loop of the forward that runs a known number of times, such as a `lax.scan` over layers, stacks values for the
+    loop of its backward. It stacks only the values that are not cheaply made from the others. Each trip of the
+    backward's loop rematerialises the rest. The same holds for nested loops, whose stacks each trip of the outer loop
+    stacks in turn. One minimum cut chooses for all of them.
 
-    A value that is compared with what is chosen of it, as with its maximum, is not made again if that is kept: it could
-    round otherwise, and be equal to none of it.
+    The backward may compare a value with a choice from it, such as its maximum. If the maximum is kept, the value is
+    not rematerialised: it could round differently, and then no element would equal the maximum.
 
-    Of a value that the forward hands on in two shapes one is kept, and rows of keys and values that an earlier slice of
-    the sequence keeps for its own backward cost nothing.
+    Where the forward hands on a value in two shapes, only one of them is kept. Rows of keys and values that an earlier
+    slice of the sequence keeps for its own backward cost nothing.
 
     Preconditions: `assign-stages` ran.
 
@@ -64,24 +65,28 @@ class PlaceResiduals(Pass):
     name: ClassVar[str] = "place-residuals"
 
     def run(self, module: ir.Module) -> None:
-        """Place the residuals of the loop of `module`. Raises PassError when `assign-stages` has not run."""
+        """Places the residuals of the loop of `module`. Raises PassError when `assign-stages` has not run."""
         loop = MicrobatchLoop.of(module)
         stack_less(loop, MeshAxes.of(module))
         body = _Uses(loop)
         stages = [
             _Stage(body, StageTask.forward(n), StageTask.backward(n), loop.stages_per_slice) for n in range(loop.stages)
         ]
-        chosen = [(stage, _residuals(stages, n, loop)) for n, stage in enumerate(stages)]  # before the first edit
+        # All stages choose before the first edit.
+        chosen = [(stage, _residuals(stages, n, loop)) for n, stage in enumerate(stages)]
         for stage, (moved, again) in chosen:
             for number in moved:
                 set_task(body.ops[number], stage.forward)
-            for number in reversed(again):  # in reverse, so that a copy uses those of its operands
+            for number in reversed(again):  # in reverse order, so that a copy uses the copies of its operands
                 copy_into(stage.backward, body.ops[number])
         _share_reshaped(loop)
 
 
 def _share_reshaped(loop: MicrobatchLoop) -> None:
-    """Where a task hands on a value and a reshape of it, let the readers of the value read the reshape: one is kept."""
+    """Where a task hands on a value and its reshape, lets the value's readers make it from the reshape.
+
+    Then only the reshape is kept.
+    """
     for op in [op for op in operations(loop.body) if op.name == "stablehlo.reshape"]:
         task = task_of(op)
         if task is None or task_of_value(op.operands[0]) != task:
@@ -103,22 +108,22 @@ def _share_reshaped(loop: MicrobatchLoop) -> None:
 
 
 def _read_by_others(value: ir.Value, task: StageTask, body: ir.Block) -> list[tuple[StageTask, ir.OpOperand]]:
-    """The uses of `value` outside of `task`, which makes it, each with the task that it is in."""
+    """Returns the uses of `value` by tasks other than its own, `task`, each with the task that uses it."""
     readers = [(task_inside(use.owner.operation, body), use) for use in value.uses]
     return [(reader, use) for reader, use in readers if reader not in (None, task)]
 
 
 def _behind_mark(value: ir.Value) -> ir.Value:
-    """The result of the stage mark that `value` goes through; `value` itself if it goes through none."""
+    """Returns the result of the stage mark that takes `value`; `value` itself if no mark takes it."""
     marks = (use for use in value.uses if boundary.is_mark(use.owner.operation))
     return next((use.owner.operation.results[use.operand_number] for use in marks), value)
 
 
 def _residuals(stages: Sequence["_Stage"], number: int, loop: MicrobatchLoop) -> tuple[list[int], list[int]]:
-    """The operations that a stage moves to its forward, and those that its backward does again.
+    """Returns the operations that a stage moves to its forward, and those that its backward rematerialises.
 
-    All slices that compute the same take what the second slice chooses, so that they are one program. By itself the
-    first slice would choose otherwise, as it reads no keys and values of an earlier slice.
+    All slices that compute the same follow the choice of the second slice, so that they become one program. The first
+    slice alone would choose differently, because it reads no keys and values of an earlier slice.
     """
     stage = stages[number]
     if loop.slices > 1:
@@ -131,15 +136,15 @@ def _residuals(stages: Sequence["_Stage"], number: int, loop: MicrobatchLoop) ->
 
 
 class _Uses(Numbered):
-    """The operations of the loop's body.
+    """The operations of the loop's body, and the tasks that use their results.
 
     Attributes:
         tasks: the task of each operation.
-        by_task: the operations of each task, but for stage marks.
+        by_task: the operations of each task, without stage marks.
         marks: the stage marks.
-        wanted: what the marks at the end of a task take.
-        used_by: the tasks that use a value; None is among them where the loop carries it to the next microbatch.
-        carried: the values that the last microbatch handed on.
+        wanted: the operands of the marks at the end of each task.
+        used_by: the tasks that use each value. None stands for the next microbatch, to which the loop carries it.
+        carried: the arguments of the body that the previous microbatch computed.
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
@@ -167,7 +172,10 @@ class _Stage:
     """The forward and the backward of one stage, as the halves that `divide` moves operations between.
 
     Attributes:
-        stages: those of one slice.
+        body: the operations of the loop's body.
+        forward: the task whose operations are the early half.
+        backward: the task whose operations are the late half.
+        stages: the number of stages in each slice.
     """
 
     body: _Uses
@@ -176,7 +184,7 @@ class _Stage:
     stages: int
 
     def residuals(self) -> tuple[list[int], list[int]]:
-        """Return what moves from the backward to the forward and what the backward recomputes, in program order."""
+        """Returns the operations that move to the forward, and those that the backward rematerialises, in order."""
         early, late = (self.body.by_task.get(half, []) for half in (self.forward, self.backward))
         if not early:  # a stage without a forward function must not get one
             return [], []
@@ -190,7 +198,10 @@ class _Stage:
 
     @property
     def form(self) -> list[object]:
-        """What these operations compute, in whatever slice: each by its kind, and what it uses of the others."""
+        """The computation of both halves in a form that is equal for equal slices.
+
+        The form has an entry for each operation: its kind, and the results of the others that it uses.
+        """
         place = {number: index for index, number in enumerate(self.ops)}
         made = {
             value: (where, index) for op, where in place.items() for index, value in enumerate(self.body.results[op])
@@ -199,7 +210,7 @@ class _Stage:
         return [(kind, [made.get(value) for value in uses]) for kind, uses in kinds]
 
     def places_in(self, other: "_Stage", found: Sequence[int]) -> list[int]:
-        """The operations of `other`, a stage that does the same, which correspond to these of this one."""
+        """Returns the operations of `other`, a stage of the same form, that correspond to `found` in this one."""
         place = dict(zip(self.ops, other.ops, strict=True))
         return [place[op] for op in found]
 

@@ -1,4 +1,4 @@
-"""The forward of a stage, and the minimum cut that says what of it is kept and what is computed again."""
+"""Chooses the values that a stage's forward keeps and the operations that its recompute runs."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
@@ -25,12 +25,12 @@ from jaxpp.ir.values import byte_size, is_used
 
 @dataclass(frozen=True)
 class Remaking:
-    """What a recompute does.
+    """The operations of a recompute.
 
     Attributes:
-        ops: its operations, in program order.
-        twins: for values that the forward makes too, by a loop of its own, those that stand for them here.
-        replaced: the loops that two others stand for.
+        ops: the operations, in program order.
+        twins: maps values that the forward makes too to the values that replace them in the recompute.
+        replaced: the loops that were split in two.
     """
 
     ops: list[ir.Operation]
@@ -39,17 +39,17 @@ class Remaking:
 
 
 class Forward:
-    """The computation of a forward, as far as its residuals depend on it.
+    """The computation of a forward's residuals.
 
-    Of a loop that runs a known number of times, as that of a scan over layers, each operation is one of its own: done
-    again in all trips, or in none. So it is with loops inside of it.
+    A loop that runs a known number of times, such as a `lax.scan` over layers, is opened. Each of its operations may be
+    recomputed by itself, in all trips or in none. The same holds for nested loops.
 
     Args:
-        module: whose functions and meshes its operations name.
+        module: the module with the functions and meshes that the operations name.
         ops: the operations of the forward, in program order.
         residuals: the values that the backward reads.
-        free: arguments that are there for the backward anyway: weights, the batch.
-        together: of the residuals, those that an operation reads together whose result jumps (see `ties`).
+        free: the arguments that the backward has anyway, such as weights and the batch.
+        together: groups of residuals that one operation of the backward reads whose result jumps; see `ties`.
     """
 
     def __init__(
@@ -66,21 +66,21 @@ class Forward:
         self._all_ops = ops
         self._ops = behind(ops, residuals)
         self._free = set(free)
-        self._loops: dict[ir.Value, OpenLoop] = {}  # by their first result
+        self._loops: dict[ir.Value, OpenLoop] = {}  # the key is the loop's first result
         self._operands = [operands_with_captures(op) for op in self._ops]
         self._find_free(self._ops, self._operands)
         self._residuals = residuals
         self._replaced: list[ir.Operation] = []
 
     def recomputed(self, keep: Keep, handed_on: Collection[ir.Value] = ()) -> Remaking:
-        """What the recompute does; loops that it does in part are divided.
+        """Returns the operations of the recompute, and splits the loops that it runs in part.
 
         Args:
-            keep: what the forward keeps.
-            handed_on: what the forward makes for others.
+            keep: the limits on the kept values.
+            handed_on: the values that the forward makes for other tasks than its own backward.
 
         Raises:
-            PassError: it can't keep as few bytes.
+            PassError: the forward can't keep as few bytes as `keep` allows.
         """
         if keep.inputs:
             return _without_effects(self._ops)
@@ -99,9 +99,10 @@ class Forward:
         return self._divided(done, kept, handed_on)
 
     def choices(self, count: int) -> list[tuple[int, int]]:
-        """From all residuals kept to the least: (bytes that are kept, FLOPs that are done again), up to `count` more.
+        """Returns choices as (kept bytes, recomputed FLOPs), from keeping all residuals to keeping the fewest bytes.
 
-        Each has the fewest FLOPs for its bytes; the bytes of all devices of the mesh together, of one microbatch.
+        After the first one there are up to `count` more. Each has the fewest FLOPs for its bytes. The bytes are for one
+        microbatch, on all devices of the mesh together.
         """
         choice, _ = self._choice(Keep(budget=1))
         most, least = choice.kept_bytes(set()), choice.kept_bytes(choice.fewest_bytes())
@@ -113,17 +114,21 @@ class Forward:
         return [(choice.kept_bytes(again), choice.flops(again)) for again in found]
 
     def budget(self, keep: Keep) -> int | None:
-        """The FLOPs that a recompute may take; None for any number."""
+        """Returns the most FLOPs that a recompute may take; None for no limit."""
         if keep.budget is None:
             return None
         return math.floor(keep.budget * sum(map(self._counter.of, self._all_ops)))
 
     def _loop(self, op: ir.Operation) -> OpenLoop | None:
-        """The loop that `op` is, if it runs a known number of times."""
+        """Returns `op` as an opened loop; None unless it is a loop that runs a known number of times."""
         return self._loops.get(op.results[0]) if len(op.results) else None
 
     def _find_free(self, ops: Iterable[ir.Operation], uses: Iterable[Sequence[ir.Value]]) -> None:
-        """Find what is made of free values without a FLOP: constants, masks of positions, slices, and any scalar."""
+        """Opens the counted loops among `ops`, and adds values made from free values without FLOPs to the free ones.
+
+        Examples are constants, masks of positions and slices. A scalar made from free values is free even if it takes
+        FLOPs.
+        """
         for op, operands in zip(ops, uses, strict=True):
             scalar = all(not shape_of(result) for result in op.results) and not len(op.regions)
             no_work = (scalar or not self._counter.of(op)) and not has_side_effect(op)
@@ -136,7 +141,7 @@ class Forward:
                 self._free.update(op.results[position] for position, row in loop.stacks.items() if row in self._free)
 
     def _choice(self, keep: Keep) -> tuple[Recomputation, "_RecomputationBuilder"]:
-        """The choice that there is, and what its numbers stand for."""
+        """Returns the choice, and the builder that knows the values and operations of its numbers."""
         builder = _RecomputationBuilder(self._free, self._together)
         self._add_all(builder, zip(self._ops, self._operands, strict=True), keep)
         return builder.choice(self._residuals), builder
@@ -148,7 +153,7 @@ class Forward:
         keep: Keep,
         trips: int = 1,
     ) -> None:
-        """Add operations that run `trips` times, each with what it uses; those inside of loops one by one."""
+        """Adds operations that run `trips` times, each with the values that it uses. Opens the counted loops."""
         for op, operands in ops:
             loop = self._loop(op)
             if loop is None:
@@ -170,9 +175,10 @@ class Forward:
     def _divided(
         self, again: Collection[ir.Operation], kept: Collection[ir.Value], handed_on: Collection[ir.Value]
     ) -> Remaking:
-        """The operations `again`, what is free of what is read, and loops; those that are done in part are divided.
+        """Returns a recompute of the operations `again`, the loops that they need, and the free values that they read.
 
-        From the last operation to the first, as a loop that is divided changes the operands of what stands behind it.
+        Splits the loops that the forward and the recompute both run. This goes from the last operation to the first,
+        because splitting a loop changes the operands of later operations.
         """
         kept = dict.fromkeys([*kept, *self._stacks_of(kept)])
         loops = [loop for op in self._ops if (loop := self._loop(op)) is not None]
@@ -204,9 +210,9 @@ class Forward:
     def _divide(
         self, op: ir.Operation, first: Collection[int], second: Collection[int], kept: Collection[ir.Value]
     ) -> Divided:
-        """Divide a loop, and before it those inside of it that are done again, from the last one to the first.
+        """Splits a loop, after the loops inside of it that are recomputed, from the last one to the first.
 
-        What an inner loop stacks is a value of each trip of the outer one, which stacks it in turn.
+        A stack of an inner loop is a value in each trip of the outer loop, which stacks it in turn.
         """
         twins: dict[ir.Value, ir.Value] = {}
         kept = dict.fromkeys(kept)
@@ -230,25 +236,25 @@ class Forward:
         return loop.divided(first, second, inside, twins, acting).write(self._mesh)
 
     def _within(self, loop: OpenLoop) -> set[ir.Value]:
-        """The values inside of a loop, and of those inside of it."""
+        """Returns the values inside of a loop, also inside of nested loops."""
         inner = (each for op in loop.ops if (each := self._loop(op)) is not None)
         return loop.inside.union(*map(self._within, inner))
 
     def _stacks_of(self, kept: Collection[ir.Value]) -> list[ir.Value]:
-        """The stacks of kept values that loops make anyway, also of such stacks."""
+        """Returns the stacks of kept values that loops make anyway, and the stacks of those stacks."""
         found: list[ir.Value] = []
-        for loop in reversed(self._loops.values()):  # from inside
+        for loop in reversed(self._loops.values()):  # inner loops come before outer ones
             rows = ((position, row) for position, row in loop.stacks.items() if row in kept or row in found)
             found += [loop.op.results[position] for position, _ in rows]
         return found
 
 
 class _RecomputationBuilder:
-    """Builds the choice between keeping values and doing operations again; knows what its numbers stand for.
+    """Builds the choice between keeping values and recomputing operations, which have numbers in it.
 
     Attributes:
-        values: the value of each number; for a stack of what each trip of a loop makes, that value.
-        ops: the operation of each step; for what a loop carries, the loop.
+        values: the value of each number. A stack has the number of the value that it stacks.
+        ops: the operation of each step. The step of a value that a loop carries has the loop.
     """
 
     def __init__(self, free: Set[ir.Value], together: Sequence[Sequence[ir.Value]]) -> None:
@@ -262,9 +268,9 @@ class _RecomputationBuilder:
         self._steps: list[tuple[Sequence[ir.Value], int | None]] = []
 
     def add_loop(self, loop: OpenLoop, runs: int) -> None:
-        """Add what a loop carries that runs so often.
+        """Adds the values that a loop carries, apart from counters and stacks, if it runs `runs` times.
 
-        That is a value of each trip, made again if the first and what the next trip gets are.
+        Such a value exists in each trip. It is recomputed from its initial value and the value for the next trip.
         """
         for argument, position in loop.arguments.items():
             if argument not in loop.counts and position not in loop.stacks:
@@ -273,27 +279,27 @@ class _RecomputationBuilder:
                 self._add(loop.op.results[position], runs, step)
 
     def add(self, op: ir.Operation, operands: Sequence[ir.Value], flops: int | None, trips: int = 1) -> None:
-        """Add an operation that is done so often."""
+        """Adds an operation that runs `trips` times; `flops` is None if it must not be recomputed."""
         if self._free.isdisjoint(op.results):
             step = self._step(op, operands, None if flops is None else flops * trips)
             for result in op.results:
                 self._add(result, trips, step)
 
     def add_stacks(self, loop: OpenLoop) -> None:
-        """Add the stacks that a loop makes: to keep one is to keep the value of each trip, and the other way round."""
+        """Adds the stacks that a loop makes. Keeping a stack is the same as keeping its value in each trip."""
         for position, row in loop.stacks.items():
             if row not in self._free:
                 self._numbers[loop.op.results[position]] = self._number(row)
                 self._rows[loop.op.results[position]] = row
 
     def choice(self, wanted: Sequence[ir.Value]) -> Recomputation:
-        """The choice, where these values are wanted."""
+        """Returns the choice, if the backward reads the values `wanted`."""
         steps = [OpNode(self._all(operands), flops) for operands, flops in self._steps]
         numbers = self._all(wanted)
         return Recomputation(tuple(self._sizes), tuple(steps), numbers, tuple(self._ties()))
 
     def _ties(self) -> Iterator[tuple[int, int]]:
-        """Yields the values and the steps of `Recomputation.ties`."""
+        """Yields the pairs of a value and a step for `Recomputation.ties`."""
         body = Numbered(self.ops)
         again = [number for number, (_, flops) in enumerate(self._steps) if flops is not None]
         groups: list[Sequence[int]] = [*deciding(body, again)]
@@ -321,17 +327,17 @@ class _RecomputationBuilder:
         return len(self.ops) - 1
 
 
-@lru_cache(maxsize=64)  # stages are often alike, and a search asks again and again
+@lru_cache(maxsize=64)  # stages are often alike, and a search calls this repeatedly
 def _fewest_flops(choice: Recomputation, size: int) -> frozenset[int] | None:
     again = choice.fewest_flops(size)
     return None if again is None else frozenset(again)
 
 
 def _is_costly(op: ir.Operation) -> bool:
-    """Whether `op` is what a selective recompute keeps the result of: a product with weights, or what may be one.
+    """Whether a selective recompute never runs `op`: a product with weights, another kind of product, or a collective.
 
-    Products with batch dimensions are those of activations with each other, as attention has them: `jax.checkpoint`
-    tells them apart in the same way (`dots_with_no_batch_dims_saveable`).
+    A matrix product with batch dimensions multiplies activations with each other, as in attention. `jax.checkpoint`
+    makes the same distinction (`dots_with_no_batch_dims_saveable`).
     """
     if op.name == "stablehlo.dot_general":
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
@@ -361,7 +367,10 @@ def _erase_unused(op: ir.Operation) -> None:
 
 
 def behind(ops: Sequence[ir.Operation], outputs: Collection[ir.Value], *, effects: bool = False) -> list[ir.Operation]:
-    """Those of `ops` that `outputs` depend on, in program order; with `effects` also those that act by themselves."""
+    """Returns the operations of `ops` on which `outputs` depend, in program order.
+
+    With `effects` it also returns the operations with side effects, and the ones on which these depend.
+    """
     needed, found = set(outputs), list[ir.Operation]()
     for op in reversed(ops):
         if not needed.isdisjoint(op.results) or (effects and has_side_effect(op)):

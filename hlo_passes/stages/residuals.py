@@ -1,4 +1,4 @@
-"""What a stage keeps from its forward until its backward."""
+"""Finds the residuals of a stage: the values that live from its forward to its backward or recompute."""
 
 from collections.abc import Mapping
 
@@ -16,21 +16,22 @@ READERS = ("recompute", *BACKWARDS)
 
 
 def tasks_of(module: ir.Module, loop: MicrobatchLoop) -> TaskFunctions:
-    """The calls of the loop's body."""
+    """Returns the calls in the loop's body by (kind, stage)."""
     by_name = functions(module)
     return {kind_and_stage(by_name[callee(op)]): op for op in operations(loop.body) if op.name == "func.call"}
 
 
 def readers_of(tasks: TaskFunctions, stage: int) -> list[ir.Operation]:
-    """The tasks that read the residuals of `stage`."""
+    """Returns the calls of the tasks that read the residuals of `stage`."""
     return [tasks[kind, stage] for kind in READERS if (kind, stage) in tasks]
 
 
 def residuals_of(loop: MicrobatchLoop, tasks: TaskFunctions, stage: int) -> list[ir.Value]:
-    """What the backward of a stage, or its recompute, reads of the forward's results, and of the forward's inputs.
+    """Returns the results and the inputs of a stage's forward that the stage's backward or recompute reads.
 
-    Inputs that other tasks made are residuals; weights and the batch are none: they stay where they are. Of a stage
-    without a forward, as the last one under `jax.grad` with a recompute, the results of other forwards are residuals.
+    Only inputs that other tasks made are residuals. Weights and the batch are not: they stay where they are. A stage
+    may have no forward, such as the last one under `jax.grad` with a recompute. Its residuals are the results of other
+    forwards that it reads.
     """
     readers = readers_of(tasks, stage)
     forward = tasks.get(("forward", stage))
@@ -47,7 +48,7 @@ def residuals_of(loop: MicrobatchLoop, tasks: TaskFunctions, stage: int) -> list
 
 
 def behind_residuals(loop: MicrobatchLoop, tasks: TaskFunctions, stage: int) -> ir.InsertionPoint:
-    """Where the residuals of a stage are there: after its forward, or before what reads them if it has none."""
+    """Returns the point after a stage's forward; for a stage without one, the point in front of its first reader."""
     forward = tasks.get(("forward", stage))
     if forward is not None:
         return ir.InsertionPoint.after(forward)

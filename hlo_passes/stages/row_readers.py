@@ -1,4 +1,4 @@
-"""Loops of a backward that read what loops of its forward have stacked, row by row, and how they come to read less."""
+"""Loops of a backward that read stacks of its forward's loops row by row, and their rewriting to smaller stacks."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from jaxpp.ir.values import is_used
 
 @dataclass
 class RowReader:
-    """A loop of the backward that reads a row of each trip of a loop of the forward.
+    """A loop of the backward that reads, in each trip, the rows that one trip of a forward's loop stacked.
 
     Attributes:
         loop: the loop of the backward.
-        trips: (first, step) of the forward's trips, in the order in which it reads them.
-        rows: the operations that read, and the value of the forward's body that each reads.
+        trips: (first, step): its trip n reads the rows of the forward's trip `first + step * n`.
+        rows: the operations that read rows, each with the stacked value of the forward's body.
     """
 
     loop: OpenLoop
@@ -32,11 +32,14 @@ class RowReader:
     rows: list[tuple[ir.Operation, ir.Value]] = field(default_factory=list[tuple[ir.Operation, ir.Value]])
 
     def together(self) -> Iterator[list[ir.Value]]:
-        """Yields those of the forward's values that an operation reads together whose result jumps."""
+        """Yields, for each operation of this loop whose result jumps, the forward's values that it reads."""
         return read_together(Numbered(self.loop.ops), {op.results[0]: value for op, value in self.rows})
 
     def rewrite(self, less: "RewrittenStacks", there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
-        """Let the body read rows of the new stacks, and compute from these the rows that it read so far."""
+        """Makes the body read rows of the new stacks, and rematerialise from them the rows that it read before.
+
+        `there` maps values of the forward to the values that replace them around this loop.
+        """
         body, again = loop_body(self.loop.op), less.again
         wanted = less.wanted(self)
         ops = again.behind(wanted)
@@ -62,15 +65,16 @@ class RowReader:
 
 @dataclass(frozen=True)
 class RewrittenStacks:
-    """The stacks of a loop of the forward that was written again, so that it stacks less.
+    """The stacks of a loop of the forward that was rewritten to stack less.
 
     Attributes:
-        loop: the old loop, which is there until no reader uses it any more.
+        loop: the old loop, which stays until no reader uses it.
         readers: the loops of the backward that read rows of its stacks.
         again: the operations that the readers rematerialise.
-        stacks: for values of the body the new stack that holds them, and the row of each trip.
-        inner: the rewritten stacks of loops inside of it.
-        gone: values of the body that the readers no longer need: they read them only for loops inside of themselves.
+        stacks: maps values of the body to the new stack that holds them, and to the row of each trip.
+        inner: the rewritten stacks of the loops inside of it.
+        gone: the results of the old inner loops. The readers read them only for loops inside of themselves, and need
+            them no longer.
     """
 
     loop: OpenLoop
@@ -81,22 +85,22 @@ class RewrittenStacks:
     gone: Collection[ir.Value]
 
     def wanted(self, reader: RowReader) -> dict[ir.Value, None]:
-        """The values of the body that a reader needs, for itself and for the readers inside of it."""
+        """Returns the values of the body that `reader` and the readers inside of it need."""
         inner = [less for less in self.inner if less.is_read_in(loop_body(reader.loop.op))]
         own = (value for _, value in reader.rows if value not in self.gone)
         return dict.fromkeys([*own, *(value for less in inner for value in less.needed())])
 
     def needed(self) -> list[ir.Value]:
-        """The values from outside of the loop that the readers need: the new stacks, and what they compute with."""
+        """Returns the values from outside of the loop that the readers need: new stacks, and operands from outside."""
         read = self.again.read(value for reader in self.readers for value in self.wanted(reader))
         return [*(stack for stack, _ in self.stacks.values()), *(v for v in read if v not in self.loop.inside)]
 
     def is_read_in(self, block: ir.Block) -> bool:
-        """Whether a reader is in this block."""
+        """Whether a reader is in `block`."""
         return any(reader.loop.op.block == block for reader in self.readers)
 
     def let_read(self, block: ir.Block, there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
-        """Rewrite the readers in a block. there: for values of the forward those that stand for them in this block."""
+        """Rewrites the readers in `block`, where `there` maps values of the forward to their replacements."""
         for reader in self.readers:
             if reader.loop.op.block == block:
                 reader.rewrite(self, there, mesh)
@@ -108,8 +112,8 @@ class Rematerialised:
 
     Attributes:
         inside: the operations of the loop's body.
-        ops: the numbers of those that are rematerialised.
-        counts: (start, step) of the arguments of the body that count.
+        ops: the numbers of the operations that are rematerialised.
+        counts: the arguments of the body that are counters, each with (start, step).
     """
 
     inside: Numbered
@@ -117,17 +121,17 @@ class Rematerialised:
     counts: Mapping[ir.Value, tuple[int, int]]
 
     def operands(self, op: int) -> Sequence[ir.Value]:
-        """What an operation uses now: its operands change where a loop in front of this one is written again."""
+        """Returns the values that an operation uses now. They change when a loop in front of it is rewritten."""
         return operands_with_captures(self.inside.ops[op])
 
     def read(self, wanted: Iterable[ir.Value]) -> list[ir.Value]:
-        """The values that these operations read and don't make, and those of `wanted` that they don't make."""
+        """Returns the values of `wanted`, and the operands of the operations `ops`, that `ops` do not make."""
         made = {result for op in self.ops for result in self.inside.results[op]}
         read = dict.fromkeys([*wanted, *(value for op in self.ops for value in self.operands(op))])
         return [value for value in read if value not in made]
 
     def behind(self, wanted: Iterable[ir.Value]) -> list[int]:
-        """Those of these operations on which `wanted` depends, in program order."""
+        """Returns the operations of `ops` on which `wanted` depends, in program order."""
         needed, found = set(wanted), list[int]()
         for op in reversed(self.ops):
             if not needed.isdisjoint(self.inside.results[op]):
@@ -141,7 +145,7 @@ def _as(type_: ir.Type, value: ir.Value) -> ir.Value:
 
 
 def _stand_for(read: ir.Operation, value: ir.Value) -> None:
-    """Replace the row that `read` reads, which has a first dimension of size 1, by `value`, which lacks that."""
+    """Replaces the row that `read` reads, whose first dimension has size 1, by `value`, which lacks this dimension."""
     row = read.results[0]
     for use in list(row.uses):
         user = use.owner.operation

@@ -1,4 +1,4 @@
-"""`split-backward`: the backward of a stage as two tasks, where the schedule asks for it."""
+"""`split-backward`: splits the backward of a stage into two tasks, where the schedule asks for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,25 +20,27 @@ from jaxpp.ir.shardings import MeshAxes, Shardings
 
 @dataclass(frozen=True)
 class SplitBackward(Pass):
-    """Makes two tasks of a backward, `@input_grad_i` and `@weight_grad_i`, for the stages whose schedule asks for them.
+    """Splits a backward into `@input_grad_i` and `@weight_grad_i`, for the stages whose schedule asks for these tasks.
 
-    - The input gradient is what other tasks wait for, above all the gradient that crosses to the stage before, and all
-      that it depends on; also the losses that the backward makes, if they need no product of the rest. The weight
-      gradient is the rest: the products that make the gradients of weights, their sums over the microbatches, metrics
-      of them.
-    - Where no gradient crosses (the first stage, whose input needs none), the products on which others depend are the
-      input gradient, as in any stage.
-    - What is kept from one to the other is chosen so that the fewest bytes stay alive in between. Cheap values are
-      computed again; elementwise operations and reductions that only the weight gradient needs (the gradient of a
-      norm's scale) may be done with the input gradient, products never.
-    - A loop that makes both, as that of a `lax.scan` over layers does, becomes two loops: the first stacks, trip by
-      trip, what the second reads of it, again the fewest bytes. So does a conditional: both take the same branch. What
-      stands inside of these is divided too. A loop that runs an unknown number of times or stands in a `shard_map` is
-      refused where it makes both, and so is a conditional with a side effect.
+    - The input gradient makes the results that other tasks wait for, and everything on which they depend. The main one
+      is the gradient that crosses to the previous stage. The input gradient also makes the backward's losses, if they
+      need no further product.
+    - The weight gradient makes the other results: the products that are gradients of weights, their sums over the
+      microbatches, and metrics of them.
+    - Where no gradient crosses (the first stage, whose input needs none), the input gradient makes the products on
+      which other products depend, as in any stage.
+    - The pass chooses the values that the input gradient keeps for the weight gradient, so that the fewest bytes stay
+      alive. The weight gradient recomputes cheap values. Elementwise operations and reductions that only the weight
+      gradient needs, such as the gradient of a norm's scale, may move to the input gradient. Products never move.
+    - A loop that makes both gradients, such as a `lax.scan` over layers, becomes two loops. The first loop stacks the
+      values that the second reads in each trip, again the fewest bytes. A conditional becomes two conditionals, which
+      take the same branch. Nested loops and conditionals are split too.
+    - The pass refuses a loop that makes both gradients if it runs an unknown number of times or stands in a
+      `shard_map`. It also refuses such a conditional if it has a side effect.
 
-    A half with nothing to do is no task: a stage without weights has no weight gradient. A last stage whose forward and
-    backward are one task has its forward in the input gradient. For a stage that the schedule splits for some
-    microbatches only (DualPipe), `fuse-tasks` puts the halves of the others together again.
+    A half without operations is no task: a stage without weights has no weight gradient. If the last stage's forward
+    and backward are one task, the forward becomes a part of the input gradient. A schedule may split a stage for some
+    microbatches only (DualPipe). For the others `fuse-tasks` joins the halves again.
 
     Preconditions: `outline-stages` ran.
 
@@ -51,7 +53,7 @@ class SplitBackward(Pass):
     name: ClassVar[str] = "split-backward"
 
     def run(self, module: ir.Module) -> None:
-        """Split the backwards of `module`. Raises PassError for one that can't be split."""
+        """Splits the backwards of `module`. Raises PassError for one that can't be split."""
         loop = MicrobatchLoop.of(module)
         stages = loop.stages_with("input_grad", "weight_grad")
         if not stages:
@@ -75,10 +77,10 @@ class SplitBackward(Pass):
 def _treat_slices_alike(
     loop: MicrobatchLoop, split: Sequence[tuple[ir.Operation, ir.Operation]], backwards: Sequence[Backward]
 ) -> None:
-    """Let the slices of a stage be divided alike.
+    """Makes the slices of a stage agree on the awaited results and on the free arguments, so that they are split alike.
 
-    Nobody awaits the gradients of keys and values of the first slice. Rows that one slice takes of others, which keep
-    them, are zeros for another slice: neither has to keep them.
+    No task awaits the gradients of keys and values of the first slice. Some slices read rows of keys and values from
+    another slice, which keeps them. The same arguments are zeros in the first slice. No slice has to keep them.
     """
     groups: dict[bytes, list[Backward]] = {}
     for (function, _), backward in zip(split, backwards, strict=True) if loop.slices > 1 else ():
@@ -97,7 +99,7 @@ def _is_backward(function: ir.Operation, stages: set[int]) -> bool:
 
 
 def _split(module: ir.Module, function: ir.Operation, old: ir.Operation, backward: Backward) -> None:
-    """Replace `old`, the call of `function`, by calls of its halves."""
+    """Replaces `old`, the call of `function`, by calls of its halves, and erases `function`."""
     halved, body = halve(backward), backward.body
     values: dict[ir.Value, ir.Value] = dict(zip(body_of(function).arguments, old.operands, strict=True))
     made = {result for number in halved.input_grad for result in body.results[number]}
@@ -124,7 +126,10 @@ def _add(
     old: ir.Operation,
     values: dict[ir.Value, ir.Value],
 ) -> None:
-    """Call a new function of `members` in front of `old`; `values` gains what its results are in the loop body."""
+    """Calls a new function of `members` in front of `old`, and adds the results of the call to `values`.
+
+    `values` maps values of the old function to values of the loop body.
+    """
     stage = old.attributes[at.STAGE]
     attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
     name = f"{kind}_{ir.IntegerAttr(stage).value}"

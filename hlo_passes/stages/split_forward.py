@@ -1,4 +1,4 @@
-"""`split-forward`: the residuals of a stage made again by a task of their own, where the schedule asks for it."""
+"""`split-forward`: recomputes the residuals of a stage in a separate task, where the schedule asks for it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,32 +42,35 @@ _INPUTS = Keep(inputs=True)
 
 @dataclass(frozen=True)
 class SplitForward(Pass):
-    """Makes a second task of a forward, `@recompute_i`, for the stages whose schedule recomputes their residuals.
+    """Splits a forward into `@forward_i` and `@recompute_i`, for the stages whose schedule recomputes their residuals.
 
-    - The forward returns what other stages, later microbatches and the results of the loop need of it, what is kept,
-      and no more; a forward of which nobody else needs anything, as the last stage's, goes, and nothing is kept.
-    - The recompute makes what the backward of its own stage reads, the residuals, of what is kept and of what is there
-      anyway: the weights, the batch, the keys of random numbers. It does the forward's operations. XLA may fuse them
-      otherwise, and so round a residual otherwise in its last place. What the user put under `jax.checkpoint` is no
-      residual, and stays in the backward.
-    - What is kept are the stage's inputs, or the fewest bytes that the residuals can be made of in one of these ways.
-      `selective`: no product with weights is done again, nor a convolution or another costly operation; products of
-      activations are, as in attention (the selective recomputation of Korthikanti et al., arXiv:2205.05198). A number:
-      within that share of the forward's FLOPs, whatever is done again for them. Bytes, as `4096B`: so many at most of a
-      microbatch, on all devices of the mesh together, with the fewest FLOPs.
-    - A loop that runs a known number of times, as that of a `lax.scan` over layers, may be done again in part: the
-      forward has a loop that stacks what is kept of each trip, the recompute one that reads it and makes the rest. So
-      may loops inside of it.
-    - An operation that does something besides its results (`debug.print`, a callback with effects) runs once, in the
-      forward. Its results are kept; with `inputs`, residuals that depend on them are refused.
+    - The forward returns only the values that other stages, later microbatches or the results of the loop need, and the
+      kept values. If only its own backward needs its results, as for the last stage, the forward goes away, and no
+      values are kept.
+    - The recompute makes the residuals, which the backward of its own stage reads. It makes them from the kept values,
+      and from values that exist anyway: weights, the batch, keys of random numbers. It runs the forward's operations.
+      XLA may fuse these differently, and then a residual may differ in its last place. Values that the user put under
+      `jax.checkpoint` are no residuals, and stay in the backward.
+    - The kept values are the stage's inputs, or the fewest bytes from which the residuals can be made, within a limit.
+      `selective`: no product with weights is recomputed, nor a convolution or another costly operation. Products of
+      activations are recomputed, as in attention (the selective recomputation of Korthikanti et al., arXiv:2205.05198).
+      A number: the recompute takes at most this share of the forward's FLOPs, in operations of any kind.
+      Bytes, such as `4096B`: at most so many bytes of a microbatch are kept, on all devices of the mesh together, with
+      the fewest FLOPs.
+    - A loop that runs a known number of times, such as a `lax.scan` over layers, may be recomputed in part. The forward
+      then has a loop that stacks the kept values of each trip. The recompute has a loop that reads them and makes the
+      others. The same holds for nested loops.
+    - An operation with a side effect (`debug.print`, a callback with effects) runs once, in the forward. Its results
+      are kept. With `inputs`, the pass refuses residuals that depend on them.
 
-    For the microbatches that the schedule does not recompute `fuse-tasks` puts the two together again. A stage whose
-    forward and backward are one task keeps no residuals, and stays as it is. To a schedule that recomputes nothing of
-    the stages that `keep` names, or nothing at all, recomputes are added, one before each backward.
+    For the microbatches that the schedule does not recompute, `fuse-tasks` joins the two tasks again. A stage whose
+    forward and backward are one task keeps no residuals, and stays as it is. Where `keep` names a stage that the
+    schedule does not recompute, the pass adds a recompute before each of its backwards. An entry of `keep` for all
+    stages adds recomputes only to a schedule that has none.
 
     Options:
-        keep: what is kept: `inputs`, `selective`, a number from 0 to 1, or bytes; for single stages
-            `0:selective 3:0.05`. If empty, the inputs, of the stages that the schedule recomputes.
+        keep: the values to keep: `inputs`, `selective`, a number from 0 to 1, or bytes; for single stages
+            `0:selective 3:0.05`. If empty, the inputs of the stages that the schedule recomputes.
 
     Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits.
 
@@ -85,7 +88,7 @@ class SplitForward(Pass):
         parse_keep(self.keep)
 
     def run(self, module: ir.Module) -> None:
-        """Split the forwards of `module`. Raises PassError for residuals that can't be made again."""
+        """Splits the forwards of `module`. Raises PassError for residuals that can't be recomputed."""
         loop = MicrobatchLoop.of(module)
         keeps = parse_keep(self.keep)
         if keeps:
@@ -100,14 +103,16 @@ class SplitForward(Pass):
         for op in operations(loop.body):
             keep = forwards.get(kind_and_stage(by_name[callee(op)])) if op.name == "func.call" else None
             if keep is not None:
-                _SplitForward(module, loop, functions(module), op).split(keep)  # those of the splits before, too
+                # Earlier splits have changed the functions of the module.
+                _SplitForward(module, loop, functions(module), op).split(keep)
 
 
 def choices(module: ir.Module, count: int) -> dict[int, list[tuple[int, int]]]:
-    """What a recompute of each stage may keep, from all residuals to the least: (bytes, FLOPs done again).
+    """Returns each stage's choices as (kept bytes, recomputed FLOPs), from keeping all residuals to the fewest bytes.
 
-    Up to `count` choices besides all, of the bytes of one microbatch on all devices of the mesh together. A stage
-    whose residuals can't be made again, or that keeps none, has no other choice. `outline-stages` ran.
+    A stage has up to `count` choices besides keeping all. The bytes are for one microbatch, on all devices of the mesh
+    together. A stage whose residuals can't be recomputed, or that keeps none, has only one choice. `outline-stages`
+    must have run.
     """
     loop, by_name = MicrobatchLoop.of(module), functions(module)
     found = {stage: [(0, 0)] for stage in range(loop.stages)}
@@ -115,13 +120,19 @@ def choices(module: ir.Module, count: int) -> dict[int, list[tuple[int, int]]]:
         if op.name == "func.call" and kind_and_stage(by_name[callee(op)])[0] == "forward":
             split = _SplitForward(module, loop, by_name, op)
             each = split.forward.choices(count)
-            # A forward that vanishes is not done twice.
+            # A forward that vanishes runs only as the recompute, which takes no additional FLOPs.
             found[kind_and_stage(by_name[callee(op)])[1]] = [each[0], (0, 0)] if split.vanishes else each
     return found
 
 
 def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> MicrobatchLoop:
-    """The loop, with recomputes in its schedule for the stages that `keeps` names and that have none."""
+    """Returns the loop, with recomputes in its schedule for the stages of `keeps` that have none.
+
+    An entry for all stages adds recomputes only to a schedule without any, and only to stages that keep residuals.
+
+    Raises:
+        PassError: `keeps` names a stage that does not exist.
+    """
     named = {stage for stage in keeps if stage is not None}
     count = loop.stages_per_slice
     if named and max(named) >= count:
@@ -136,7 +147,7 @@ def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> 
 
 
 def _waiting_stages(schedule: schedules.Schedule) -> set[int]:
-    """The stages of which a forward waits for its backward: where each follows at once, a recompute gains nothing."""
+    """Returns the stages that keep residuals: some backward does not follow its forward at once."""
     found: set[int] = set()
     for row in schedule.cells:
         last: set[Unit] = set()
@@ -151,7 +162,7 @@ class _SplitForward:
     """The split of one forward.
 
     Attributes:
-        module: that of the loop.
+        module: the module of the loop.
         loop: the loop over microbatches.
         by_name: the functions of the module.
         old: the call of the forward.
@@ -163,12 +174,12 @@ class _SplitForward:
     old: ir.Operation
 
     def split(self, keep: Keep) -> None:
-        """Replace the call by calls of what it hands on and keeps, and of what makes the residuals."""
+        """Replaces the call by a call of a forward, which keeps the values that `keep` allows, and of a recompute."""
         name, given = callee(self.old), dict(self._given)
         if not self._residuals:
             return
         again = self._recomputed(_INPUTS if self.vanishes else keep)
-        values, residuals = self._values, self._residuals  # of loops that were divided by now
+        values, residuals = self._values, self._residuals  # read again: `_recomputed` may have split loops
         handed_on = [value for value, _, others in values if others]
         remade = {result: result for op in again.ops for result in op.results} | again.twins
         read = [value for op in again.ops for value in operands_with_captures(op)]
@@ -177,7 +188,7 @@ class _SplitForward:
         outputs = list(dict.fromkeys([*handed_on, *kept]))
         ops = [op for op in self._ops if op not in again.replaced]
         given |= self._add("forward", name, behind(ops, outputs, effects=True), outputs, given)
-        for value, twin in again.twins.items():  # from here on only the recompute is read
+        for value, twin in again.twins.items():  # only the recompute is still to be outlined
             value.replace_all_uses_with(twin)
         outputs = [remade[value] for value in residuals if value in remade]
         found = given | self._add("recompute", f"recompute_{self._stage}", again.ops, outputs, given)
@@ -191,17 +202,20 @@ class _SplitForward:
 
     @property
     def vanishes(self) -> bool:
-        """Whether nobody but the backward needs anything of the forward: it will keep nothing of itself."""
+        """Whether only the backward needs the forward's results, and the forward has no side effects.
+
+        Such a forward becomes the recompute, and keeps no values.
+        """
         return not any(others for _, _, others in self._values) and not any(map(has_side_effect, self._ops))
 
     @cached_property
     def forward(self) -> Forward:
-        """The computation of the residuals."""
+        """The computation of the residuals, in which the arguments that the backward has anyway are free."""
         free = [argument for argument, value in self._given.items() if self._is_there(value)]
         return Forward(self.module, self._ops, self._residuals, free, list(self._together()))
 
     def _together(self) -> Iterator[list[ir.Value]]:
-        """Yields the residuals that an operation of a backward reads together whose result jumps."""
+        """Yields, for each operation of a backward whose result jumps, the residuals that it reads."""
         read: dict[str, dict[ir.Value, ir.Value]] = {}
         for value, own, _ in self._values:
             for op, position in own:
@@ -221,12 +235,12 @@ class _SplitForward:
 
     @cached_property
     def _given(self) -> dict[ir.Value, ir.Value]:
-        """What the arguments of the function stand for."""
+        """The arguments of the function, each with the operand of the call."""
         return dict(zip(body_of(self._function).arguments, self.old.operands, strict=True))
 
     @property
     def _values(self) -> list[tuple[ir.Value, Uses, Uses]]:
-        """What the function returns, and who uses it: the backward of its own stage, others."""
+        """The values that the function returns, each with its uses by the backward of its stage, and its other uses."""
         returned = terminator(body_of(self._function)).operands
         return [(value, *self._uses(result)) for value, result in zip(returned, self.old.results, strict=True)]
 
@@ -239,7 +253,7 @@ class _SplitForward:
         return kind_and_stage(self.by_name[callee(self.old)])[1]
 
     def _uses(self, value: ir.Value) -> tuple[Uses, Uses]:
-        """The uses (operation, number of the operand) of `value` by the backward of its own stage, and all others."""
+        """Returns the uses (operation, operand index) of `value` by the backward of its own stage, and all others."""
         own: list[tuple[ir.Operation, int]] = []
         others: list[tuple[ir.Operation, int]] = []
         for use in value.uses:
@@ -265,7 +279,7 @@ class _SplitForward:
         return again
 
     def _is_there(self, value: ir.Value) -> bool:
-        """Whether the backward has `value` without its being kept: it is no microbatch's own, or is read there too."""
+        """Whether the backward has `value` anyway: it reads `value`, or no task of any microbatch makes it."""
         if any(self._is_backward(use.owner.operation) for use in value.uses):
             return True
         return value not in self.loop.carried and not self.loop.is_of_a_task(value)
@@ -278,7 +292,7 @@ class _SplitForward:
         outputs: Sequence[ir.Value],
         given: Mapping[ir.Value, ir.Value],
     ) -> dict[ir.Value, ir.Value]:
-        """Call a new function of `ops` in place of the old one; returns what its results stand for."""
+        """Calls a new function of `ops` in front of the old call. Returns the result of the call for each output."""
         if not ops and not outputs:
             return {}
         stage = self.old.attributes[at.STAGE]

@@ -1,4 +1,4 @@
-"""What a loop of a forward stacks for the loops of its backward: of each trip as few bytes as a minimum cut says."""
+"""Makes the loops of a forward stack the fewest bytes for the loops of its backward, by a minimum cut."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ from jaxpp.ir.values import byte_size, defining_op
 
 
 def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
-    """Let the loops of each forward stack the fewest bytes from which its backward can rematerialise what it reads.
+    """Makes the loops of each forward stack the fewest bytes from which its backward can make the values that it reads.
 
-    Nested loops are one flow problem, with the bytes of all trips: a value of the outer loop may be rematerialised for
-    the inner one, and counts once however many operations need it. Loops one after the other are treated from the last
-    to the first, as a later loop may read the stacks of an earlier one.
+    Nested loops are one flow problem, in which a value costs its bytes in all trips. A value of the outer loop may be
+    rematerialised for the inner loop, and counts once however many operations need it. The pass treats the loops of a
+    block from the last to the first, because a later loop may read the stacks of an earlier one.
     """
     changed = False
     for op in reversed(operations(loop.body)):
@@ -47,11 +47,11 @@ def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
 
 @dataclass(frozen=True)
 class _Microbatch:
-    """The body of the loop over microbatches: where the loops of a forward, and of its backward, are.
+    """The body of the loop over microbatches, which contains the outermost loops of a forward and of its backward.
 
     Attributes:
-        plan: that loop.
-        backward: the backward.
+        plan: the loop over microbatches.
+        backward: the task of the backward.
     """
 
     plan: MicrobatchLoop
@@ -59,11 +59,11 @@ class _Microbatch:
     trips: ClassVar[int] = 1
 
     def uses(self, value: ir.Value) -> Iterable[ir.OpOperand]:
-        """The uses of a stack."""
+        """Returns the uses of a stack."""
         return value.uses
 
     def has_reader(self, op: ir.Operation) -> bool:
-        """Whether `op`, a loop, is one of the backward."""
+        """Whether `op`, a loop, belongs to the backward and is directly in this body."""
         return op.block == self.plan.body and task_of(op) == self.backward
 
     def is_late(self, op: ir.Operation) -> bool:
@@ -71,7 +71,7 @@ class _Microbatch:
         return task_inside(op, self.plan.body) == self.backward
 
     def has_whole(self, value: ir.Value) -> bool | None:
-        """Whether the backward has a stack as a whole, if somebody else needs it anyway; None if nobody does."""
+        """Returns None: no loop of the forward stacks `value`, the result of an outermost loop."""
         del value
 
     def is_there(self, value: ir.Value) -> bool:
@@ -82,19 +82,19 @@ class _Microbatch:
         return task_of(op) is None or any(self.is_late(use.owner.operation) for use in value.uses)
 
     def size(self, value: ir.Value) -> int:
-        """The bytes of `value`."""
+        """Returns the bytes of `value`."""
         return byte_size(value.type)
 
 
 @dataclass(frozen=True)
 class _Stacks:
-    """The stacks of a loop of the forward, and who reads them.
+    """The stacks of a loop of the forward, and their readers.
 
     Attributes:
         loop: the loop of the forward.
-        outer: another such loop that it is in, or the body of the loop over microbatches.
+        outer: the loop of the forward around it, or the body of the loop over microbatches.
         readers: the loops of the backward that read single rows.
-        used: the positions of stacks that something else uses too, as a whole or in another way.
+        used: the positions of results with other uses than reads of single rows.
         there: the values of the body whose stacks the backward has anyway.
     """
 
@@ -106,7 +106,7 @@ class _Stacks:
 
     @staticmethod
     def of(op: ir.Operation, outer: "_Microbatch | _Stacks") -> "_Stacks":
-        """Find out who uses the results of a loop."""
+        """Returns the stacks of the loop `op`, after a look at all uses of its results."""
         stacks = _Stacks(OpenLoop(op), outer)
         for position, result in enumerate(op.results):
             value, whole = stacks.loop.stacks.get(position), outer.has_whole(result)
@@ -119,22 +119,25 @@ class _Stacks:
 
     @property
     def trips(self) -> int:
-        """How often its body runs for a microbatch."""
+        """The number of times that the body runs for a microbatch."""
         return self.outer.trips * self.loop.trips
 
     @cached_property
     def inner(self) -> "list[_Stacks]":
-        """The loops inside of it, from the last one to the first."""
+        """The stacks of the counted loops in the body, from the last loop to the first."""
         return [_Stacks.of(op, self) for op in reversed(self.loop.ops) if is_counted(op)]
 
     @property
     def wanted(self) -> list[ir.Value]:
-        """The values of the body whose rows the readers read; not those that only loops inside of the readers read."""
+        """The values of the body whose rows the readers read. Stacks that only their inner loops read are left out."""
         inside = {each.loop.op.results[p] for each in self.inner for p in each.loop.stacks if p not in each.used}
         return [value for reader in self.readers for _, value in reader.rows if value not in inside]
 
     def reduced(self, remade: Set[ir.Value], mesh: MeshAxes | None) -> "RewrittenStacks | None":
-        """Write a new loop in front of it that does not stack the values `remade`; loops inside of it come first."""
+        """Writes a new loop in front of the old one that does not stack the values `remade`; None if none is needed.
+
+        Loops inside of it are rewritten first.
+        """
         found = (each.reduced(remade, mesh) for each in self.inner)
         inner = [less for less in found if less is not None]
         return (_Stacks.of(self.loop.op, self.outer) if inner else self)._reduced(inner, remade, mesh)
@@ -155,7 +158,7 @@ class _Stacks:
         kept = {value: None for value in read if value in self.loop.inside and value not in again.counts}
         positions = [p for p in range(len(self.loop.following)) if p in self.used or self.loop.stacks.get(p) in kept]
         new = [value for value in kept if value not in self.loop.rows]
-        # A loop that another one stands for acts there.
+        # The side effects of an inner loop that was rewritten are in its new version.
         acting = [op for op in self.loop.acting if gone.isdisjoint(op.results)]
         half = self.loop.half(positions, new, acting=acting)
         made, added = stack_more(self.loop.op, half, new, mesh)
@@ -167,7 +170,7 @@ class _Stacks:
         return RewrittenStacks(self.loop, self.readers, again, stacks, inner, gone)
 
     def uses(self, value: ir.Value) -> Iterator[ir.OpOperand]:
-        """The uses of a stack that an inner loop makes: here, and where a row of this loop's stack of them is read."""
+        """Yields the uses of a stack that an inner loop makes: in the body, and where readers read it as a row."""
         row = self.loop.rows.get(value)
         write = None if row is None else defining_op(self.loop.following[row.position])
         for use in value.uses:
@@ -181,20 +184,23 @@ class _Stacks:
                 yield from user.results[0].uses if is_row else [use]
 
     def has_reader(self, op: ir.Operation) -> bool:
-        """Whether `op`, a loop, is inside of one of the readers."""
+        """Whether `op`, a loop, is directly in the body of one of the readers."""
         return any(op.block == loop_body(reader.loop.op) for reader in self.readers)
 
     def is_late(self, op: ir.Operation) -> bool:
-        """Whether `op` is a part of the one reader that there is."""
+        """Whether `op` is a part of the backward, and there is exactly one reader."""
         return len(self.readers) == 1 and self.outer.is_late(op)
 
     def has_whole(self, value: ir.Value) -> bool | None:
-        """As that of `_Microbatch`, for a stack that an inner loop makes."""
+        """Whether the backward has anyway all rows of `value`, a stack that an inner loop makes.
+
+        Returns None if this loop does not stack `value`, or if only single rows of that stack are read.
+        """
         row = self.loop.rows.get(value)
         return value in self.there if row is not None and row.position in self.used else None
 
     def _reads(self, use: ir.OpOperand, position: int) -> bool:
-        """Whether a use reads a row of this stack in each trip of a loop of the backward, as `readers` then says."""
+        """Whether a use reads one row of this stack in each trip of a loop of the backward; adds it to `readers`."""
         op, value = use.owner.operation, self.loop.stacks.get(position)
         parent = op.parent
         loop = None if parent is None else parent.operation
@@ -221,7 +227,7 @@ class _Stacks:
 
 
 class _Nest:
-    """The bodies of a loop of the forward and of those inside of it, as the early half: the late one wants rows."""
+    """The bodies of a loop of the forward and of the loops inside of it, as an early half; the late half reads rows."""
 
     def __init__(self, outermost: _Stacks, outside: _Microbatch) -> None:
         loops = [outermost]
@@ -235,7 +241,7 @@ class _Nest:
         self.body = Numbered([op for each in loops for op in each.loop.ops])
 
     def again(self) -> set[ir.Value]:
-        """What the loops of the backward make again, so that the fewest bytes are stacked for them."""
+        """Returns the values that the loops of the backward rematerialise, so that the fewest bytes are stacked."""
         while True:
             found = sorted(divide(self, (), self._wanted, self._size, self._together).again)
             short = without_long_chains(self, found, self._wanted.__contains__)
@@ -245,7 +251,7 @@ class _Nest:
             self._too_long.difference_update(short)
 
     def _size(self, value: ir.Value) -> int:
-        """The bytes of all trips."""
+        """Returns the bytes of `value` in all trips together."""
         stacks = self._of.get(value)
         return self._outside.size(value) if stacks is None else stacks.trips * byte_size(value.type)
 

@@ -1,7 +1,8 @@
 """Ties: values that a comparison finds equal, or apart by a whole number, because one is chosen from the other.
 
-The gradient of a maximum compares the maximum with what it is of: equal elements get the gradient. If one of the two is
-kept and the other one made again, which may round otherwise, none is equal, and the gradient is lost, or 0 / 0.
+The gradient of a maximum compares the maximum with its operand: equal elements get the gradient. Suppose that one of
+the two is kept, and that the other one is recomputed and rounds differently. Then no element is equal, and the gradient
+is lost, or becomes 0 / 0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,21 +16,22 @@ from jaxpp.ir.ops import jumps, rounds, traits
 from jaxpp.ir.values import closure
 
 _JUMP = -1
-"""The operation that jumps, as a user of what it reads."""
+"""The number of the operation that jumps, among the users of the values that it reads."""
 _CHOOSING = frozenset(f"stablehlo.{name}" for name in ("and", "maximum", "minimum", "or"))
 _REDUCING = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter"))
 _SELECTING = frozenset(("chlo.top_k", "stablehlo.gather", "stablehlo.sort"))
 
 
 def ties(body: Numbered, groups: Iterable[Sequence[int]], is_again: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
-    """Yields pairs of operations of `body`: where the result of the first is kept, the second is not done again.
+    """Yields pairs of operations of `body`: where the result of the first is kept, the second is not repeated.
 
-    An operation whose result jumps reads both: the first, which is made of the second, and the second on another way.
+    An operation whose result jumps, such as a comparison, depends on both. It depends on the second through the first,
+    and also along another path.
 
     Args:
         body: the operations.
-        groups: for each operation that jumps, those of `body` whose results it reads; see `deciding`.
-        is_again: whether the later half may do an operation of the early one again.
+        groups: for each operation that jumps, the operations of `body` whose results it reads; see `deciding`.
+        is_again: whether the late half may repeat an operation of the early half.
     """
     inexact = _inexact(body, is_again)
     for makers in groups if inexact else ():
@@ -37,12 +39,16 @@ def ties(body: Numbered, groups: Iterable[Sequence[int]], is_again: Callable[[in
 
 
 def deciding(body: Numbered, late: Iterable[int]) -> Iterator[Sequence[int]]:
-    """Yields the groups of `ties` for those of the operations `late` of `body` that jump."""
+    """Yields the groups of `ties` for the operations of `late` whose result jumps."""
     return (body.makers[number] for number in late if jumps(body.ops[number]))
 
 
 def read_together(body: Numbered, stand_for: Mapping[ir.Value, ir.Value]) -> Iterator[list[ir.Value]]:
-    """Yields for each operation that jumps what the values that it reads stand for, if it reads several."""
+    """Yields, for each operation that jumps, the values to which `stand_for` maps the values that it reads.
+
+    It reads a value directly, or through operations that show ties. Operations that read fewer than two such values are
+    left out.
+    """
     for number, op in enumerate(body.ops):
         if jumps(op):
             makers = closure(body.makers[number], partial(_before, body))
@@ -54,7 +60,7 @@ def read_together(body: Numbered, stand_for: Mapping[ir.Value, ir.Value]) -> Ite
 
 
 def _inexact(body: Numbered, is_again: Callable[[int], bool]) -> set[int]:
-    """The operations that may be done again, and then may make another last bit."""
+    """Returns the operations that may be repeated, and whose result may then differ in the last bit."""
     found: set[int] = set()
     for number, op in enumerate(body.ops):
         if is_again(number) and (rounds(op) or not found.isdisjoint(body.makers[number])):
@@ -63,7 +69,7 @@ def _inexact(body: Numbered, is_again: Callable[[int], bool]) -> set[int]:
 
 
 def _tied(body: Numbered, makers: Sequence[int], inexact: set[int]) -> Iterator[tuple[int, int]]:
-    """Yields what `ties` does for one operation that jumps."""
+    """Yields the pairs of `ties` for one operation that jumps, which reads the results of `makers`."""
     behind = closure(makers, partial(_before, body))
     users: dict[int, set[int]] = {number: {_JUMP} if number in makers else set() for number in behind}
     for number in behind:
@@ -76,12 +82,12 @@ def _tied(body: Numbered, makers: Sequence[int], inexact: set[int]) -> Iterator[
 
 
 def _before(body: Numbered, number: int) -> Sequence[int]:
-    """The operations that may make what ties in the results of one."""
+    """Returns the operations that make the operands of an operation that shows ties; none for any other operation."""
     return body.makers[number] if _shows_ties(body.ops[number]) else ()
 
 
 def _shows_ties(op: ir.Operation) -> bool:
-    """Whether a tie of operands of `op` may still be one of its results: it is arithmetic, a view or a choice."""
+    """Whether values tied at the operands of `op` may be tied at its results: `op` is cheap, a choice or a sort."""
     if op.name in _REDUCING:
         return reducer(op) in _CHOOSING
     return traits(op).cheap or op.name in _SELECTING

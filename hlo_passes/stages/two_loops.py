@@ -1,4 +1,4 @@
-"""Writes the two loops into which a loop is divided, and the stacks between them."""
+"""Writes the two loops into which a loop is split, and the stacks between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +23,9 @@ class Half:
     """One of the two loops.
 
     Attributes:
-        positions: of the values that it carries, among those that the old loop carried.
-        ops: the operations of the old body that it has.
-        same: for some values that `ops` use the values to use in their place.
+        positions: the positions of the old loop's carried values that this loop carries too.
+        ops: the operations of the old body that it runs.
+        same: maps some values that `ops` use to the values that they use instead.
     """
 
     positions: list[int]
@@ -34,14 +34,14 @@ class Half:
 
 
 class Row(NamedTuple):
-    """Where a value of each trip is in a stack that the old loop carried at `position`: row `first + step * trip`."""
+    """The row `first + step * trip` of a stack at `position` of the old loop, which holds a value of each trip."""
 
     position: int
     first: int
     step: int
 
     def at(self, trip: ir.Value) -> ir.Value:
-        """The number of the row of a trip."""
+        """Returns the index of the row of `trip`."""
         return counted(trip, self.first, self.step)
 
 
@@ -49,11 +49,11 @@ class Divided(NamedTuple):
     """The two loops, once they are written.
 
     Attributes:
-        first: the first one.
-        second: the other.
-        results: for results of the old loop those of the first.
-        stacks: what the first stacks for the second, but for what it carries anyway.
-        twins: for results of the first those of the second, where both have them.
+        first: the first loop.
+        second: the second loop.
+        results: maps results of the old loop to results of the first loop.
+        stacks: the new stacks that the first loop makes for the second.
+        twins: maps results of the first loop to the equal results of the second loop, where both have them.
     """
 
     first: ir.Operation
@@ -65,10 +65,10 @@ class Divided(NamedTuple):
 
 @dataclass(frozen=True)
 class TwoLoops:
-    """Divides `loop` into two loops of as many trips.
+    """A split of `loop` into two loops with as many trips.
 
-    The first one stacks the values `kept` for the second, which also reads `rows` of stacks that the first carries
-    anyway. Results that both have are those of the first to all that used those of the old loop.
+    The first loop stacks the values `kept` for the second. The second also reads `rows` of stacks that the first loop
+    carries anyway. Where both loops have a result of the old loop, the users of that result read the first loop's.
     """
 
     loop: ir.Operation
@@ -78,7 +78,7 @@ class TwoLoops:
     rows: Mapping[ir.Value, Row] = field(default_factory=dict[ir.Value, Row])
 
     def write(self, mesh: MeshAxes | None) -> Divided:
-        """Write both in front of the loop, which nobody uses afterwards."""
+        """Writes both loops in front of the old one, whose results have no uses afterwards."""
         first = _Writer(self.loop, self.first, mesh)
         first.write(self.kept)
         second = _Writer(self.loop, self.second, mesh)
@@ -98,9 +98,9 @@ class TwoLoops:
 def stack_more(
     loop: ir.Operation, half: Half, values: Sequence[ir.Value], mesh: MeshAxes | None
 ) -> tuple[ir.Operation, Sequence[ir.Value]]:
-    """Write a half of `loop` in front of it that also stacks these values: (the new loop, the stacks).
+    """Writes a half of `loop` in front of it that also stacks `values`. Returns the new loop and the stacks.
 
-    Its results stand for those of the old one.
+    The results of the new loop replace the results that it shares with the old loop.
     """
     writer = _Writer(loop, half, mesh)
     writer.write(values)
@@ -109,20 +109,20 @@ def stack_more(
 
 
 def counted(trip: ir.Value, first: int, step: int) -> ir.Value:
-    """The integer `first + step * trip`."""
+    """Returns the integer `first + step * trip`."""
     if step != 1:
         trip = stablehlo.multiply(trip, constant(trip.type, step))
     return stablehlo.add(trip, constant(trip.type, first)) if first else trip
 
 
 def trip_of(loop: ir.Operation) -> ir.Value:
-    """The number of the trip, from 0 on, in the body of a loop."""
+    """Returns the index of the trip, from 0, in the body of a loop."""
     position, start, step = counter_of_test(loop)
     return _trip(loop_body(loop).arguments[position], start, step, trips(loop) or 0)
 
 
 def _trip(count: ir.Value, start: int, step: int, runs: int) -> ir.Value:
-    """The number of the trip, in a type that holds the difference of the counter to its start."""
+    """Returns the index of the trip, in a type that holds the difference between the counter and its start."""
     if step * runs >= 1 << (ir.IntegerType(element_of(count)).width - 1):
         count = stablehlo.convert(ir.RankedTensorType.get([], ir.IntegerType.get_signless(64)), count)
     if start:
@@ -131,28 +131,28 @@ def _trip(count: ir.Value, start: int, step: int, runs: int) -> ir.Value:
 
 
 def read_row(stack: ir.Value, value: ir.Value, row: ir.Value, mesh: MeshAxes | None) -> ir.Value:
-    """What stands for a value of the body in this row of a stack of such values."""
+    """Returns row `row` of `stack`, with the type and the sharding of `value`, which it stacks."""
     found = stablehlo.dynamic_slice(stack, _start(row, value), stack_type(value.type, 1).shape)
     return sharded(stablehlo.reshape(value.type, sharded(found, _stacked(value, mesh))), _sharding(value, mesh))
 
 
 def _start(row: ir.Value, value: ir.Value) -> list[ir.Value]:
-    """The start indices of a row in a stack of such values: its number, and zeros."""
+    """Returns the start indices of a row in a stack of values such as `value`: its index, and zeros."""
     return [row, *(constant(row.type, 0) for _ in ir.RankedTensorType(value.type).shape)]
 
 
 def _sharding(value: ir.Value, mesh: MeshAxes | None) -> ir.Attribute | None:
-    """Return the sharding of `value`; None where a mesh is one device."""
+    """Returns the sharding of `value`; None where a mesh is one device."""
     return None if mesh is None else mesh.attribute(mesh.read(value))
 
 
 def _stacked(value: ir.Value, mesh: MeshAxes | None) -> ir.Attribute | None:
-    """Return the sharding of a stack of values like this; None where a mesh is one device."""
+    """Returns the sharding of a stack of values such as `value`; None where a mesh is one device."""
     return None if mesh is None else mesh.attribute([(), *mesh.read(value)])
 
 
 class _Writer:
-    """Writes one of the two loops: it carries the positions of `half`, and after these the stacks."""
+    """Writes one of the two loops, which carries the positions of `half` and then the new stacks."""
 
     op: ir.Operation
 
@@ -162,23 +162,23 @@ class _Writer:
 
     @property
     def stacks(self) -> Sequence[ir.Value]:
-        """The stacks that the loop made."""
+        """The new stacks, as results of the loop."""
         return list(self.op.results)[len(self._half.positions) :]
 
     @property
     def results(self) -> dict[ir.Value, ir.Value]:
-        """For results of the old loop those of this one."""
+        """The results of the old loop that this loop has too, each with this loop's result."""
         carried = (self._old.results[position] for position in self._half.positions)
         return dict(zip(carried, self.op.results, strict=False))
 
     def write(self, kept: Sequence[ir.Value]) -> None:
-        """Write the loop, with a stack for each of `kept`."""
+        """Writes the loop, with a stack for each of `kept`."""
         self.open(kept)
         self.clone()
         self.close([self._write_row(number, value) for number, value in enumerate(kept)])
 
     def open(self, kept: Sequence[ir.Value]) -> None:
-        """Create the loop with its test, a body without operations, and a stack of zeros for each of `kept`."""
+        """Creates the loop with its test, a body without operations, and a stack of zeros for each of `kept`."""
         old, positions = self._old, self._half.positions
         operands = [*(old.operands[position] for position in positions), *map(self._zeros, kept)]
         types = [value.type for value in operands]
@@ -193,17 +193,17 @@ class _Writer:
         self._values.update(zip(arguments, loop_body(self.op).arguments, strict=False))
 
     def clone(self) -> None:
-        """Fill the body with the operations of this half."""
+        """Adds the operations of this half to the body."""
         clone_into(loop_body(self.op), self._half.ops, self._values, self._half.same)
 
     def read_row(self, stack: ir.Value, value: ir.Value, row: Row | None = None) -> None:
-        """Read the value that stands for `value` of the old body from `stack`, from that of the trip or another row."""
+        """Adds a read of `stack` that replaces `value` of the old body: of `row`, by default the row of the trip."""
         with ir.InsertionPoint(loop_body(self.op)), self._old.location:
             trip = self._trip()
             self._values[value] = read_row(stack, value, trip if row is None else row.at(trip), self._mesh)
 
     def close(self, stacks: Sequence[ir.Value]) -> None:
-        """End the body."""
+        """Ends the body with the values of this half for the next trip, and `stacks`."""
         following = terminator(loop_body(self._old)).operands
         values = [following[position] for position in self._half.positions]
         values = [self._half.same.get(value, value) for value in values]
@@ -211,7 +211,7 @@ class _Writer:
         stablehlo.return_(operands, ip=ir.InsertionPoint(loop_body(self.op)), loc=self._old.location)
 
     def replace_results(self) -> None:
-        """Let the results of this loop stand for those of the old one."""
+        """Replaces the results of the old loop that this loop has too."""
         for old, new in self.results.items():
             old.replace_all_uses_with(new)
 
@@ -225,7 +225,7 @@ class _Writer:
         stablehlo.return_(tests, ip=ir.InsertionPoint(new), loc=end.location)
 
     def _write_row(self, number: int, value: ir.Value) -> ir.Value:
-        """Write `value` of the old body to the stack of this number."""
+        """Writes `value` of the old body to the row of the trip in new stack `number`. Returns the updated stack."""
         stack = loop_body(self.op).arguments[len(self._half.positions) + number]
         sharding = _stacked(value, self._mesh)
         with ir.InsertionPoint(loop_body(self.op)), self._old.location:
@@ -234,7 +234,7 @@ class _Writer:
         return sharded(written, sharding)
 
     def _trip(self) -> ir.Value:
-        """The number of the trip, by the one counter that both loops carry, and that never wraps around."""
+        """Returns the index of the trip, from the test's counter: both loops carry it, and it never wraps around."""
         position, start, step = counter_of_test(self._old)
         return _trip(self._values[loop_body(self._old).arguments[position]], start, step, trips(self._old) or 0)
 
@@ -245,7 +245,7 @@ class _Writer:
 
 
 def tested(loop: ir.Operation) -> list[ir.Value]:
-    """The arguments of the body for the carried values that the test reads."""
+    """Returns the arguments of the body for the carried values that the test reads."""
     test, body = (region.blocks[0] for region in loop.regions)
     needed = Dependences(Numbered(operations(test)[:-1])).behind(terminator(test).operands)
     pairs = zip(test.arguments, body.arguments, strict=True)

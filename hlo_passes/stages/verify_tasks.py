@@ -1,4 +1,4 @@
-"""`verify-tasks`: checks what docs/ir.md promises of a module whose tasks are functions (section 3)."""
+"""`verify-tasks`: checks the promises of docs/ir.md about a module whose tasks are functions (section 3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,8 +21,8 @@ class VerifyTasks(Pass):
 
     - The loop's body holds calls of task functions, each with the `jaxpp.stage` of its function, and the counting of
       microbatches, which uses no result of a call.
-    - Each function has a `jaxpp.kind` that a program can have, a stage that there is, and a call. A stage with an
-      `input_grad` or a `weight_grad` has no `backward`.
+    - Each task function has a `jaxpp.kind` that a program can have, and an existing stage. A stage with an `input_grad`
+      or a `weight_grad` has no `backward`.
     - No stage mark and no `jaxpp.task` is left.
 
     Preconditions: `outline-stages` ran.
@@ -36,7 +36,7 @@ class VerifyTasks(Pass):
     name: ClassVar[str] = "verify-tasks"
 
     def run(self, module: ir.Module) -> None:
-        """Check `module`. Raises PassError for a promise that it breaks."""
+        """Checks `module`. Raises PassError for a promise that it breaks."""
         loop = MicrobatchLoop.of(module)
         check_tasks(module, loop.body)
         _check_body(loop)
