@@ -8,7 +8,7 @@ from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 # In bytes. Operations that larger values connect do not move apart to save smaller ones.
 _LARGE = 1 << 7
 
-# A move to a mesh considers the nodes within this many steps of a value that is sent to the mesh or from it.
+# A move to a mesh considers the nodes at most this many edges away from a value that is sent to the mesh or from it.
 _STEPS = 8
 
 # Larger problems stay unsolved: the time of a cut grows faster than its size.
@@ -88,7 +88,7 @@ def _complete(node: Node) -> None:
 def _move(nodes: Sequence[Node], smallest: int) -> None:
     """Moves `nodes` until no move to any mesh leaves fewer bytes of values of at least `smallest` bytes to send.
 
-    A move lets any of the nodes be added to one mesh and dropped from their other meshes; nodes that may be on several
+    A move lets any of the nodes be added to one mesh and dropped from their other meshes. A node that may be on several
     meshes may do one without the other. The best of all such choices is a minimum cut. Repeated for each mesh this is
     the expansion algorithm of Boykov, Veksler and Zabih (PAMI 2001): the optimum for two meshes, in practice close to
     it for more.
@@ -111,7 +111,7 @@ def _move_to_the_last(nodes: Sequence[Node]) -> None:
     """Moves nodes to the last mesh where that sends no more bytes, such as the norm of all gradients.
 
     A sum over all meshes has to wait for the mesh that ends last. If that mesh computes the sum, no other mesh waits
-    for it while it could begin the next step: the last mesh begins the next step later than the others anyway.
+    for the sum while it could begin the next step. The last mesh begins the next step later than the others anyway.
     """
     values = _values_of(nodes, 0)
     if len(nodes) > _MOST_NODES or not any(map(bytes_sent, values)):

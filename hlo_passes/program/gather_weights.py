@@ -37,7 +37,7 @@ class GatherWeights(Pass):
 
     With `ahead` the last task before a run also gathers for it. The task and the gather become one function, in which
     neither waits for the other, so that XLA can overlap them (FSDP's prefetch). The weights of the next run are then
-    ready, and held, one task early. The gather stays a call of its own for the first run of a mesh, after a weight
+    ready, and held, one task early. The gather stays a separate call for the first run of a mesh, after a weight
     gradient that a runtime may leave out, and after a user's function.
 
     Options:

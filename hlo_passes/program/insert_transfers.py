@@ -125,7 +125,8 @@ class _Line:
         arguments: the arguments of its function.
         results: the results of its function.
         steps: its constants, calls and receives, in order.
-        sends: the numbers and channels of the values that are sent after each step, by its index; -1 is the start.
+        sends: the numbers and channels of the values that are sent after each entry of `steps`, by its index; -1 is the
+            start.
         returned: the numbers of the values that the function returns.
         numbers: the numbers of the values of `@main` on the mesh: arguments first, then results of `steps`.
     """
@@ -160,7 +161,7 @@ class _TransferPlan:
         self._stacks = Stacks.of(main)
         self._whole_stacks = self._stacks.whole
         self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
-        """The first mesh with a value, the index of the step that makes it (-1: an argument), its number there."""
+        """The first mesh with a value, the index of its maker in `steps` there (-1: an argument), its number there."""
         self._constants: dict[ir.Value, Step[ir.Value]] = {}
         self._read_arguments()
         self._read_results()

@@ -1,4 +1,4 @@
-"""`plan-buffers`: finds where each value dies, and which results can reuse the buffer of an argument."""
+"""`plan-buffers`: finds the last use of each value, and which results can reuse the buffer of an argument."""
 
 from collections import defaultdict, deque
 from collections.abc import Container
@@ -18,13 +18,13 @@ from jaxpp.ir.values import defining_op
 
 @dataclass(frozen=True)
 class PlanBuffers(Pass):
-    """Marks the operands that die at each call and send, and the arguments whose buffers a task function may reuse.
+    """Marks last uses of values at calls and sends, and the arguments whose buffers a task function may reuse.
 
     - `jaxpp.last_use = array<i64: ...>` lists the operands that nothing on this mesh uses afterwards. It never lists
       constants, arguments that the user did not donate, or values that the mesh function returns.
     - `tf.aliasing_output = k` on an argument of a task function: result k may reuse the buffer. Result k is computed
-      elementwise from the argument and has its type and sharding, such as an accumulator or an updated weight. At every
-      call the argument dies.
+      elementwise from the argument and has its type and sharding, such as an accumulator or an updated weight. Every
+      call is the last use of the value that it passes there.
 
     Preconditions: `insert-transfers` ran.
 
@@ -54,7 +54,8 @@ class PlanBuffers(Pass):
 def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[str, tuple[int, ...]]]:
     """Writes the last uses of one mesh.
 
-    Returns for each call the callee, and the indices of the operands that die there and are passed only once.
+    Returns for each call the callee, and the indices of the operands that have their last use there and are passed only
+    once.
     """
     entries = at.argument_attributes(function)
     kept = {number for number, entry in enumerate(entries) if at.DONOR not in entry}

@@ -141,7 +141,7 @@ class StepCopies:
         return copy
 
     def _value(self, user: CallOfStep | None, value: ir.Value, step: int | None = None) -> ir.Value:
-        """Returns the value in the function of all steps for `value` of the step of `user`, or else of `step`."""
+        """Returns the value in the function of all steps for `value` of `user`'s step, or of `step` without a user."""
         step, value = self._source(user.step if user else step or 0, value)
         op = defining_op(value)
         if op is None:

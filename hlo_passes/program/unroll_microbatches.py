@@ -233,7 +233,7 @@ class _Unrolled:
                 operands[n] = self._value(operands[n], task.microbatch, task)
         if template.mesh != mesh:
             template.mesh, template.op.attributes[at.MESH] = mesh, attribute
-        op = template.op.clone(self._ip).operation  # half the time of creating a call
+        op = template.op.clone(self._ip).operation  # takes half as long as creating a call
         attributes, places, found = op.attributes, op.operands, op.results
         attributes[at.MICROBATCH] = self._numbers[task.microbatch]
         if self._loop.slices > 1:

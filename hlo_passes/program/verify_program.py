@@ -24,7 +24,7 @@ class VerifyProgram(Pass):
     - The sequences of all meshes together have no cycle: no mesh waits forever, whatever the timing. The proof follows
       the rules of a transport (`jaxpp.ir.transports`). Sends never wait under `pull`. Under `nccl`, `device_put` and
       `pair` a send waits for its receive, and values are matched by their order instead of a channel number.
-    - No value is used after its last use, and no value leaks: each value dies once or is returned.
+    - No value is used after its last use, and no value leaks: each value has one last use or is returned.
     - Each task reads the same kind of values for every microbatch (`jaxpp.ir.origins`). Such a value is one result of
       one task for the same microbatch, a sum or another carried value, or a value from outside the loop. The proof
       finds a channel or an operand of a wrong microbatch even if its type fits. An error that is the same for all

@@ -31,10 +31,10 @@ class WeaveUnits(Pass):
 
     A unit of a stage ends at a mark (`mark_unit_end`), usually with a collective. The collective sums partial products
     over the devices (tensor parallelism), or is an all-to-all (experts). Two tasks of different microbatches are
-    independent, so one can compute while the other communicates (STP, arXiv 2510.27257; the overlapped cells of
-    DualPipe). XLA chooses the order within a function, and may run one task entirely before the other. Here barriers
-    fix the order, and the units of the tasks alternate. A unit starts when the preceding unit, of the other task, has
-    reached its last collective. That collective, and the product whose parts it sums, then run beside the unit.
+    independent, so one can compute while the other communicates (STP, arXiv 2510.27257; the fused tasks of DualPipe).
+    XLA chooses the order within a function, and may run one task entirely before the other. Here barriers fix the
+    order, and the units of the tasks alternate. A unit starts when the preceding unit, of the other task, has reached
+    its last collective. That collective, and the product whose parts it sums, then run beside the unit.
 
     - Collectives at the beginning of a unit belong to the preceding unit. The gradient of an all-to-all begins with
       one.
