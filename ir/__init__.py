@@ -1,1 +1,1 @@
-"""The ground floor: what modules say, and what is known of their operations."""
+"""The bottom layer: reads, writes and checks modules, and knows the traits of their operations."""

@@ -1,4 +1,4 @@
-"""Accumulators: carried values of the loop that microbatches may update in any order, and on several meshes at once."""
+"""Accumulators: values carried by the loop that microbatches may update in any order, on several meshes at once."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ CONSTRAINT = "sdy.sharding_constraint"
 
 
 class Updates(NamedTuple):
-    """How a block updates one of its arguments, when nothing else reads it on the way.
+    """The operations by which a block updates one of its arguments, where no other operation reads the value.
 
     uses: the updated operand of each operation, in order.
-    result: the number of the block's result that it is in the end.
+    result: the position of the final value among the block's results.
     """
 
     uses: list[ir.OpOperand]
@@ -34,10 +34,10 @@ class Updates(NamedTuple):
 
 
 def updates(body: ir.Block, number: int, names: Collection[str]) -> Updates | None:
-    """Follow an argument of `body` through operations of these names to the terminator.
+    """Follows an argument of `body` through operations of these names to the terminator.
 
-    Returns None where the argument, or a value that an operation makes of it, has another use: where it is read, or
-    handed on twice. A subtraction updates what it subtracts from; an operation that writes rows, what it writes to.
+    Returns None where the argument, or an updated value, has another use, such as a read or a second return. A
+    subtraction updates its first operand, a `dynamic_update_slice` the array into which it writes.
     """
     end, uses = terminator(body), list[ir.OpOperand]()
     value: ir.Value = body.arguments[number]
@@ -53,18 +53,18 @@ def updates(body: ir.Block, number: int, names: Collection[str]) -> Updates | No
 
 
 def carried_updates(loop: ir.Operation, position: int, names: Collection[str]) -> list[ir.OpOperand]:
-    """The uses by which `loop` updates what it carries at `position`: none where it reads it, or hands it on twice."""
+    """Returns the uses by which `loop` updates the value that it carries at `position`; none if it has other uses."""
     found = updates(loop_body(loop), position, names)
     is_tested = is_used(loop.regions[0].blocks[0].arguments[position])
     return found.uses if found is not None and found.result == position and not is_tested else []
 
 
 Part: TypeAlias = tuple[int, int | None]
-"""What a mesh adds up: the mesh, and the stage, where each of its stages has a sum of its own."""
+"""A partial result: its mesh, and its stage where each stage of the mesh has one of its own (None otherwise)."""
 
 
 class MicrobatchRows(NamedTuple):
-    """Says that microbatch m writes row `start + step * m` along `dimension`."""
+    """The row of each microbatch: microbatch m writes row `start + step * m` along `dimension`."""
 
     dimension: int
     start: int
@@ -73,15 +73,15 @@ class MicrobatchRows(NamedTuple):
 
 @dataclass(eq=False)
 class Accumulator:
-    """A carried value that is a sum or a maximum over the microbatches, or has a row of each.
+    """A carried value that is a sum or a maximum over the microbatches, or has a row for each.
 
     Attributes:
-        operator: the operation that combines it with what a microbatch makes.
-        rows: of which microbatch each row is, when it has rows.
-        values: what it is in the loop body: the argument, and what each task makes of it.
+        operator: the operation that combines it with the value of a microbatch.
+        rows: the row that each microbatch writes, where it has rows.
+        values: its values in the loop body: the argument, and the result of each task that updates it.
         stages: the stages of the tasks that update it, in their order.
-        parts: what it is so far in the unrolled program, by `Part`.
-        microbatches: those that each part has.
+        parts: the latest value of each `Part` in the unrolled program.
+        microbatches: the microbatches that each part contains.
     """
 
     initial: ir.Value
@@ -94,7 +94,10 @@ class Accumulator:
     microbatches: dict[Part, list[int]] = field(default_factory=dict)
 
     def start(self, part: Part, ip: ir.InsertionPoint) -> ir.Operation | None:
-        """Begin `part`: the first one with the initial value, others with a zero, which is made, if it is a sum."""
+        """Begins `part` with the initial value, or with zeros if it is a later part of a sum.
+
+        Returns the operation that makes the zeros; None if it made none.
+        """
         zeros = None
         if self.parts and self.operator == ADD:
             zeros = sharded(constant(self.initial.type, 0, ip=ip, loc=ir.Location.unknown()), self.sharding)
@@ -102,12 +105,12 @@ class Accumulator:
         return None if zeros is None else defining_op(zeros)
 
     def update(self, part: Part, microbatch: int, value: ir.Value) -> None:
-        """Note that a task of `microbatch` has updated `part` to `value`."""
+        """Records that a task of `microbatch` has updated `part` to `value`."""
         self.parts[part] = value
         self.microbatches.setdefault(part, []).append(microbatch)
 
     def total(self, homes: Sequence[Sequence[int]], ip: ir.InsertionPoint) -> ir.Value:
-        """Combine all parts, beginning with those on the home meshes of the last stage that updates the accumulator."""
+        """Combines all parts, first those on the home meshes of the last stage that updates the accumulator."""
         places = [(mesh, of) for stage in reversed(self.stages) for mesh in homes[stage] for of in (stage, None)]
         order = dict.fromkeys(part for part in [*places, *self.parts] if part in self.parts)
         if not order:  # the schedule leaves out all tasks that would add to it
@@ -126,7 +129,7 @@ class Accumulator:
         return total
 
     def _mask(self, rows: MicrobatchRows, microbatches: Sequence[int]) -> ir.Value:
-        """True in the rows of `microbatches`."""
+        """Returns a mask that is true in the rows of `microbatches`."""
         shape = shape_of(self.initial)
         size = shape[rows.dimension]
         written = {rows.start + rows.step * microbatch for microbatch in microbatches}
@@ -137,7 +140,7 @@ class Accumulator:
 
 
 def find_accumulators(loop: MicrobatchLoop, functions: Mapping[str, ir.Operation]) -> dict[int, Accumulator]:
-    """The accumulators of an outlined loop, by their position among what it carries."""
+    """Returns the accumulators of an outlined loop, by their positions among the carried values."""
     found: dict[int, Accumulator] = {}
     shardings: dict[ir.Attribute, list[ir.Attribute]] = {}
     for position, initial in enumerate(loop.op.operands):
@@ -153,7 +156,7 @@ def find_accumulators(loop: MicrobatchLoop, functions: Mapping[str, ir.Operation
 def _follow(
     loop: MicrobatchLoop, functions: Mapping[str, ir.Operation], position: int, accumulator: Accumulator
 ) -> bool:
-    """Follow the accumulator from task to task; returns whether each only updates it, and the loop carries it."""
+    """Follows the accumulator through the tasks; returns whether all only update it and the loop carries the result."""
     while (use := only_use(accumulator.values[-1])) is not None:
         op = use.owner.operation
         if op.name != "func.call":
@@ -170,7 +173,7 @@ def _follow(
 def _through(
     loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, number: int, accumulator: Accumulator
 ) -> int | None:
-    """Return which result of a task is its updated argument `number`; None if the task does more than update it."""
+    """Returns the result of a task that is its updated argument `number`; None if the task does more than update it."""
     found = updates(body, number, (*UPDATES, CONSTRAINT))
     if found is None:
         return None
@@ -188,7 +191,7 @@ def _through(
 
 
 def _rows(loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, op: ir.Operation) -> MicrobatchRows | None:
-    """Return the row that a microbatch writes; None unless `op` writes one whole row, another for each microbatch."""
+    """Returns the row of each microbatch; None unless `op` writes one whole row, a different one in each microbatch."""
     base, row, *starts = op.operands
     whole, written = shape_of(base), shape_of(row)
     moving = [i for i, start in enumerate(starts) if constant_integer(start) != 0]

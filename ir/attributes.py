@@ -47,7 +47,7 @@ GATHER = "jaxpp.gather"
 SCATTER = "jaxpp.scatter"
 DEVICES = "jaxpp.devices"
 OURS = frozenset(value for name, value in list(globals().items()) if name.isupper() and value.startswith("jaxpp."))
-"""All of the above; a module may have no other attribute of jaxpp."""
+"""All attributes of jaxpp. A module may have no other attribute whose name begins with `jaxpp.`."""
 PARTITIONS = "mhlo.num_partitions"
 SHARDING = "sdy.sharding"
 DONOR = "jax.buffer_donor"
@@ -57,73 +57,73 @@ SHARD_MAP = "sdy.manual_computation"  # an operation
 
 
 def is_ours(name: str) -> bool:
-    """Whether an attribute of this name is one of jaxpp, which says nothing about what is computed."""
+    """Whether an attribute of this name belongs to jaxpp. Such attributes do not change what a module computes."""
     return name.startswith("jaxpp.")
 
 
 def i64(value: int) -> ir.IntegerAttr:
-    """A 64-bit integer attribute."""
+    """Returns a 64-bit integer attribute."""
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
 def i64s(values: Iterable[int]) -> ir.DenseI64ArrayAttr:
-    """An `array<i64: ...>` attribute."""
+    """Returns an `array<i64: ...>` attribute."""
     return ir.DenseI64ArrayAttr.get(list(values))
 
 
 def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
-    """The entries of a dictionary attribute."""
-    # jaxlib's iterators over attributes end in a C++ exception; reading `attr` of an entry takes ten times as long as
-    # finding it by its name.
+    """Returns the entries of a dictionary attribute."""
+    # jaxlib's iterators over attributes end in a C++ exception. Finding the attribute of an entry by its name is ten
+    # times as fast as reading its `attr`.
     entries = ir.DictAttr(attribute)
     return {(name := entries[number].name): entries[name] for number in range(len(entries))}
 
 
 def numbers(attribute: ir.Attribute) -> list[int]:
-    """The numbers of an `array<i64: ...>`."""
+    """Returns the numbers of an `array<i64: ...>`."""
     array = ir.DenseI64ArrayAttr(attribute)
     return [array[position] for position in range(len(array))]
 
 
 def same(one: ir.Attribute | None, other: ir.Attribute | None) -> bool:
-    """Whether two attributes, or their absences, are equal; jaxlib can't compare an attribute with None."""
+    """Whether two attributes are equal, or both absent; jaxlib can't compare an attribute with None."""
     return one == other if one is not None and other is not None else one is other
 
 
 def integer(op: ir.Operation, name: str) -> int | None:
-    """The integer attribute `name` of `op`; None when it has none."""
+    """Returns the integer attribute `name` of `op`; None when `op` has none."""
     attribute = op.attributes.get(name)
     return attribute.value if isinstance(attribute, ir.IntegerAttr) else None
 
 
 def integers(op: ir.Operation, name: str) -> list[int]:
-    """The `array<i64: ...>` attribute `name` of `op`; empty when it has none."""
+    """Returns the numbers of the `array<i64: ...>` attribute `name` of `op`; empty when `op` has none."""
     attribute = op.attributes.get(name)
     return numbers(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
 
 
 def is_text(attribute: ir.Attribute | None) -> bool:
-    """Whether it is a string."""
+    """Whether an attribute is a string."""
     return isinstance(attribute, ir.StringAttr)
 
 
 def is_number(attribute: ir.Attribute | None, least: int = 0, below: float = inf) -> bool:
-    """Whether it is an integer in these bounds."""
+    """Whether an attribute is an integer, at least `least` and below `below`."""
     return isinstance(attribute, ir.IntegerAttr) and least <= attribute.value < below
 
 
 def are_numbers(attribute: ir.Attribute | None) -> bool:
-    """Whether it is an `array<i64: ...>` of numbers from 0 on, at least one."""
+    """Whether an attribute is an `array<i64: ...>` of at least one number, all from 0 on."""
     return isinstance(attribute, ir.DenseI64ArrayAttr) and min(numbers(attribute), default=-1) >= 0
 
 
 def found(entry: Mapping[str, ir.Attribute] | ir.OpAttributeMap, name: str) -> str:
-    """What a message says of the attribute `name`: `jaxpp.stage = 3 : i64`, or `no jaxpp.stage`."""
+    """Describes the attribute `name` for a message: `jaxpp.stage = 3 : i64`, or `no jaxpp.stage`."""
     return f"{name} = {entry[name]}" if name in entry else f"no {name}"
 
 
 def block(entry: Mapping[str, ir.Attribute]) -> tuple[int, int] | None:
-    """(number, how many there are) of the block that an argument or result of a mesh function is; None for no stack."""
+    """Returns (index, count) of the block that an argument or result of a mesh function is; None if it is no block."""
     attribute = entry.get(BLOCK)
     if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 2:
         return None
@@ -131,9 +131,9 @@ def block(entry: Mapping[str, ir.Attribute]) -> tuple[int, int] | None:
 
 
 def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]] | None = None) -> ir.Attribute | None:
-    """The `#sdy.sharding` of a value, wherever its defining op or function keeps it; None when it has none.
+    """Returns the `#sdy.sharding` of a value, from its defining op or its function; None when it has none.
 
-    A loop has one attribute for the shardings of all its values, which takes long to read: `lists` keeps what was read.
+    A loop has one attribute for the shardings of all its values, which is slow to read. `lists` caches the parts.
     """
     return sharding_by(defining_op(value), value, lists)
 
@@ -141,7 +141,7 @@ def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]
 def sharding_by(
     op: ir.Operation | None, value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]] | None = None
 ) -> ir.Attribute | None:
-    """As `value_sharding`, of a value that is known to be made by `op`; None for the argument of a block."""
+    """Returns the `value_sharding` of a value that `op` makes; `op` is None for the argument of a block."""
     if op is None:
         argument = ir.BlockArgument(value)
         parent = argument.owner.owner.operation
@@ -174,13 +174,13 @@ def _per_value(
 
 
 def argument_attributes(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
-    """A dictionary of attributes for each argument of a func.func."""
+    """Returns a dictionary of attributes for each argument of a func.func."""
     count = len(function.regions[0].blocks[0].arguments)
     return _table(function, "arg_attrs", count)
 
 
 def result_attributes(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
-    """A dictionary of attributes for each result of a func.func."""
+    """Returns a dictionary of attributes for each result of a func.func."""
     count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
     return _table(function, "res_attrs", count)
 
@@ -193,7 +193,7 @@ def _table(function: ir.Operation, table: str, count: int) -> list[dict[str, ir.
     entries = tables.get(attribute) if tables is not None else None
     if entries is None:
         said = list(ir.ArrayAttr(attribute))
-        known = {entry: dictionary(entry) for entry in dict.fromkeys(said)}  # most say the same: nothing, or a sharding
+        known = {entry: dictionary(entry) for entry in dict.fromkeys(said)}  # most are equal: empty, or one sharding
         entries = [known[entry] for entry in said]
         if tables is not None:
             tables[attribute] = entries
@@ -205,9 +205,9 @@ _TABLES: ContextVar[dict[ir.Attribute, list[dict[str, ir.Attribute]]] | None] = 
 
 @contextmanager
 def tables_read_once() -> Generator[None]:
-    """Keep what `argument_attributes` and `result_attributes` read: several passes ask, and an attribute never changes.
+    """Caches what `argument_attributes` and `result_attributes` read, as several passes read the same attributes.
 
-    Not for longer than the context of the module lives, which the attributes would keep alive.
+    The cache must not outlive the context of the module, which its attributes would keep alive.
     """
     token = _TABLES.set({})
     try:
@@ -221,7 +221,7 @@ def set_tables(
     arguments: list[dict[str, ir.Attribute]] | None = None,
     results: list[dict[str, ir.Attribute]] | None = None,
 ) -> None:
-    """Replace the argument and result attributes of a func.func."""
+    """Replaces the argument and result attributes of a func.func."""
     for name, table in (("arg_attrs", arguments), ("res_attrs", results)):
         if table is not None:
             function.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in table])

@@ -1,4 +1,4 @@
-"""Marks in the IR: reading, numbering and writing `jaxpp.boundary`; the marks of units inside a stage."""
+"""Marks in the IR: stage marks (`jaxpp.boundary`), and the marks of units inside a stage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FORM = '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}'
 
 @dataclass(frozen=True)
 class Boundary:
-    """Says that stage `stage` ends here (`forward`), or that its gradient enters here (`backward`)."""
+    """A stage mark: stage `stage` ends here (`forward`), or its gradient enters here (`backward`)."""
 
     stage: int
     phase: str
@@ -24,7 +24,7 @@ class Boundary:
 
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
-"""Marks in program order, each with what it says."""
+"""The operations that are stage marks, in program order, each with its `Boundary`."""
 
 
 def is_mark(op: ir.Operation) -> bool:
@@ -33,24 +33,24 @@ def is_mark(op: ir.Operation) -> bool:
 
 
 def is_unit_mark(op: ir.Operation) -> bool:
-    """Whether `op` says that a unit of a stage ends with its one operand."""
+    """Whether `op` marks the end of a unit of a stage; its one operand is the unit's result."""
     return op.name == BARRIER and UNIT in op.attributes
 
 
 def unit_mark(value: ir.Value, ip: ir.InsertionPoint | None = None) -> ir.Value:
-    """Make the mark of a unit that ends with `value`; returns its result."""
+    """Makes the mark of a unit that ends with `value`; returns the mark's result."""
     barrier = stablehlo.OptimizationBarrierOp([value], ip=ip)
     barrier.operation.attributes[UNIT] = ir.UnitAttr.get()
     return barrier.results[0]
 
 
 def is_barrier(op: ir.Operation) -> bool:
-    """Whether `op` is a barrier that is no mark, as `jax.checkpoint` makes them."""
+    """Whether `op` is a barrier and no mark, as `jax.checkpoint` makes them."""
     return op.name == BARRIER and BOUNDARY not in op.attributes and UNIT not in op.attributes
 
 
 def read(op: ir.Operation) -> Boundary:
-    """The mark that `op` carries. Raises PassError when it has an unknown form."""
+    """Returns the mark that `op` carries. Raises PassError when its form is unknown."""
     attribute = op.attributes[BOUNDARY]
     fields = dictionary(attribute) if isinstance(attribute, ir.DictAttr) else {}
     stage, phase, name = fields.get("stage"), fields.get("phase"), fields.get("name")
@@ -69,7 +69,7 @@ def read(op: ir.Operation) -> Boundary:
 
 
 def write(op: ir.Operation, mark: Boundary) -> None:
-    """Replace the mark that `op` carries."""
+    """Replaces the mark that `op` carries."""
     fields: dict[str, ir.Attribute] = {
         "stage": i64(mark.stage),
         "phase": ir.StringAttr.get(mark.phase),

@@ -1,4 +1,4 @@
-"""Builders of operations. A new operation inherits the sharding, the task and the location of the one it replaces."""
+"""Builders of operations. A new operation inherits sharding, task and location of the operation that it replaces."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
@@ -14,7 +14,7 @@ from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
 
 NONE: Mapping[ir.Value, ir.Value] = {}
-"""No values that stand for others."""
+"""The empty mapping: no value stands for another one."""
 
 
 def remake(
@@ -27,11 +27,11 @@ def remake(
     ip: ir.InsertionPoint | None = None,
     empty: bool = False,
 ) -> ir.Operation:
-    """Copy `op`, in front of it or at `ip`, with other operands, result types, attributes or another name.
+    """Copies `op`, in front of it or at `ip`, with other operands, result types, attributes or another name.
 
-    The copy has all other attributes (the sharding and the task among them) and the location. The regions move into it,
-    and the caller erases `op`; or, with `empty`, they stay, and those of the copy are for the caller to fill. With
-    `types` the copy has no sharding but that of `changed`.
+    The copy keeps all other attributes (the sharding and the task among them) and the location. The regions move into
+    the copy, and the caller erases `op`. With `empty` the regions stay, and the caller fills the regions of the copy.
+    With `types` the copy has no sharding unless `changed` gives one.
     """
     made = ir.Operation.create(
         name or op.name,
@@ -50,14 +50,14 @@ def remake(
 
 
 def replace(op: ir.Operation, values: Iterable[ir.Value]) -> None:
-    """Let `values` stand for the results of `op`, and erase it."""
+    """Replaces the results of `op` by `values`, and erases `op`."""
     for result, value in zip(list(op.results), list(values), strict=True):
         result.replace_all_uses_with(value)
     op.erase()
 
 
 def combine(operator: str, values: Sequence[ir.Value], ip: ir.InsertionPoint, location: ir.Location) -> ir.Value:
-    """Fold `values` by a binary operation such as `stablehlo.add`, from the first to the last: itself if it is one.
+    """Folds `values` by a binary operation such as `stablehlo.add`, first to last; returns a single value as it is.
 
     Each new operation belongs to the latest of the tasks that make its operands.
     """
@@ -70,7 +70,7 @@ def combine(operator: str, values: Sequence[ir.Value], ip: ir.InsertionPoint, lo
 
 
 def sharded(value: ir.Value, sharding: ir.Attribute | None, source: ir.Value | None = None) -> ir.Value:
-    """Give a new operation's result a sharding (none: no mesh), and the task that makes `source`; returns `value`."""
+    """Gives a new operation's result a sharding (None: no mesh), and the task that makes `source`; returns `value`."""
     op = ir.OpResult(value).owner.operation
     if source is not None:
         inherit_task(op, defining_op(source))
@@ -82,7 +82,7 @@ def sharded(value: ir.Value, sharding: ir.Attribute | None, source: ir.Value | N
 
 
 def shardings(found: Sequence[ir.Attribute | None]) -> dict[str, ir.Attribute]:
-    """The attribute of an operation whose results have these shardings; none where there is no mesh."""
+    """Returns the sharding attribute for results with these shardings; none if one lacks it, as where no mesh is."""
     known = [each for each in found if each is not None]
     return {at.SHARDING: sdy.TensorShardingPerValueAttr.get(known)} if len(known) == len(found) else {}
 
@@ -90,7 +90,7 @@ def shardings(found: Sequence[ir.Attribute | None]) -> dict[str, ir.Attribute]:
 def constant(
     type_: ir.Type, number: int, *, ip: ir.InsertionPoint | None = None, loc: ir.Location | None = None
 ) -> ir.Value:
-    """Returns a constant whose elements are all `number`; an integer wraps around, as it does when it is computed."""
+    """Returns a constant whose elements are all `number`; an integer wraps around, as in a computation."""
     element = ir.RankedTensorType(type_).element_type
     if isinstance(element, ir.ComplexType):  # jaxlib can't read its attribute
         op = ir.Operation.parse(f"%0 = stablehlo.constant dense<({number}.0, 0.0)> : {type_}").operation
@@ -104,9 +104,9 @@ def constant(
 def clone(
     op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint, same: Mapping[ir.Value, ir.Value] = NONE
 ) -> ir.Operation:
-    """Copy `op` and its regions to `ip`; the copy uses what `values` maps its operands to.
+    """Copies `op` and its regions to `ip`; in the copy, `values` replaces the operands.
 
-    `values` gains its results. `same` maps values to others that stand for them.
+    `values` gains the results of `op`. `same` maps values to equal ones; these are then looked up in `values`.
     """
     copy = op.clone(ip).operation
     rewire(copy, values, same)
@@ -120,13 +120,13 @@ def rewire(
     same: Mapping[ir.Value, ir.Value] = NONE,
     uses: Sequence[ir.Value] | None = None,
 ) -> None:
-    """Let `op` and its regions use what `values` maps its operands to; `same` as of `clone`.
+    """Replaces what `op` and its regions use by the entries of `values`; `same` is as in `clone`.
 
-    uses: `operands_with_captures` of `op`, where they are known: to read them again takes as long as the rest.
+    uses: the `operands_with_captures` of `op` where they are known, as reading them again takes as long as the rest.
     """
     if uses is not None and values.keys().isdisjoint(uses):
         return
-    for part in (op, *nested(op)):  # a region may also capture what is an operand
+    for part in (op, *nested(op)):  # a region may also capture an operand of `op`
         operands = part.operands
         for number, operand in enumerate(operands):
             source = same.get(operand, operand) if same else operand
@@ -136,9 +136,10 @@ def rewire(
 
 
 def erase_dead(block: ir.Block, *, marks: bool = False) -> None:
-    """Erase the operations of a block whose results nobody uses, but for what has a side effect and stage marks.
+    """Erases the operations of a block whose results nobody uses, except stage marks and those with side effects.
 
-    With `marks` these go too. A barrier of several values, as `jax.checkpoint` makes it, keeps those that are used.
+    With `marks` it erases unused stage marks too. A barrier of several values, as `jax.checkpoint` makes it, keeps
+    the values that are used.
     """
     for op in reversed(operations(block)[:-1]):
         results = op.results
@@ -153,9 +154,9 @@ def erase_dead(block: ir.Block, *, marks: bool = False) -> None:
 
 
 def split_barrier(op: ir.Operation, groups: Iterable[Sequence[int]] = ()) -> dict[int, ir.Value]:
-    """Make one barrier for each group of the values of a barrier, or for each value if no groups are given.
+    """Replaces a barrier by one barrier for each group of its values, or for each value if no groups are given.
 
-    Returns the results, by the number of the value.
+    Returns the new results, by the positions of the values.
     """
     results: dict[int, ir.Value] = {}
     for group in filter(None, groups or ([number] for number in range(len(op.operands)))):

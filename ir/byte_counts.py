@@ -8,11 +8,11 @@ _UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 
 
 
 UNITS: Final = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"
-"""The units, with the letters in which they are written."""
+"""The units as users write them."""
 
 
 def parse_bytes(text: str) -> int | None:
-    """The number of bytes that `text` says, with a unit or without; None where it says none."""
+    """Returns the number of bytes in `text`, with a unit or without; None for any other text."""
     found = _FORM.fullmatch(text)
     if found is None:
         return None

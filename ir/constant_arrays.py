@@ -1,4 +1,4 @@
-"""Small arrays of integers and truth values that are known before anything runs: indices, masks."""
+"""Small arrays of integers and booleans whose elements the IR tells: indices, masks."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -37,12 +37,12 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
 
 
 class Constants:
-    """Finds the elements of values that are integers or truth values, not many, and made of constants.
+    """Computes the elements of small arrays of integers or booleans that are made of constants.
 
-    What JAX makes of an index like `w[[2, 0, -1]]` is; a loop that hands it on, a barrier of `jax.checkpoint` or a
-    constraint on its sharding may stand in between.
+    The index that JAX makes of `w[[2, 0, -1]]` is such an array. A loop that hands it on, a barrier of `jax.checkpoint`
+    or a sharding constraint may stand in between.
 
-    given: for values that are no constants, such as a count, the number to take for each.
+    given: the number to assume for each value that is not constant, such as a count.
     """
 
     def __init__(self, given: Mapping[ir.Value, int] | None = None) -> None:
@@ -51,13 +51,13 @@ class Constants:
         }
 
     def scalar(self, value: ir.Value) -> int | None:
-        """The one element of a scalar; 0 or 1 for a truth value."""
+        """Returns the element of a scalar, 0 or 1 for a boolean; None where it is not known."""
         type_ = value.type
         array = self.array(value) if isinstance(type_, ir.RankedTensorType) and not type_.rank else None
         return None if array is None else int(array)
 
     def array(self, value: ir.Value) -> np.ndarray | None:
-        """The elements of `value`."""
+        """Returns the elements of `value`; None where they are not known."""
         if value not in self._known:
             self._known[value] = self._fold(value)
         return self._known[value]
@@ -90,7 +90,7 @@ class Constants:
 
 
 def is_all_true(value: ir.Value) -> bool:
-    """Whether `value` is a mask that is true everywhere."""
+    """Whether `value` is known to be a mask that is true everywhere."""
     array = Constants().array(origin(value, lambda op: op.name in _COPIES))
     return array is not None and array.dtype == np.bool_ and bool(array.all())
 
@@ -115,7 +115,7 @@ def _slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
 def _dynamic_slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
     (whole, *starts), sizes = operands, at.integers(op, "slice_sizes")
     bounds = zip(starts, sizes, whole.shape, strict=True)
-    places = [min(max(int(start), 0), most - size) for start, size, most in bounds]  # as it clamps
+    places = [min(max(int(start), 0), most - size) for start, size, most in bounds]  # as the operation clamps them
     return whole[tuple(slice(place, place + size) for place, size in zip(places, sizes, strict=True))]
 
 

@@ -1,4 +1,4 @@
-"""Counted loops: which carried values of a `stablehlo.while` count, and how often it runs."""
+"""Counted loops: the carried values of a `stablehlo.while` that count, and the number of its trips."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxpp.ir.values import defining_op
 
 
 def constant_integer(value: ir.Value) -> int | None:
-    """The value of an integer scalar constant, perhaps handed on by loops; None for anything else."""
+    """Returns the value of an integer scalar constant, which loops may hand on; None for anything else."""
     op = defining_op(value)
     if op is None:
         outside = handed_on(value)
@@ -27,12 +27,12 @@ def constant_integer(value: ir.Value) -> int | None:
 
 
 def direction_of(compare: ir.Operation) -> str:
-    """The direction of a comparison: `LT`, `LE`, `GT`, `GE`, `EQ` or `NE`."""
+    """Returns the direction of a comparison: `LT`, `LE`, `GT`, `GE`, `EQ` or `NE`."""
     return stablehlo.ComparisonDirectionAttr(compare.attributes["comparison_direction"]).value
 
 
 def handed_on(argument: ir.Value) -> ir.Value | None:
-    """The initial value of a carried value that the loop's body hands on unchanged, given its argument; else None."""
+    """Returns the initial value of the carried value `argument`, if the loop hands it on unchanged; otherwise None."""
     block, number = ir.BlockArgument(argument).owner, ir.BlockArgument(argument).arg_number
     loop = block.owner.operation
     if loop.name != "stablehlo.while":
@@ -42,7 +42,7 @@ def handed_on(argument: ir.Value) -> ir.Value | None:
 
 
 def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
-    """The carried positions that count iterations: (position, start, step), from constants."""
+    """Returns (position, start, step) of each carried value that counts iterations by constants."""
     body = loop_body(loop)
     found: list[tuple[int, int, int]] = []
     for position, (argument, value, initial) in enumerate(
@@ -59,10 +59,10 @@ def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
 
 
 def advance(argument: ir.Value, value: ir.Value) -> int | None:
-    """The constant `c` of a `value` that is `argument + c`, both integer scalars; None for any other value.
+    """Returns the constant `c` where `value` is `argument + c`, both integer scalars; None for any other value.
 
-    There may be several additions, barriers (marks) in between, and wider integers. The sum holds modulo 2 to the power
-    of the argument's width.
+    Several additions, barriers (marks) and wider integers may stand in between. The sum holds modulo 2 to the power of
+    the argument's width.
     """
     width, total = _integer_width(argument), 0
     if width < 2:
@@ -90,9 +90,9 @@ def advance(argument: ir.Value, value: ir.Value) -> int | None:
 
 
 def affine(value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]], trips: int) -> tuple[int, int] | None:
-    """(start, step) of an integer that is a count plus or minus constants, or such a one minus the count; else None.
+    """Returns (start, step) of an integer that is a constant plus or minus a count; None for any other value.
 
-    None also where it leaves the range of its type within so many trips, as it wraps around there.
+    Also returns None where the integer leaves the range of its type within `trips` trips, as it wraps around there.
 
     counts: (start, step) of each count.
     """
@@ -116,19 +116,19 @@ def affine(value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]], trips: i
 
 
 def _range(value: ir.Value) -> range:
-    """The numbers that an integer scalar can be."""
+    """Returns the numbers that an integer scalar can hold."""
     type_ = ir.IntegerType(ir.RankedTensorType(value.type).element_type)
     return range(1 << type_.width) if type_.is_unsigned else range(-1 << (type_.width - 1), 1 << (type_.width - 1))
 
 
 def wrapped(number: int, width: int = 64) -> int:
-    """`number` wrapped around to a signed integer of `width` bits."""
+    """Returns `number`, wrapped around to a signed integer of `width` bits."""
     half = 1 << (width - 1)
     return (number + half) % (2 * half) - half
 
 
 def _integer_width(value: ir.Value) -> int:
-    """The bits of an integer scalar; 0 for anything else."""
+    """Returns the width of an integer scalar in bits; 0 for anything else."""
     type_ = value.type
     if not isinstance(type_, ir.RankedTensorType) or type_.rank or not isinstance(type_.element_type, ir.IntegerType):
         return 0
@@ -137,7 +137,7 @@ def _integer_width(value: ir.Value) -> int:
 
 @dataclass(frozen=True)
 class _Test:
-    """Says when a loop goes on: a carried value, to which each trip adds `step`, compares so to `limit`."""
+    """The condition of a loop: it compares a carried value, to which each trip adds `step`, with `limit`."""
 
     position: int
     start: int
@@ -147,7 +147,7 @@ class _Test:
 
 
 def _test(loop: ir.Operation) -> _Test | None:
-    """The test of `loop`, if it compares a counter, or a value that never changes, with a constant."""
+    """Returns the test of `loop`, if it compares a counter, or a value that never changes, with a constant."""
     test, body = (region.blocks[0] for region in loop.regions)
     op = defining_op(terminator(test).operands[0])
     if op is None or op.name != "stablehlo.compare":
@@ -166,9 +166,9 @@ def _test(loop: ir.Operation) -> _Test | None:
 
 
 def trips(loop: ir.Operation) -> int | None:
-    """How often `loop` runs, if it counts up to a constant; None when that is not known from the IR.
+    """Returns the number of trips of `loop`, if it counts up to a constant; None when the IR does not tell.
 
-    None also where the counter wraps around before it gets there, or goes farther than 64 bits count.
+    Also returns None where the counter wraps around before its limit, or the count needs more than 64 bits.
     """
     test = _test(loop)
     if test is None or test.direction != "LT" or test.step <= 0:
@@ -179,7 +179,7 @@ def trips(loop: ir.Operation) -> int | None:
 
 
 def counter_of_test(loop: ir.Operation) -> tuple[int, int, int]:
-    """(position, start, step) of the counter that the test of a loop with known trips reads; it has no value twice."""
+    """Returns (position, start, step) of the counter that the test reads, in a loop whose `trips` are known."""
     test = _test(loop)
     assert test is not None, "the number of trips is not known"
     return test.position, test.start, test.step
@@ -188,7 +188,7 @@ def counter_of_test(loop: ir.Operation) -> tuple[int, int, int]:
 def never_ends(loop: ir.Operation) -> bool:
     """Whether `loop` counts to a constant that it never reaches: its step is 0, or leads away from the constant.
 
-    A counter of fewer than 32 bits soon wraps around, and gets there.
+    A counter of fewer than 32 bits soon wraps around, and so reaches the constant.
     """
     test = _test(loop)
     if test is None or (test.step and _integer_width(loop.operands[test.position]) < 32):
@@ -213,7 +213,7 @@ def is_counted(op: ir.Operation) -> bool:
 
 
 def trip_count(loop: ir.Operation) -> int:
-    """How often the microbatch loop runs. Raises PassError when that is not a constant known from the IR."""
+    """Returns the number of trips of the microbatch loop. Raises PassError when the IR does not tell it, or it is 0."""
     found = trips(loop)
     if not found:
         raise PassError(

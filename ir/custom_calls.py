@@ -1,4 +1,4 @@
-"""Custom calls: which function each names, and whether this process has it."""
+"""Custom calls: the function that each one names, and whether this process has it."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ _OF_XLA = frozenset(
     "SPMDFullToShardShape SPMDShardToFullShape Sharding TopK annotate_device_placement "
     "xla.sdy.FuncResultSharding xla.sdy.PropagationBarrier".split()
 )
-"""The targets that XLA itself has on CPUs; a call of another one is looked up among those that are registered."""
+"""The targets that XLA itself has on CPUs. Any other target must be registered in this process."""
 
 
 def custom_calls(op: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
@@ -27,7 +27,7 @@ def calls_python(target: str) -> bool:
 
 def custom_call_targets(platform: str) -> frozenset[str]:
     """Returns the names that are registered in this process for custom calls on a platform, such as `"cpu"`."""
-    from jaxlib import xla_client  # which a step of `jaxpp-opt` does without
+    from jaxlib import xla_client  # imported here, as most runs of `jaxpp-opt` do without it
 
     return frozenset(xla_client.custom_call_targets(platform))
 
@@ -35,7 +35,7 @@ def custom_call_targets(platform: str) -> frozenset[str]:
 def unregistered(op: ir.Operation, platform: str) -> tuple[str, ir.Operation] | None:
     """Returns the first custom call in `op` that XLA could not resolve; None where it can resolve all.
 
-    The compilers of GPUs and TPUs have names of their own, and refuse others: only those for CPUs are looked up.
+    Checks CPUs only: the compilers for GPUs and TPUs know targets of their own, and refuse unknown ones themselves.
     """
     calls = list(custom_calls(op)) if platform == "cpu" else []
     known = _OF_XLA | custom_call_targets(platform) if calls else _OF_XLA

@@ -1,4 +1,4 @@
-"""The errors that say what is wrong with a module, in words for its user."""
+"""Errors about a module, in words for its user."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -12,8 +12,8 @@ from jaxpp.ir.locations import source_of
 class PassError(Exception):
     """A pass refused a module: the user's mistake, in one short message.
 
-    `location` is that of the guilty op (JAX puts the user's file and line in it), `message` says what was found and
-    expected, `hint` what to do.
+    `location` is the location of the faulty op, with the user's file and line from JAX. `message` names what was found
+    and expected, `hint` what to do.
     """
 
     def __init__(self, message: str, *, location: ir.Location | None = None, hint: str = "") -> None:
@@ -28,25 +28,25 @@ class PassError(Exception):
 
     @classmethod
     def because(cls, what: str, error: "PassError") -> Self:
-        """Returns an error that says `what`, and why: `error`, whose place and hint it has."""
+        """Returns an error whose message is `what` and that of `error`, with the source and the hint of `error`."""
         raised = cls(f"{what}: {error.message}", hint=error.hint)
         raised.source = error.source
         return raised
 
 
 class ProgramError(PassError, ValueError):
-    """The module is no program (docs/ir.md, section 6), or the program can't run on the meshes that it is given."""
+    """The module is no program (docs/ir.md, section 6), or the program can't run on the given meshes."""
 
     def __str__(self) -> str:
         return super().__str__() if self.source else super().__str__().removeprefix("error: ")
 
 
 class LimitError(ProgramError):
-    """A mesh needs more memory than its limit, of its devices or its host.
+    """A mesh needs more memory than the limit of its devices or its host.
 
     Attributes:
-        least: what each mesh needs on each device, without temporaries, by the choice that comes nearest to the limits;
-            empty where `memory_limit` chooses nothing.
+        least: the bytes that each mesh needs on each device, without temporaries, by the choice that comes nearest to
+            the limits; empty where `memory_limit` chooses nothing.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LimitError(ProgramError):
 
 
 def described_value(value: Any) -> str:
-    """Returns what a value is that JAX does not take as an array, and what to do where it is an array of numpy."""
+    """Describes a value that JAX does not take as an array, and for a numpy array what to do."""
     if not isinstance(value, np.ndarray | np.generic) or value.dtype.names:
         return f"of type {type(value).__name__}, not an array"
     dtype: np.dtype[Any] = value.dtype

@@ -1,4 +1,4 @@
-"""The FLOPs of operations, counted in their module: XLA counts a loop once, and not every backend counts at all."""
+"""The FLOPs of operations, counted in the module: XLA counts a loop's body once, and some backends count nothing."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from jaxpp.ir.tensors import SubAxis
 
 
 def matrix_flops(bytecode: bytes) -> int:
-    """The FLOPs of the matrix products and convolutions of `@main`, on all devices of the mesh together.
+    """Returns the FLOPs of the matrix products and convolutions of `@main`, on all devices of the mesh together.
 
     A loop counts as often as it runs, or once if that is not known when it is compiled. A conditional counts as its
     branch with the most FLOPs.
@@ -28,10 +28,10 @@ def matrix_flops(bytecode: bytes) -> int:
 
 
 def product_flops(bytecode: bytes, *, loops_once: bool = False, per_device: bool = False) -> dict[str, int]:
-    """The FLOPs of `matrix_flops` by the element type of what is multiplied, as MLIR spells it.
+    """Returns the FLOPs of `matrix_flops` by the element type of the multiplied values, as MLIR spells it.
 
     loops_once: counts the body of a loop once, as XLA's cost analysis does.
-    per_device: counts what one device multiplies: all of a product whose values are replicated.
+    per_device: counts the FLOPs of one device: all FLOPs of a product whose values are replicated.
     """
     with _compat.make_context():
         module = ir.Module.parse(bytecode)
@@ -45,7 +45,7 @@ def product_flops(bytecode: bytes, *, loops_once: bool = False, per_device: bool
 
 
 def multiplied_types(module: ir.Module) -> list[str]:
-    """The element types that products of a module multiply."""
+    """Returns the element types that products of a module multiply."""
     products = ("stablehlo.dot_general", "stablehlo.convolution")
     return sorted({_element(op) for op in nested(module.operation) if op.name in products})
 
@@ -53,13 +53,13 @@ def multiplied_types(module: ir.Module) -> list[str]:
 class FlopCounter:
     """Counts the FLOPs of operations of a module, on all devices of the mesh together.
 
-    A matrix product takes two for each multiplication. Unless `products_only`, any other operation takes one for each
-    element of its largest operand or result: elementwise ones, reductions, sorts; those that only move or name elements
-    (reshapes, slices, broadcasts, constants) take none.
+    A matrix product takes two FLOPs for each multiplication. Any other operation, such as an elementwise one, a
+    reduction or a sort, takes one for each element of its largest operand or result, and none with `products_only`.
+    Operations that only move or name elements (reshapes, slices, broadcasts, constants) take none.
 
-    element: products of other element types take none.
-    loops_once: a loop counts as if it ran once.
-    per_device: a product counts as what each device does of it, by the shardings of its operands and its result.
+    element: counts only products of this element type, if it is not empty.
+    loops_once: counts a loop as if it ran once.
+    per_device: counts the share of a product that each device computes, by the shardings of operands and result.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class FlopCounter:
         }
 
     def of(self, op: ir.Operation) -> int:
-        """The FLOPs of an operation."""
+        """Returns the FLOPs of an operation."""
         return self._counters.get(op.name, self._other)(op)
 
     def inside(self, op: ir.Operation) -> int:
-        """The FLOPs of all regions of an operation."""
+        """Returns the FLOPs of all regions of an operation."""
         return sum(map(self._region, op.regions))
 
     def _other(self, op: ir.Operation) -> int:
@@ -113,11 +113,11 @@ class FlopCounter:
         return self._known[name]
 
     def _devices(self, op: ir.Operation) -> int:
-        """How many devices run the body of a shard_map on shards of their own; each runs it once."""
+        """Returns how many devices run the body of a shard_map on shards of their own; per device it is 1."""
         return 1 if self._per_device else shard_count(op, self._mesh.sizes)
 
     def _shares(self, op: ir.Operation) -> int:
-        """The shares of a product: along an axis that shards none of its values all do the same."""
+        """Returns the number of shares of a product; devices along an axis that shards no value have the same one."""
         if not self._per_device:
             return 1
         axes = {axis for value in (*op.operands, *op.results) for axis in self._mesh.split_by(value)}
@@ -127,7 +127,7 @@ class FlopCounter:
 
 
 def _only_moves(op: ir.Operation) -> bool:
-    """Whether `op` makes elements of what it reads, or of nothing, without computing."""
+    """Whether `op` only moves elements of its operands, or makes elements from nothing, without computing."""
     known = traits(op)
     return known.view or (known.cheap and not known.elementwise) or op.name in _NAMING
 
@@ -157,6 +157,6 @@ def _convolution(op: ir.Operation) -> int:
 
 
 def _trips(loop: ir.Operation) -> int:
-    """How often a loop runs, or 1 if that is not known."""
+    """Returns how often a loop runs, or 1 if that is not known."""
     known = trips(loop)
     return 1 if known is None else known

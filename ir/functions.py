@@ -17,17 +17,17 @@ from jaxpp.ir.values import closure
 
 
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
-    """The functions of `module` by name, in their order."""
+    """Returns the functions of `module` by name, in their order."""
     return {name_of(op): op.operation for op in module.body.operations if op.operation.name == "func.func"}
 
 
 def name_of(function: ir.Operation | ir.OpView) -> str:
-    """The symbol name of a func.func, or an sdy.mesh."""
+    """Returns the symbol name of a func.func, or an sdy.mesh."""
     return ir.StringAttr(function.attributes["sym_name"]).value
 
 
 def main_of(module: ir.Module) -> ir.Operation:
-    """The function `@main`. Raises PassError when there is none, it is private, or it has no straight body."""
+    """Returns the function `@main`. Raises PassError when there is none, it is private, or it has no straight body."""
     main = functions(module).get("main")
     if main is None:
         raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
@@ -43,23 +43,23 @@ def main_of(module: ir.Module) -> ir.Operation:
 
 
 def body_of(function: ir.Operation) -> ir.Block:
-    """The single block of a function, or of another operation with one region."""
+    """Returns the single block of a function, or of another operation with one region."""
     return function.regions[0].blocks[0]
 
 
 def loop_body(loop: ir.Operation) -> ir.Block:
-    """The block that a `stablehlo.while` runs in each trip."""
+    """Returns the block that a `stablehlo.while` runs in each trip."""
     return loop.regions[1].blocks[0]
 
 
 def operations(block: ir.Block) -> list[ir.Operation]:
-    """The operations of a block, as a list that survives edits."""
+    """Returns the operations of a block, as a list that survives edits."""
     first = ir.InsertionPoint.at_block_begin(block).ref_operation
     return [] if first is None else [first.operation, *following(first.operation)]
 
 
 def following(op: ir.Operation) -> Iterator[ir.Operation]:
-    """The operations behind `op` in its block: in a third of the time that `block.operations` takes for each."""
+    """Yields the operations after `op` in its block, in a third of the time that `block.operations` takes for each."""
     after = ir.InsertionPoint.after
     while (behind := after(op).ref_operation) is not None:
         op = behind.operation
@@ -71,32 +71,32 @@ def _compare(one: ir.Operation, other: ir.Operation) -> int:
 
 
 program_order = cmp_to_key(_compare)
-"""A key that sorts operations of one block in the order in which they stand there."""
+"""A key that sorts operations of one block in program order."""
 
 
 def terminator(block: ir.Block) -> ir.Operation:
-    """The last operation of a block, found without the walk over all others that `block.operations[-1]` takes."""
+    """Returns the last operation of a block, without the walk over all others that `block.operations[-1]` takes."""
     last = ir.InsertionPoint.at_block_terminator(block).ref_operation
     assert last is not None  # MLIR raises ValueError for a block without a terminator
     return last.operation
 
 
 def callee(call: ir.Operation) -> str:
-    """The name of the function that a func.call calls."""
+    """Returns the name of the function that a func.call calls."""
     return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
 
 
 CONDITIONALS = ("stablehlo.case", "stablehlo.if")
-"""The operations that take one of their regions."""
+"""The operations that run one of their regions."""
 
 
 def blocks_of(op: ir.Operation) -> list[ir.Block]:
-    """All blocks of an operation's regions: the test and the body of a loop, the branches of a conditional."""
+    """Returns all blocks of an operation's regions: the test and the body of a loop, the branches of a conditional."""
     return [block for region in op.regions for block in region.blocks]
 
 
 def nested(op: ir.Operation) -> Iterator[ir.Operation]:
-    """All operations inside the regions of `op`, outermost first, as a list that survives edits."""
+    """Returns all operations inside the regions of `op`, outermost first, from a list that survives edits."""
     if not len(op.regions):
         return iter(())
     found: list[ir.Operation] = []
@@ -111,7 +111,7 @@ def nested(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def nested_by_name(op: ir.Operation) -> defaultdict[str, list[ir.Operation]]:
-    """All operations inside the regions of `op`, outermost first, by their names: for who looks for a few kinds."""
+    """Returns all operations inside the regions of `op` by name, outermost first: for callers that need a few names."""
     found: defaultdict[str, list[ir.Operation]] = defaultdict(list)
     for inner in nested(op):
         found[inner.name].append(inner)
@@ -119,7 +119,7 @@ def nested_by_name(op: ir.Operation) -> defaultdict[str, list[ir.Operation]]:
 
 
 def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
-    """The functions that function `name` refers to, directly or not, by a call or otherwise; itself first."""
+    """Returns the functions to which function `name` refers, directly or not, by calls or otherwise; itself first."""
 
     def referred(each: str) -> list[str]:
         return [symbol for op in nested(by_name[each]) for symbol in symbols_in(op) if symbol in by_name]
@@ -128,26 +128,26 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
 
 
 def symbols_in(op: ir.Operation) -> list[str]:
-    """The names to which the attributes of `op` refer, a call's callee among them."""
+    """Returns the names to which the attributes of `op` refer, a call's callee among them."""
     if not may_refer(op.name):
         return []
     return [symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)]
 
 
 def may_refer(name: str) -> bool:
-    """Whether an operation of this name may refer to a function; jaxlib can't read the attributes of all others."""
+    """Whether an operation of this name may refer to a function. jaxlib can't read all attributes of the others."""
     return not traits_of(name).light
 
 
 def calls_in(function: ir.Operation) -> list[ir.Operation]:
-    """The calls in a function, those in regions too."""
+    """Returns the calls in a function, also those in regions."""
     return [op for op in nested(function) if op.name == "func.call"]
 
 
 def recursive(calls: Mapping[str, Iterable[str]]) -> str | None:
-    """The name of a function that calls itself, directly or not; None where there is none.
+    """Returns the name of a function that calls itself, directly or not; None if no function does.
 
-    calls: by function what it calls.
+    calls: for each function the functions that it calls.
     """
     try:
         TopologicalSorter(calls).prepare()
@@ -178,14 +178,15 @@ def _declares_effect(op: ir.Operation) -> bool:
 
 
 def is_product(op: ir.Operation) -> bool:
-    """Whether `op` is a matrix product, a convolution or the like, or contains one."""
+    """Whether `op` is or contains a matrix product, a convolution, or an operation that may take as long."""
     return traits(op).product or any(traits(each).product for each in nested(op))
 
 
 def reducer(op: ir.Operation) -> str | None:
-    """The operation by which a reduce or a scatter combines two elements, by name; None where its body does more.
+    """Returns the name of the operation by which a reduce or a scatter combines two elements.
 
-    The operation takes both elements, in their order or in any order where that makes no difference.
+    The operation takes both elements in their order, or in any order if it is commutative. Returns None where the body
+    does more.
     """
     body = body_of(op)
     ops, arguments = operations(body), list(body.arguments)
@@ -197,7 +198,7 @@ def reducer(op: ir.Operation) -> str | None:
 
 
 def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
-    """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
+    """Returns the operands of `op` and the values from outside that its regions use, each once, in order."""
     values = list(op.operands)
     if not len(op.regions):
         return values if len(values) < 2 else list(dict.fromkeys(values))
@@ -207,7 +208,7 @@ def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
 
 
 def _read_regions(op: ir.Operation, used: list[ir.Value], made: set[ir.Value]) -> None:
-    """Add what the regions of `op` use, and what they make."""
+    """Addss the values that the regions of `op` use to `used`, and those that they make to `made`."""
     for block in blocks_of(op):
         made.update(block.arguments)
         for inner in operations(block):
@@ -227,9 +228,9 @@ def create(
     visibility: str = "private",
     before: ir.Operation | None = None,
 ) -> ir.Operation:
-    """A function with an empty entry block, at the end of the module or before `before`.
+    """Makes a function with an empty entry block, at the end of the module or before `before`.
 
-    Raises PassError when the module has a function of that name, which only one that was no task can have.
+    Raises PassError when the module already has a function of that name; only a function that is no task can have it.
     """
     if name in ir.SymbolTable(module.operation):
         raise PassError(f"the module already has a function @{name}", hint="rename it: jaxpp needs the name")
@@ -250,7 +251,7 @@ def create(
 
 
 def set_results(function: ir.Operation, values: Sequence[ir.Value]) -> None:
-    """End the body of a new function, which returns these values."""
+    """Ends the body of a new function with a return of these values."""
     func.return_(values, ip=ir.InsertionPoint(body_of(function)), loc=ir.Location.unknown())
 
 
@@ -261,7 +262,7 @@ def call(
     ip: ir.InsertionPoint,
     location: ir.Location,
 ) -> ir.Operation:
-    """A func.call of `function` at `ip`."""
+    """Makes a func.call of `function` at `ip`."""
     return ir.Operation.create(
         "func.call",
         results=ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results,
@@ -273,11 +274,11 @@ def call(
 
 
 def bytecode_of(function: ir.Operation) -> bytes:
-    """Returns what a function does: equal for two that differ only in their name, stage and source locations.
+    """Returns bytes that are equal for two functions that differ only in their name, stage and source locations.
 
-    Bytecode of a copy without locations, in which the uses of each value, whose order bytecode tells, are in program
-    order. C++ writes it in a fraction of the time in which `ir/numbering.py` would read the function. Equal bytes are
-    equal functions; equal functions whose operations stand in another order have other bytes.
+    The bytes are the bytecode of a copy without locations. Bytecode also tells the order of each value's uses, which in
+    the copy is program order. C++ writes it in a fraction of the time in which `ir/numbering.py` would read the
+    function. Equal bytes mean equal functions. Equal functions whose operations are in another order have other bytes.
     """
     copy = function.clone(ip=False).operation
     copy.attributes["sym_name"] = ir.StringAttr.get("")
@@ -292,7 +293,7 @@ def bytecode_of(function: ir.Operation) -> bytes:
 
 
 def kind_and_stage(function: ir.Operation) -> tuple[str, int]:
-    """The `jaxpp.kind` and `jaxpp.stage` of a task function; stage -1 when it has none."""
+    """Returns the `jaxpp.kind` and `jaxpp.stage` of a task function; stage -1 when it has none."""
     kind = function.attributes.get(at.KIND)
     stage = at.integer(function, at.STAGE)
     return (ir.StringAttr(kind).value if kind is not None else "", -1 if stage is None else stage)

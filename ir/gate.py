@@ -1,4 +1,4 @@
-"""Checks a module that somebody else may have made: what jaxpp would leave out of account in silence is refused."""
+"""Checks a module that others may have made: refuses attributes and shardings that jaxpp would silently ignore."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,13 +39,13 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("operation", _UNIT, (at.UNIT, at.SCATTER)),
 )
 RULES = {name: (places, form) for places, form, names in _ROWS for name in names}
-"""Where each attribute may stand, and what it is. Who reads one checks its value, and the form of those of any form."""
+"""The places where each attribute may stand, and its form. Readers check the value, and the form where it is any."""
 
 _KEYS = {
     at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices"},
     at.TRAIN_LOOP: {"steps", "state", "delay", "schedule"},
 }
-"""The entries of attributes that are dictionaries. Who reads `jaxpp.boundary` checks them there."""
+"""The entries of attributes that are dictionaries. The reader of `jaxpp.boundary` checks its entries itself."""
 
 _GSPMD = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 _ANNOTATIONS = ("mhlo.sharding", "mhlo.spmd_output_sharding", "mhlo.spmd_parameters_shardings")
@@ -74,7 +74,7 @@ _Entry: TypeAlias = ir.OpAttributeMap | Mapping[str, ir.Attribute]
 
 
 def _entries(op: ir.Operation) -> Iterator[tuple[str, str, _Entry]]:
-    """Yields the kind of place where attributes stand, the place as messages say it, and the attributes."""
+    """Yields the kind of place where attributes stand, the name of the place in messages, and the attributes."""
     is_function = op.name == "func.func"
     place = "function" if is_function else "module" if op.name == "builtin.module" else "operation"
     yield place, f"a {op.name}", op.attributes

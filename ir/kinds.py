@@ -1,4 +1,4 @@
-"""What the tasks of each kind become in a program: the one list that passes, the reader and the runtime ask."""
+"""The form that tasks of each kind take in a program: the one table for passes, the reader and the runtime."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from jaxpp.schedules.kinds import KIND_NAME
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a task of a kind becomes: a call of a function.
+    """The form of the tasks of one kind, each of which becomes a call of a function.
 
     Attributes:
-        optional: a schedule may have such a task for some microbatches of a stage, and none for the others.
-        is_copy: the function returns its arguments as they are, in another memory or on another mesh: the runtime
-            copies, and compiles nothing.
-        back: the kind of the task that brings back what such a task takes away.
-        sends_late: what such a task takes from another mesh is sent when its turn comes, not as soon as it is made.
+        optional: whether a schedule may have such a task for some microbatches of a stage only.
+        is_copy: whether the function returns its arguments as they are, in another memory or on another mesh. The
+            runtime copies them, and compiles nothing.
+        back: the kind of the task that brings back the values that such a task takes away.
+        sends_late: whether values from another mesh are sent to such a task when it is due, not as soon as they exist.
     """
 
     optional: bool = False
@@ -44,30 +44,30 @@ FORMS: Final[Mapping[str, Form]] = {
 COSTS: Final[Mapping[str, float]] = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0} | {
     kind: 0.0 for kind, form in FORMS.items() if form.is_copy
 }
-"""How long a task of each kind is taken to run, in forward tasks; copies take no time of their mesh, others take 1."""
+"""The assumed duration of a task of each kind, in forwards. Copies take no time of their mesh; other kinds take 1."""
 
 OPERATION: Final = Form(optional=True)
-"""The form of a kind that the user binds to a function of his own: its function is empty, and the runtime calls his."""
+"""The form of a kind that is bound to a user's function. Its function is empty, and the runtime calls the user's."""
 
 HALVES: Final = ("input_grad", "weight_grad")
-"""The kinds of the two functions that a backward becomes where the backward of its stage is split."""
+"""The kinds of the two functions that replace a backward where the backward of its stage is split."""
 
 AROUND: Final = ("before", "after", "gather", "scatter", "reshard")
-"""Kinds of functions that are no tasks."""
+"""The kinds of functions that are no tasks."""
 
 
 def form_of(kind: str) -> Form:
-    """The form of a kind that a program has; every kind without an entry is an operation of the user's."""
+    """Returns the form of a kind that a program has. A kind that is not in `FORMS` is a user's operation."""
     return FORMS.get(kind, OPERATION)
 
 
 def cost_of(kind: str, costs: Mapping[str, float] = COSTS) -> float:
-    """How long a call of this kind is taken to run: one of several tasks (`forward+backward`) the sum of theirs."""
+    """Returns the assumed duration of a call of this kind; a fused one (`forward+backward`) takes that of all tasks."""
     return sum([costs.get(each, 1.0) for each in kind.split("+")])
 
 
 def operations_of(module: ir.Module) -> dict[str, bool]:
-    """The kinds of `module` that are bound to functions of the user's, and whether each of these reads residuals."""
+    """Returns the kinds of `module` that are bound to a user's function, and whether this function reads residuals."""
     said = module.operation.attributes.get(at.OPERATIONS)
     if not isinstance(said, ir.DictAttr):
         return {}
@@ -75,10 +75,10 @@ def operations_of(module: ir.Module) -> dict[str, bool]:
 
 
 def parse_operations(text: str) -> dict[str, bool]:
-    """What `operations_of` returns, from text: `tick,log:residuals`.
+    """Parses the text form of what `operations_of` returns: `tick,log:residuals`.
 
     Raises:
-        ValueError: a part is no name of a kind, or asks for something else than residuals.
+        ValueError: a part is not the name of a kind, or asks for anything but residuals.
     """
     found: dict[str, bool] = {}
     for word in filter(None, text.split(",")):
@@ -90,7 +90,7 @@ def parse_operations(text: str) -> dict[str, bool]:
 
 
 def write_operations(module: ir.Module, operations: Mapping[str, bool]) -> None:
-    """Write on `module` what `operations_of` reads; nothing where there are none."""
+    """Writes the attribute on `module` that `operations_of` reads; no attribute where there are no operations."""
     if operations:
         with module.context:
             entries: dict[str, ir.Attribute] = {

@@ -1,13 +1,13 @@
-"""Source positions: where in the user's file an op comes from."""
+"""Source positions: where an op comes from in the user's file."""
 
 from jaxlib.mlir import ir
 
 
 def source_of(location: ir.Location) -> str | None:
-    """`file:line:col` of the innermost user frame of a location; None when it holds no file.
+    """Returns `file:line:col` of the innermost user frame of a location; None when it holds no file.
 
-    A location of JAX is a name around a chain of call sites, innermost frame first; frames inside JAX itself were
-    already dropped by JAX. A location of a parsed file is its line and column in that file.
+    A location from JAX is a name around a chain of call sites, innermost frame first. JAX has already dropped the
+    frames inside of JAX. A location from a parsed file is the line and column in that file.
     """
     if isinstance(location, ir.NameLoc):
         return source_of(location.child_loc)

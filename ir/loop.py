@@ -14,11 +14,11 @@ from jaxpp.ir.values import defining_op, is_integer_scalar
 from jaxpp.schedules.given import as_text, of_text
 
 _MOST = 1 << 20
-"""The most microbatches or stages that a loop may have: more are a mistake, and would take hours."""
+"""The most microbatches or stages that a loop may have. A larger number is a mistake, and would take hours."""
 
 
 def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
-    """What `jaxpp.microbatch_loop` says; empty for a loop without it."""
+    """Returns the entries of `jaxpp.microbatch_loop`; none for a loop without it. Raises PassError for another form."""
     attribute = loop.attributes.get(at.LOOP)
     if attribute is None:
         return {}
@@ -38,8 +38,9 @@ class MicrobatchLoop:
     """A `stablehlo.while` that `find-microbatch-loop` canonicalized.
 
     Attributes:
-        stages: those of the schedule, counted for each slice anew: stage s of slice j has the number j * n + s, of n.
-        slices: into how many the sequence of a microbatch is cut.
+        stages: the number of stages of all slices together. Stage s of slice j has the number j * n + s, where n is
+            the number of stages per slice.
+        slices: the number of slices into which the sequence of a microbatch is cut.
     """
 
     op: ir.Operation
@@ -58,25 +59,25 @@ class MicrobatchLoop:
 
     @property
     def plan(self) -> schedules.Schedule:
-        """The schedule itself. Raises PassError when its text is none."""
+        """The schedule itself. Raises PassError when its text is no schedule."""
         try:
             return of_text(self.schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=self.op.location) from error
 
     def stages_with(self, *kinds: str) -> set[int]:
-        """The stages of which the schedule has tasks of these kinds; none where the loop carries no schedule."""
+        """Returns the stages for which the schedule has tasks of these kinds; none where the loop has no schedule."""
         tasks = self.plan if self.schedule else ()
         return {task.slice * self.stages_per_slice + task.stage for task in tasks if task.kind in kinds}
 
     @property
     def stages_per_slice(self) -> int:
-        """The stages of the schedule."""
+        """The number of stages of the schedule."""
         return self.stages // self.slices
 
     @property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage the meshes that hold it, as its placement says it; last those of what follows all slices."""
+        """The meshes that hold each stage, by the placement. With slices, a last entry is for the task after them."""
         homes = self.plan.placement.homes
         return homes if self.slices == 1 else homes * self.slices + homes[-1:]
 
@@ -88,7 +89,7 @@ class MicrobatchLoop:
 
     @cached_property
     def carried(self) -> set[ir.Value]:
-        """The other arguments of the body: what the last microbatch handed on."""
+        """The arguments of the body that count no microbatches: values that the last microbatch handed on."""
         return set[ir.Value](self.body.arguments).difference(self.counts)
 
     def is_of_a_task(self, value: ir.Value) -> bool:
@@ -98,9 +99,9 @@ class MicrobatchLoop:
 
     @staticmethod
     def of(module: ir.Module) -> "MicrobatchLoop":
-        """The loop of `module`. Raises PassError when `find-microbatch-loop` has not run."""
+        """Returns the loop of `module`. Raises PassError when `find-microbatch-loop` has not run."""
         main = main_of(module)
-        for op in body_of(main).operations:  # not `operations`: what stands behind the loop may be long
+        for op in body_of(main).operations:  # not `operations`, which would also read all that follows the loop
             if at.LOOP in op.attributes:
                 fields = entries(op.operation)
                 if {"length", "stages", "schedule", "indices", "starts", "steps"} <= set(fields):
@@ -110,7 +111,7 @@ class MicrobatchLoop:
         )
 
     def rescheduled(self, change: Callable[[schedules.Schedule], schedules.Schedule]) -> "MicrobatchLoop":
-        """The loop with another schedule, also in the module. Raises PassError where `change` refuses its own."""
+        """Changes the schedule, in the module too; returns the new loop. Raises PassError if `change` refuses it."""
         try:
             made = replace(self, schedule=as_text(change(self.plan), microbatches=self.length))
         except schedules.ScheduleError as error:
@@ -119,7 +120,7 @@ class MicrobatchLoop:
         return made
 
     def write(self) -> None:
-        """Write these fields on the loop, as `jaxpp.microbatch_loop`."""
+        """Writes these fields on the loop, as `jaxpp.microbatch_loop`."""
         fields: dict[str, ir.Attribute] = {
             "length": at.i64(self.length),
             "schedule": ir.StringAttr.get(self.schedule),
@@ -134,7 +135,7 @@ class MicrobatchLoop:
 
 
 def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchLoop:
-    """The loop that carries these fields. Raises PassError where they have another form than docs/ir.md says."""
+    """Returns the loop that carries these fields. Raises PassError unless they have the form of docs/ir.md."""
     numbers = [fields[name] for name in ("length", "stages")]
     counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
     arrays = [fields[name] for name in ("indices", "starts", "steps")]

@@ -1,4 +1,4 @@
-"""The program module (docs/ir.md, section 6): its mesh functions and what they call."""
+"""The program module (docs/ir.md, section 6): its mesh functions and the functions that they call."""
 
 from collections.abc import Sequence
 
@@ -18,16 +18,16 @@ _ALLOWED = {
     "stablehlo.recv",
     "stablehlo.send",
 }
-"""The operations of a mesh function."""
+"""The operations that a mesh function may have."""
 
 _HANDS_ON = {"stablehlo.create_token", "stablehlo.recv", "stablehlo.send"}
-"""Those that make a token, for the next of them."""
+"""The operations that make a token, which the next send or receive takes."""
 
 
 def mesh_functions(module: ir.Module) -> list[ir.Operation]:
-    """The functions `@mesh_k`, each of one block, in the order of their meshes.
+    """Returns the functions `@mesh_k`, each of one block, in the order of their meshes.
 
-    Raises ProgramError when one is missing, or all are.
+    Raises ProgramError where a mesh has no function or two, or a function has several blocks.
     """
     found: dict[int, ir.Operation] = {}
     for function in functions(module).values():
@@ -54,28 +54,28 @@ def mesh_functions(module: ir.Module) -> list[ir.Operation]:
 
 
 def stacked_arguments(module: ir.Module) -> set[int]:
-    """The numbers of the arguments of which each mesh has one block."""
+    """Returns the numbers of the step's arguments of which each mesh has one block."""
     entries = [entry for function in mesh_functions(module) for entry in at.argument_attributes(function)]
     return {ir.IntegerAttr(entry[at.ARGUMENT]).value for entry in entries if at.BLOCK in entry}
 
 
 def task_functions(module: ir.Module) -> dict[str, ir.Operation]:
-    """The functions that the mesh functions call, by name."""
+    """Returns the functions that have a kind, by name. The mesh functions call these."""
     return {name: function for name, function in functions(module).items() if at.KIND in function.attributes}
 
 
 def mesh_lines(module: ir.Module) -> MeshLines:
-    """What each mesh does. Raises as `read_meshes`."""
+    """Returns the lines of all mesh functions: as the last pass left them, or read anew. Raises as `read_meshes`."""
     return handed(module, MeshLines) or read_meshes(module)
 
 
 def read_meshes(module: ir.Module) -> MeshLines:
-    """Read what each mesh does. Raises ProgramError on what no program does, and as `mesh_functions`."""
+    """Reads all mesh functions. Raises ProgramError for an operation that no program has, and as `mesh_functions`."""
     return MeshLines([_read(function) for function in mesh_functions(module)])
 
 
 def _read(function: ir.Operation) -> MeshLine:
-    """Read what one mesh does, whose sends and receives hand one token on."""
+    """Reads one mesh function, whose sends and receives must form one chain of tokens."""
     values: list[ir.Value] = [*body_of(function).arguments]
     known = {value: number for number, value in enumerate(values)}
     steps: list[Step[int]] = []
@@ -98,7 +98,7 @@ def _read(function: ir.Operation) -> MeshLine:
 
 
 def _hand_on(token: ir.Value | None, step: Step[ir.Value], function: ir.Operation) -> ir.Value:
-    """Take the tokens out of what `step` uses and makes; that one, which the next must take."""
+    """Removes the tokens from `step` and returns the one that it makes. `token` is the one that it must take."""
     *results, made = step.results
     if step.name == "stablehlo.create_token":
         if token is not None:
@@ -117,24 +117,24 @@ def _hand_on(token: ir.Value | None, step: Step[ir.Value], function: ir.Operatio
 
 
 def location_of_tasks(module: ir.Module, mesh: int) -> ir.Location | None:
-    """Where the user wrote the loop whose tasks `mesh` runs; None where it runs none."""
+    """Returns the location of the first task that `mesh` runs, which is in the user's loop; None where it runs none."""
     calls = operations(body_of(mesh_functions(module)[mesh]))
     return next((op.location for op in calls if op.name == "func.call" and tasks_of_call(op)), None)
 
 
 def meshes_of(call_op: ir.Operation) -> list[int]:
-    """The meshes that run a call of a placed `@main`."""
+    """Returns the meshes that run a call of a placed `@main`."""
     mesh = at.integer(call_op, at.MESH)
     return [mesh] if mesh is not None else at.integers(call_op, at.MESHES)
 
 
 def on_meshes(meshes: Sequence[int]) -> dict[str, ir.Attribute]:
-    """What a call says that these meshes run; `meshes_of` reads it."""
+    """Returns the attributes of a call that these meshes run; `meshes_of` reads them."""
     return {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
 
 
 def tasks_of_call(call_op: ir.Operation, kind: str = "") -> list[TaskName]:
-    """The tasks that a call of a function of this kind is: one, several that are fused, or none."""
+    """Returns the tasks that a call of a function of this kind runs: one, several that are fused, or none."""
     stage, microbatch = at.integer(call_op, at.STAGE), at.integer(call_op, at.MICROBATCH)
     if stage is not None and microbatch is not None:
         return [TaskName(kind, stage, microbatch, at.integer(call_op, at.SLICE) or 0)]

@@ -1,4 +1,4 @@
-"""The minimum cut of a graph whose edges have bytes for capacities."""
+"""The minimum cut of a graph whose edges have capacities in bytes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,15 +6,15 @@ UNCUTTABLE = -1
 
 
 def min_cut(edges: Sequence[tuple[int, int, int]], count: int) -> set[int]:
-    """The nodes on the side of node 0 of the minimum cut between nodes 0 and 1 that is nearest to node 1.
+    """Returns the nodes on node 0's side of the minimum cut between nodes 0 and 1; of equal cuts, the one nearest to 1.
 
-    Found by a maximum flow, along shortest paths (Dinitz, Soviet Mathematics Doklady 11, 1970). The graphs of stages
-    are small, a few thousand edges, and take milliseconds: scipy, whose flow is compiled, takes longer to import. The
-    time grows with the edges times the different lengths of shortest paths: a chain of 1,000 nodes that can be left at
-    each takes a second.
+    A maximum flow along shortest paths finds the cut (Dinitz, Soviet Mathematics Doklady 11, 1970). The graphs of
+    stages have at most a few thousand edges, and take milliseconds. scipy's flow is compiled, but takes longer to
+    import. The time grows with the edges times the number of different lengths of shortest paths: a chain of 1,000
+    nodes with an exit at each takes a second.
 
-    Edges are (tail, head, capacity in bytes), with UNCUTTABLE for one that can't be cut. Several between the same two
-    nodes count together.
+    Edges are (tail, head, capacity in bytes), with UNCUTTABLE for an edge that can't be cut. The capacities of several
+    edges between the same two nodes add up.
     """
     endless = 1 + sum(size for _, _, size in edges if size != UNCUTTABLE)
     spare: list[dict[int, int]] = [{} for _ in range(count)]
@@ -31,7 +31,7 @@ def min_cut(edges: Sequence[tuple[int, int, int]], count: int) -> set[int]:
 
 
 def _distances(spare: Sequence[dict[int, int]]) -> dict[int, int]:
-    """How many edges with spare capacity lead from each node to node 1; without those from which none do."""
+    """Returns how many edges with spare capacity lead from each node to node 1; other nodes are absent."""
     distance = {1: 0}
     work = [1]
     for head in work:
@@ -43,7 +43,7 @@ def _distances(spare: Sequence[dict[int, int]]) -> dict[int, int]:
 
 
 def _shortest_paths(spare: Sequence[dict[int, int]], distance: dict[int, int]) -> Iterator[list[tuple[int, int]]]:
-    """Shortest paths from node 0 to node 1, until none is left: whoever takes one has to fill it."""
+    """Yields shortest paths from node 0 to node 1 until none is left. The caller must fill each path that it takes."""
     ahead: dict[int, list[int]] = {}
     path: list[tuple[int, int]] = []
     node = 0

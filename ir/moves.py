@@ -1,4 +1,4 @@
-"""What leaves a mesh, for its host or for a peer, comes back as what it was: of its microbatch, and in its place."""
+"""Checks that values which leave a mesh for its host or a peer come back in their place, for their microbatch."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.program import Call, Program, TaskName
 
 _LEAVING = {form.back: kind for kind, form in FORMS.items() if form.back}
-"""For each kind that brings values back the kind that takes them away."""
+"""For each kind that brings values back, the kind that takes them away."""
 
 
 class Move(NamedTuple):
@@ -23,9 +23,9 @@ class Move(NamedTuple):
 
 
 def check_moves(program: Program, moves: Sequence[Move]) -> None:
-    """Raise ProgramError at a call that brings back something else than what its counterpart took away."""
+    """Raises ProgramError at a call that brings back other values than its counterpart took away."""
     if not moves:
-        return  # the transfers of a whole program are many
+        return  # without a walk over the transfers of the whole program, which are many
     gone: dict[tuple[int, int], tuple[TaskName, int]] = {}
     for mesh, _, call, _ in moves:
         for task in call.tasks:

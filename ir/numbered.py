@@ -1,7 +1,7 @@
-"""Operations by their numbers, each read once: reading one through the bindings takes longer than using it.
+"""Operations by their indices, each read once: reading one through the bindings takes longer than using it.
 
-Operations are no keys of dictionaries: their hash is made of their operands and attributes, so that an edit loses them.
-Numbers are keys, or results. The tests make it an error to hash an operation.
+Operations are no keys of dictionaries: their hash is made of their operands and attributes, so an edit loses them.
+Indices or results are keys. The tests make it an error to hash an operation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ class Numbered:
 
     Attributes:
         ops: the operations.
-        operands: what each uses, also in its regions.
-        results: what each makes.
-        producers: the number of the operation that makes a value.
-        makers: the numbers of the operations that make the operands of each, in the order of these.
+        operands: the values that each operation uses, also in its regions.
+        results: the values that each operation makes.
+        producers: for each result the index of the operation that makes it.
+        makers: for each operation the indices of the operations that make its operands, in their order.
 
     Args:
         ops: the operations.
-        instead: for some values the ones that count as operands in their place.
+        instead: values that replace others as operands.
     """
 
     def __init__(self, ops: Sequence[ir.Operation], instead: Mapping[ir.Value, ir.Value] | None = None) -> None:

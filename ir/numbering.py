@@ -1,7 +1,7 @@
-"""Which operations, values and functions are equal. What can't be compared is unequal.
+"""Finds which operations, values and functions are equal. Those that can't be compared are unequal.
 
 `kind_of` compares operations by what they do, whatever values they take. `Numbering` compares values: two have one
-number only if the same operations make them of the same values, and none of these has a side effect.
+number only if the same operations make them from the same values, and none of these operations has a side effect.
 """
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -28,27 +28,27 @@ _PER_RESULT = (at.SHARDING, "in_shardings", "out_shardings")
 
 
 def attributes_of(op: ir.Operation, without: Collection[str] = ()) -> Hashable:
-    """Returns the attributes of `op` but those `without`: equal for two operations whose attributes are equal."""
+    """Returns the attributes of `op` but those `without`, as a key: equal for operations with equal attributes."""
     try:
         read = op.attributes.items()
-    except TypeError:  # jaxlib reads no attribute of complex numbers
+    except TypeError:  # jaxlib can't read attributes of complex numbers
         is_constant = op.name == "stablehlo.constant"
         read = [(name, constant_text(op) if is_constant and name == "value" else object()) for name in op.attributes]
     return tuple([each for each in read if each[0] not in without] if without else read)
 
 
 def kind_of(op: ir.Operation, without: Collection[str] = ()) -> tuple[Hashable, list[ir.Value]]:
-    """Returns what an operation does, and what it takes from outside of itself, in order, one entry for each use.
+    """Returns a key of what an operation does, and the values from outside that it takes: in order, one for each use.
 
-    The first is equal for two operations that make the same of equal values. It tells nothing of side effects, and
-    nothing of the attributes `without`.
+    The keys are equal for two operations that make the same results from equal values. A key ignores side effects, and
+    the attributes `without`.
     """
     uses: list[ir.Value] = []
     return _kind(op, uses, {}, without), uses
 
 
 def _kind(op: ir.Operation, uses: list[ir.Value], inside: dict[ir.Value, int], without: Collection[str]) -> Hashable:
-    """As `kind_of`; adds to `uses` what is not `inside` of the outermost operation."""
+    """Returns the key of `kind_of`; adds the values that are not `inside` of the outermost operation to `uses`."""
     operands: list[Hashable] = []
     for value in op.operands:
         number = inside.get(value)
@@ -58,7 +58,7 @@ def _kind(op: ir.Operation, uses: list[ir.Value], inside: dict[ir.Value, int], w
     regions: list[Hashable] = []
     for region in op.regions if len(op.regions) else ():
         blocks = list(region.blocks)
-        regions.append(len(blocks) if len(blocks) < 2 else object())  # the branches between several are not read
+        regions.append(len(blocks) if len(blocks) < 2 else object())  # branches between blocks are not read: unequal
         for block in blocks:
             for argument in block.arguments:
                 inside[argument] = len(inside)
@@ -74,13 +74,13 @@ def _kind(op: ir.Operation, uses: list[ir.Value], inside: dict[ir.Value, int], w
 class Numbering:
     """Numbers values on demand: values of one number are equal.
 
-    A loop, a conditional, a sort or a `shard_map` is compared result by result. The gradient of a `lax.scan` needs a
-    loop that carries more than the scan itself, and both make the same final carry.
+    A loop, a conditional, a sort or a `shard_map` is compared result by result. So the final carry of a `lax.scan`
+    equals that of the loop in its gradient, which carries more.
 
-    Nothing may be edited between two questions but operations after all that were asked for.
+    Between two queries, only operations after all queried values may be edited.
 
     Args:
-        same: returns the value that an operation hands on as its result of this number, if it does; the result then has
+        same: returns the value that an operation hands on as its result of this position, or None. The result then has
             the number of that value.
         without: the names of attributes that don't count.
     """
@@ -112,14 +112,14 @@ class Numbering:
         return known[value]
 
     def define(self, value: ir.Value, key: Hashable) -> None:
-        """Lets `value` be equal to all that are defined by an equal key."""
+        """Makes `value` equal to all values that are defined by an equal key."""
         self._known[value] = self._find(("defined", key))
 
     def _find(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _reads(self, value: ir.Value) -> Sequence[ir.Value]:
-        """Returns the values, made outside of the operation that makes `value`, on which `value` depends."""
+        """Returns the values on which `value` depends, from outside of the operation that makes it."""
         if value not in self._inputs:
             self._inputs[value] = self._find_inputs(value)
         return self._inputs[value]
@@ -142,9 +142,9 @@ class Numbering:
         return kind_of(op)[1] if len(op.regions) else list(op.operands)
 
     def _read_loop(self, loop: ir.Operation, number: int) -> list[ir.Value]:
-        """Finds what a result of a loop depends on, and notes the carried values among that, by their positions.
+        """Finds the values on which a result of a loop depends, and records the positions of the carried ones.
 
-        Equal loops have them in one order: that in which the test, and then the body, use them.
+        Equal loops have the positions in one order: the order in which the test, and then the body, use them.
         """
         test, body = blocks_of(loop)
         if is_invariant(body, number):
@@ -171,7 +171,7 @@ class Numbering:
         return list(inputs)
 
     def _outside(self, op: ir.Operation, values: Sequence[ir.Value]) -> list[ir.Value]:
-        """Returns the arguments of the blocks of `op`, and the values from outside, of which it makes `values`."""
+        """Returns the values from which `op` makes `values`: arguments of its blocks, and values from outside."""
         blocks, work = blocks_of(op), [*reversed(values)]
         seen: dict[ir.Value, bool] = {}
         while work:
@@ -185,7 +185,7 @@ class Numbering:
         return [value for value, is_outside in seen.items() if is_outside]
 
     def _number(self, value: ir.Value) -> int:
-        """Returns the number of a value; those that it reads are known."""
+        """Returns the number of a value; all values that it reads have theirs."""
         op = defining_op(value)
         if op is None:
             return self._find(object())
@@ -211,14 +211,14 @@ class Numbering:
         return self._find((kind, tuple([self._known[each] for each in uses]), number))
 
     def _result_of(self, op: ir.Operation, *numbers: int) -> tuple[Hashable, ...]:
-        """Returns what an operation says of these results: its attributes, and their types and shardings."""
+        """Returns a key of these results of an operation: its attributes, and their types and shardings."""
         results = [op.results[number] for number in numbers]
         shardings = tuple([at.value_sharding(each) for each in results])
         types = tuple([each.type for each in results])
         return op.name, attributes_of(op, {*self._without, *_PER_RESULT}), types, shardings
 
     def _inside(self, arguments: Mapping[ir.Value, int], values: Sequence[ir.Value]) -> tuple[int, ...]:
-        """Returns the numbers of values in a region whose arguments have these numbers, and forgets both."""
+        """Returns the numbers of values in a region whose arguments have these numbers; forgets both afterwards."""
         size = len(self._known)
         self._known.update(arguments)
         self._depth += 1
@@ -247,7 +247,7 @@ class Numbering:
         return self._find((*self._result_of(loop, *positions), begun, made, positions.index(number)))
 
     def _number_sorted(self, op: ir.Operation, number: int) -> int:
-        """Numbers a result of a stable sort, for which only the operands that the comparison reads count."""
+        """Numbers a result of a stable sort. Only its own operand and those that the comparison reads count."""
         (block,) = blocks_of(op)
         arguments: dict[ir.Value, int] = {
             argument: self._find(("compared", self._depth, self._known[op.operands[place // 2]], place % 2))
@@ -283,7 +283,7 @@ class Numbering:
 
 
 def is_invariant(body: ir.Block, position: int) -> bool:
-    """Whether the body of a loop hands on a carried value as it is."""
+    """Whether the body of a loop hands on the carried value at `position` as it is."""
     return terminator(body).operands[position] == body.arguments[position]
 
 

@@ -1,4 +1,4 @@
-"""What the passes know of each operation: its traits, in one table with a row for each combination of them.
+"""The traits of operations, in one table with a row for each combination of traits.
 
 A new operation is entered here; no pass has such a table of its own. How a pass treats an operation (how it cuts it
 into rows, how it evaluates it) stands in the pass.
@@ -12,19 +12,19 @@ from jaxlib.mlir import ir
 
 @dataclass(frozen=True)
 class Traits:
-    """The traits of an operation. One that has no row has none: nothing may be taken for granted of it.
+    """The traits of an operation. An operation without a row has none: passes take nothing for granted.
 
     Attributes:
         cheap: computing it again costs no more than reading its result.
         light: it takes about as long as reading its operands, or less.
-        elementwise: each element of the result depends on those at its place in the operands; see `is_elementwise`.
-        view: the result has elements of operand 0 and no others: in other places, several times, or cast.
+        elementwise: each element of the result depends on the operands' elements at its place; see `is_elementwise`.
+        view: the result has elements of operand 0 only: in other places, several times, or cast.
         linear: groups of operands in which the operation is linear together, while the others stay fixed: for (0, 1),
             `op(a + b, c + d) == op(a, c) + op(b, d)`; see `linear_in`.
         product: a matrix product, a convolution, or an operation that may take as long. Such operations make the
             gradients of weights.
         effect: running it once differs from running it twice, or not at all.
-        collective: devices exchange values, by their numbers.
+        collective: devices exchange values, by the devices' numbers.
         rounds: the last bit of its result may depend on what XLA fuses it with; see `rounds`.
         jumps: a change in the last bit of an operand may change the result by much; see `jumps`.
     """
@@ -75,24 +75,25 @@ _ROWS = (
 )
 
 COMMUTATIVE = frozenset(f"stablehlo.{name}" for name in ("add", "and", "maximum", "minimum", "multiply", "or", "xor"))
-"""Operations of two operands that may change places."""
+"""Operations whose two operands may be exchanged."""
 
 _UNKNOWN = Traits()
 _TRAITS = {name if "." in name else f"stablehlo.{name}": row for row, names in _ROWS for name in names.split()}
 
 
 def traits(op: ir.Operation) -> Traits:
-    """The traits of `op`, by its name."""
+    """Returns the traits of `op`, by its name."""
     return _TRAITS.get(op.name, _UNKNOWN)
 
 
 def traits_of(name: str) -> Traits:
-    """The traits of the operations of this name."""
+    """Returns the traits of the operations of this name."""
     return _TRAITS.get(name, _UNKNOWN)
 
 
-# How many operations at most are computed again to make one value, rather than kept or sent; one that is needed twice
-# counts twice. JAX's masks, positions and casts take 2 to 20; a threefry generator, which is not worth it, hundreds.
+# The most operations that are computed again to make one value, rather than keeping or sending it. An operation that is
+# needed twice counts twice. JAX's masks, positions and casts take 2 to 20. A threefry generator takes hundreds, which
+# is not worth it.
 MOST_RECOMPUTED = 48
 
 
@@ -102,7 +103,7 @@ def is_cheap(op: ir.Operation) -> bool:
 
 
 def is_elementwise(op: ir.Operation) -> bool:
-    """Whether each element of the one result of `op` depends on the operands' elements at its place, and on scalars."""
+    """Whether each element of `op`'s one result depends on the operands' elements at its place, and on scalars."""
     if not traits(op).elementwise:
         return False
     shape = shape_of(op.results[0])
@@ -111,7 +112,7 @@ def is_elementwise(op: ir.Operation) -> bool:
 
 
 def linear_in(op: ir.Operation) -> Sequence[tuple[int, ...]]:
-    """The groups of operands in which `op` is linear: none for a cast that rounds, nor for factors of integers."""
+    """Returns the groups of operands in which `op` is linear: none for a cast that rounds, or for integer factors."""
     if op.name == "stablehlo.convert":
         return traits(op).linear if _keeps_floats(op.operands[0], op.results[0]) else ()
     if op.name in ("stablehlo.multiply", "stablehlo.divide") and not float_width(op.results[0]):
@@ -120,7 +121,7 @@ def linear_in(op: ir.Operation) -> Sequence[tuple[int, ...]]:
 
 
 def rounds(op: ir.Operation) -> bool:
-    """Whether `op` of equal operands may make another last bit elsewhere: XLA fuses sums of products, and casts."""
+    """Whether `op` may round otherwise elsewhere, for equal operands: XLA fuses sums of products, and casts."""
     if op.name == "stablehlo.convert":
         are_floats = float_width(op.operands[0]) and float_width(op.results[0])
         return bool(are_floats) and not _keeps_floats(op.operands[0], op.results[0])
@@ -135,23 +136,23 @@ def jumps(op: ir.Operation) -> bool:
 
 
 def _keeps_floats(before: ir.Value, after: ir.Value) -> bool:
-    """Whether a cast keeps all floating point numbers of one type: types of one width differ in range or precision."""
+    """Whether a cast keeps all floating point numbers. Two types of one width differ in range or precision."""
     widths = float_width(before), float_width(after)
     has_no_zero = any(str(element_of(value)) == "f8E8M0FNU" for value in (before, after))
     return before.type == after.type or (0 < 2 * widths[0] <= widths[1] and not has_no_zero)
 
 
 def float_width(value: ir.Value) -> int:
-    """The bits of a floating point number; 0 for other types."""
+    """Returns the bits of a floating point number; 0 for other types."""
     element = element_of(value)
     return element.width if isinstance(element, ir.FloatType) else 0
 
 
 def element_of(value: ir.Value) -> ir.Type:
-    """The element type of a ranked tensor."""
+    """Returns the element type of a ranked tensor."""
     return ir.RankedTensorType(value.type).element_type
 
 
 def shape_of(value: ir.Value) -> list[int]:
-    """The shape of a ranked tensor."""
+    """Returns the shape of a ranked tensor."""
     return list(ir.RankedTensorType(value.type).shape)

@@ -1,17 +1,19 @@
-"""Checks what the tasks of a program read: each microbatch what the others do, whatever channels it went by.
+"""Checks that each task reads the same values for every microbatch, whatever channels these came by.
 
-A program does one microbatch many times over, so calls of one function for one stage must read in each place
+A program runs the same tasks for every microbatch. So all calls of one function for one stage must read, at each
+operand position, one of these:
 
-- the same result of the same task of their own microbatch, be it straight from there, from another mesh, or back from
-  the host or a peer;
-- or sums, of any microbatches, and what an earlier one hands on: always so many microbatches before;
-- or what comes from outside of the loop. Integers that are constants are equal, or go up or down by a constant from one
-  microbatch to the next; they may begin again, as they do in another step.
+- The same result of the same task of their own microbatch. It may come directly, from another mesh, or back from the
+  host or a peer.
+- A sum, which may be of any microbatches, or a value that an earlier microbatch hands on. The distance to that
+  microbatch is the same for all calls.
+- A value from outside of the loop. Integer constants are equal, or change by a constant from one microbatch to the
+  next. They may begin again, as they do in another step.
 
-So a value of another microbatch is found, though its type fits: a wrong channel, a wrong operand, a residual that came
-back in another's place. What is not found is a value that is wrong in the same way for all microbatches, in a place
-where none of them differs (two results of one task that are exchanged each time), and a value that comes from outside
-of the loop: nothing in the program says what they should be. `--validate` finds these, by their numbers.
+So the check finds a value of another microbatch, even if its type fits. Causes are a wrong channel, a wrong operand,
+or a residual that came back in place of another. The check cannot find a value that is wrong in the same way for
+all microbatches, such as two results of one task that are always exchanged. Nor can it find a wrong value from outside
+of the loop. The program does not say what these values should be; `--validate` finds such errors by the numbers.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +31,7 @@ from jaxpp.ir.program import Call, Constant, Program, TaskName
 
 
 class Maker(NamedTuple):
-    """What makes a value for each microbatch: a task, the function that does it, and which of its results it is."""
+    """The source of a value in each microbatch: a task, the function that runs it, and the position of the result."""
 
     kind: str
     stage: int
@@ -39,23 +41,23 @@ class Maker(NamedTuple):
 
 
 _Value: TypeAlias = tuple[int, int] | int
-"""What a register has: what a task made for a microbatch, as (microbatch, number of its maker); or a number."""
+"""The known content of a register: the microbatch and the maker's index of a task's result, or an integer constant."""
 
 _Reads: TypeAlias = tuple[tuple[int, int] | None, ...]
-"""What a call reads, in each place: how many microbatches ahead of its own, and the maker; None for anything else."""
+"""For each operand of a call (microbatches ahead of the call's own, index of the maker); None for other values."""
 
 _Reader: TypeAlias = tuple[int, Call]
-"""A call, and its mesh."""
+"""A mesh, and a call on it."""
 
 _WHOLE = {"input_grad": "backward", "weight_grad": "backward"}
-"""What a schedule may split for some microbatches, and for others not."""
+"""The kinds that a schedule may split for some microbatches only, and the kind that their results count as."""
 
 
 class OriginError(ProgramError):
-    """A call reads another value than those for other microbatches.
+    """A call reads another value than the calls for other microbatches do.
 
     Attributes:
-        mesh: where the call is.
+        mesh: the mesh that runs the call.
         call: the call.
     """
 
@@ -69,9 +71,9 @@ class _Group:
     """The calls of one function for the same stages and slices.
 
     Attributes:
-        parts: for each operand the number of the task that it is for.
-        calls: by what they read.
-        numbers: by operand and microbatch the number that is read there, and the call.
+        parts: for each operand the index of the task, among those of a fused call, that it belongs to.
+        calls: the calls, grouped by the values that they read.
+        numbers: by operand and microbatch, the integer constant that is read there and the call that reads it.
     """
 
     function: str
@@ -80,7 +82,7 @@ class _Group:
     numbers: dict[int, dict[int, tuple[int, _Reader]]] = field(default_factory=lambda: defaultdict(dict))
 
     def read(self, reader: _Reader, microbatches: Sequence[int], values: Sequence[_Value | None]) -> None:
-        """Note what a call reads, of which each task is of a microbatch."""
+        """Addss a call that reads `values`. `microbatches` has the microbatch of each of its tasks."""
         if len(microbatches) == 1:
             (own,) = microbatches
             reads = tuple([(value[0] - own, value[1]) if type(value) is tuple else None for value in values])
@@ -99,12 +101,12 @@ class _Group:
             self.calls[reads] = [reader]
 
     def strangers(self, makers: Sequence[Maker]) -> Iterator[tuple[int, _Reader, int | None]]:
-        """Yields each operand that a call reads otherwise than the others do, the call, and what was expected.
+        """Yields (operand, call, expected maker) for each operand that the calls read inconsistently.
 
-        All is well where all read of their own microbatch, of one task; or all what a microbatch so many before theirs
-        handed on, and the first ones a value from outside. Where several functions do that task, each may have the
-        value at another place among its results. What was expected is a maker; None where all read of other
-        microbatches.
+        The call is one that reads an unexpected value. An operand is consistent in two cases. Either all calls read it
+        from one task of their own microbatch; where several functions run that task, each may return the value at
+        another position. Or all calls read a value from the same number of microbatches before their own, and the first
+        ones read a value from outside. The expected maker is None where no call reads from its own microbatch.
         """
         for operand in range(len(self.parts)) if len(self.calls) > 1 else ():
             counts = Counter[tuple[int, int] | None]()
@@ -126,9 +128,9 @@ class _Group:
 
 
 def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]) -> None:
-    """Raises OriginError at a call that reads another value than those for other microbatches.
+    """Raises OriginError at a call that reads another value than the calls for other microbatches do.
 
-    functions: those of the program, by name; None for one that reshards.
+    functions: the func.func of each function of the program, by name; None for a function that reshards.
     """
     values, makers = _values(program)
     groups = _groups(program, values)
@@ -147,7 +149,7 @@ def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]
 
 
 def _units(call: Call) -> tuple[tuple[object, ...], Sequence[int]]:
-    """What a call does but for the microbatches of its tasks; and these, none where it is no task."""
+    """Returns a key for all that a call does except its microbatches, and these; none for a call that is no task."""
     if call.stage is not None and call.microbatch is not None:
         return (call.function, call.stage, call.slice), (call.microbatch,)
     stages = [(task.stage, task.slice) for task in call.fused]
@@ -155,7 +157,7 @@ def _units(call: Call) -> tuple[tuple[object, ...], Sequence[int]]:
 
 
 def _values(program: Program) -> tuple[Sequence[Sequence[_Value | None]], Sequence[Maker]]:
-    """What the registers of each mesh have, and all makers; what was copied, resharded or sent is what it was."""
+    """Returns the values in the registers of each mesh, and all makers. Copies, reshards and transfers keep a value."""
     values = [list[_Value | None]([None]) * len(registers) for registers in program.registers]
     copied = {(hop.target, hop.result): (hop.source, hop.operand) for hop in program.hops.values()}
     copies = {name: function.is_copy or function.kind == "reshard" for name, function in program.functions.items()}
@@ -186,7 +188,7 @@ def _values(program: Program) -> tuple[Sequence[Sequence[_Value | None]], Sequen
 
 
 def _makers(program: Program, call: Call, makers: list[Maker]) -> Sequence[tuple[int, int, int]]:
-    """Adds what makes the results of a call to `makers`; returns (result, number of its task, number of its maker)."""
+    """Addss the makers of a call's results to `makers`; returns (result, index of its task, index of its maker)."""
     function, tasks = program.functions[call.function], call.tasks
     parts = function.result_parts or [0] * len(call.results)
     found = list[tuple[int, int, int]]()
@@ -199,7 +201,7 @@ def _makers(program: Program, call: Call, makers: list[Maker]) -> Sequence[tuple
 
 
 def _groups(program: Program, values: Sequence[Sequence[_Value | None]]) -> Sequence[_Group]:
-    """What all tasks read."""
+    """Returns the reads of all tasks, one group for each function with its stages and slices."""
     calls = [(mesh, step) for mesh, line in enumerate(program.sequences) for step in line if isinstance(step, Call)]
     remade = [call for _, call in calls if "recompute" in call.kind]
     again = {task[1:] for call in remade for task in call.tasks if task.kind == "recompute"}
@@ -209,7 +211,7 @@ def _groups(program: Program, values: Sequence[Sequence[_Value | None]]) -> Sequ
         key, microbatches = _units(call)
         if not microbatches:
             continue
-        if again:  # what is computed again is read from there
+        if again:  # recomputed residuals have another maker than kept ones, so the calls that read them are apart
             key = (*key, *[task[1:] in again for task in call.tasks])
         group = groups.get(key)
         if group is None:
@@ -221,11 +223,12 @@ def _groups(program: Program, values: Sequence[Sequence[_Value | None]]) -> Sequ
 
 
 def _check_numbers(groups: Sequence[_Group], makers: Sequence[Maker]) -> None:
-    """Raises OriginError at the first number that is out of line.
+    """Raises OriginError at the first integer constant that does not fit those for other microbatches.
 
-    The rate of a place is that from most microbatches to the next. Where none is that of more than half (two of three
-    numbers have changed places, say) it is the rate of most places. By it each number says what that of microbatch 0
-    would be: always the same, or less and less as steps begin again.
+    The rate of an operand is its most frequent change from one microbatch to the next. If fewer than half of the
+    changes have that rate (two of three numbers are exchanged, say), the most frequent change of all operands counts.
+    By the rate, each number implies the number of microbatch 0. The implied numbers must be equal, or move against the
+    rate only, as they do where another step begins again.
     """
     places = [(group.parts[operand], line) for group in groups for operand, line in group.numbers.items()]
     lines = [
@@ -247,7 +250,7 @@ def _check_numbers(groups: Sequence[_Group], makers: Sequence[Maker]) -> None:
 
 
 def _is_sum(function: ir.Operation, position: int) -> bool:
-    """Whether the function does nothing with an argument but add to it, or write into it, and return that."""
+    """Whether all that a function does with an argument is to add to it, or to write into it, and to return it."""
     found = updates(body_of(function), position, (*UPDATES, CONSTRAINT))
     return found is not None and any(use.owner.operation.name != CONSTRAINT for use in found.uses)
 

@@ -1,4 +1,4 @@
-"""Making a function of some operations of a block."""
+"""Makes functions of operations of a block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Outlined:
     def call(
         self, values: Mapping[ir.Value, ir.Value], attributes: Mapping[str, ir.Attribute], before: ir.Operation
     ) -> ir.Operation:
-        """Call it in front of an operation, with what `values` maps its inputs to; an input without one is itself."""
+        """Calls the function in front of `before`. `values` replaces its inputs; an input without an entry stays."""
         operands = [values.get(value, value) for value in self.inputs]
         return call(self.function, operands, attributes, ir.InsertionPoint(before), before.location)
 
@@ -34,10 +34,10 @@ class Member(NamedTuple):
 
     Attributes:
         op: the operation.
-        uses: what it uses, its regions included (`operands_with_captures`).
-        results: what it makes.
-        moves: whether it moves there, much faster than a clone: for one that no other function needs. What uses its
-            results elsewhere is for the caller to change.
+        uses: the values that it uses, also in its regions (`operands_with_captures`).
+        results: the values that it makes.
+        moves: whether it is moved, much faster than a clone, because no other function needs it. The caller then
+            replaces the uses of its results elsewhere.
     """
 
     op: ir.Operation
@@ -54,10 +54,10 @@ def outline(
     attributes: Mapping[str, ir.Attribute],
     shardings: Shardings,
 ) -> Outlined:
-    """Clone `ops` (in program order, one block) into a new private function that returns `outputs`.
+    """Clones `ops` (in program order, one block) into a new private function that returns `outputs`.
 
     Its arguments are the values that `ops` use and don't define, in the order of their first use. The originals stay
-    where they are, untouched: cheap ones may be cloned into several functions.
+    in place, unchanged, so that cheap operations can be cloned into several functions.
     """
     members = [Member(op, operands_with_captures(op), list(op.results)) for op in ops]
     return outline_members(module, name, members, outputs, attributes, shardings)
@@ -71,7 +71,7 @@ def outline_members(
     attributes: Mapping[str, ir.Attribute],
     shardings: Shardings,
 ) -> Outlined:
-    """As `outline`, of operations that were read before, and may move. Raises PassError for what can't be handed on."""
+    """Outlines operations that were read before, and may move. Raises PassError for a value that no array holds."""
     made = {result for member in members for result in member.results}
     used = dict.fromkeys([value for member in members for value in member.uses])
     arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
@@ -102,9 +102,9 @@ def copy_function(
     source: list[dict[str, ir.Attribute]],
     target: list[dict[str, ir.Attribute]],
 ) -> ir.Operation:
-    """Make a private function that returns its arguments, which have the attributes `source`, as its results: `target`.
+    """Makes a private function that returns its arguments. These have the attributes `source`, the results `target`.
 
-    The runtime copies where they differ in memory or mesh, and compiles nothing.
+    Where the two differ in memory or mesh, the runtime copies the values. It compiles nothing.
     """
     function = create(module, name, types, types, attributes)
     set_tables(function, source, target)
@@ -118,14 +118,14 @@ def clone_into(
     values: dict[ir.Value, ir.Value],
     same: Mapping[ir.Value, ir.Value] = NONE,
 ) -> None:
-    """Clone `ops` to the end of `block`; `values` and `same` as of `clone`."""
+    """Clones `ops` to the end of `block`; `values` and `same` are as in `clone`."""
     ip = ir.InsertionPoint(block)
     for op in ops:
         clone(op, values, ip, same)
 
 
 def clone_body(block: ir.Block, function: ir.Operation, arguments: Sequence[ir.Value]) -> list[ir.Value]:
-    """Clone the body of a function, called with `arguments`, to the end of `block`; returns what it returns."""
+    """Clones the body of a function, called with `arguments`, to the end of `block`; returns the function's results."""
     *ops, end = operations(body_of(function))
     values: dict[ir.Value, ir.Value] = dict(zip(body_of(function).arguments, arguments, strict=True))
     clone_into(block, ops, values)

@@ -1,4 +1,4 @@
-"""Checks what a pass takes for granted of the phase before it (docs/ir.md): a module edited by hand may break it."""
+"""Checks the promises of a phase (docs/ir.md) that a pass relies on: a module edited by hand may break them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,13 +18,13 @@ _MADE_BY = {False: "unroll-microbatches", True: "infer-placement"}
 
 
 def broken(phase: int, what: str, op: ir.Operation) -> PassError:
-    """The error of a `verify-*` pass for a promise of docs/ir.md about `phase`, which is that of its section."""
+    """Returns the error of a `verify-*` pass for a broken promise of docs/ir.md, in the section with number `phase`."""
     hint = f"the pass before this one broke a promise of docs/ir.md, section {phase}"
     return PassError(f"phase {phase}: {what}", location=op.location, hint=hint)
 
 
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
-    """Check phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
+    """Checks phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
     called: set[tuple[str, int, int | None]] = set()
     function_of = _Callees(module)
     for op in operations(block):
@@ -54,19 +54,19 @@ def _is_kind(attribute: ir.Attribute | None) -> bool:
 
 
 def check_unrolled(module: ir.Module) -> MainLine:
-    """Check phase 4: each call in `@main` is on one mesh. Raises PassError. Returns `@main`."""
+    """Checks phase 4: each call in `@main` is on one mesh. Raises PassError. Returns the line of `@main`."""
     line = handed(module, MainLine)
     return line if line is not None and not line.placed else read_main(module, placed=False)
 
 
 def check_placed(module: ir.Module) -> MainLine:
-    """Check phase 5: calls, arguments and results are on meshes. Raises PassError. Returns `@main`."""
+    """Checks phase 5: calls, arguments and results are on meshes. Raises PassError. Returns the line of `@main`."""
     line = handed(module, MainLine)
     return line if line is not None and line.placed else read_placed(module)
 
 
 def read_placed(module: ir.Module) -> MainLine:
-    """Read `@main`, of which everything is on meshes. Raises as `check_placed`."""
+    """Reads `@main`, in which everything must be on meshes. Raises as `check_placed`."""
     line = read_main(module, placed=True)
     main = main_of(module)
     for kind, table in (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main))):
@@ -78,7 +78,7 @@ def read_placed(module: ir.Module) -> MainLine:
 
 
 def read_main(module: ir.Module, *, placed: bool) -> MainLine:
-    """Read `@main`; each call is on one mesh until all is placed.
+    """Reads `@main`. Each call must be on one mesh; a call of a placed `@main` may be on several.
 
     Raises PassError for a call on no mesh, or of a function that can't be called.
     """
@@ -86,7 +86,7 @@ def read_main(module: ir.Module, *, placed: bool) -> MainLine:
 
 
 def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: bool) -> MainLine:
-    """`@main` of these steps: finds what its calls call, and where, if they do not say. Raises as `read_main`."""
+    """Returns `@main` of these steps; finds the functions and meshes that its calls lack. Raises as `read_main`."""
     made_by, meshes, steps = _MADE_BY[placed], _meshes(module, _MADE_BY[placed]), list(steps)
     function_of = _Callees(module)
     for step in steps:
@@ -106,7 +106,7 @@ def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: boo
 
 
 def _check_named(op: ir.Operation, function: ir.Operation) -> None:
-    """Raise PassError for a call of a task that does not say of which stage and microbatch it is."""
+    """Raises PassError for a call of a task that does not name its stage and microbatch."""
     kind = kind_and_stage(function)[0]
     count = kind.count("+") + 1
     if kind and kind not in AROUND and len(tasks_of_call(op, kind)) != count:
@@ -127,7 +127,7 @@ def _meshes(module: ir.Module, made_by: str) -> int:
 
 
 class _Callees:
-    """Finds the functions of calls, each looked at once. Raises PassError for one that can't be called."""
+    """Finds the functions of calls, and checks each once. Raises PassError for a function that can't be called."""
 
     def __init__(self, module: ir.Module) -> None:
         self._by_name = functions(module)
@@ -161,7 +161,7 @@ def _misplaced(
 
 
 def _are_meshes(attribute: ir.Attribute | None, meshes: int, least: int = 1) -> bool:
-    """Whether it is a list of at least so many meshes, each once."""
+    """Whether an attribute is a list of at least `least` meshes, each once."""
     if not isinstance(attribute, ir.DenseI64ArrayAttr):
         return False
     numbers = at.numbers(attribute)

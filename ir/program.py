@@ -1,4 +1,4 @@
-"""The program (docs/ir.md, section 6) as plain Python data, as `load` reads it and the runtime runs it."""
+"""The program (docs/ir.md, section 6) as plain Python data: `load` reads it, and the runtime runs it."""
 
 import dataclasses
 import math
@@ -12,21 +12,21 @@ from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.tensors import TensorSpec
 
 Place = tuple[int, int]
-"""(mesh, its register)."""
+"""A mesh, and a register on it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """One stage program: what is compiled, once, and run by calls.
+    """A function of the program, which is compiled once and run by calls.
 
     bytecode: a module of its own with `@main`, the `sdy.mesh`, and the functions that it calls.
-    donates: the arguments whose buffer becomes a result's.
-    sums: of a weight gradient that only adds to sums, for each result the number of the argument that it adds
-        to: where such a call is left out, its results are these.
-    gathered: the results of a task that are weights, gathered beside it for tasks after it: of no microbatch.
-    is_operation: whether the user's own function of the name `kind` is called in its place; it has no results.
-    argument_parts: of a function that is several tasks, the number of the task that each argument is for; else empty.
-    result_parts: likewise.
+    donates: the arguments whose buffers become those of results.
+    sums: for each result of a weight gradient that only adds to sums, the number of the argument that it adds to.
+        Where such a call is left out, these arguments are its results.
+    gathered: the results of a task that are weights, gathered beside it for later tasks. They have no microbatch.
+    is_operation: whether a call runs the user's function of the name `kind` instead; it has no results.
+    argument_parts: in a fused function, the index of the task that each argument is for; otherwise empty.
+    result_parts: the same for each result.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Function:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it returns its arguments as they are, in another memory or not: there is nothing to compile."""
+        """Whether it returns its arguments as they are, perhaps in another memory: there is nothing to compile."""
         return self.kind in FORMS and FORMS[self.kind].is_copy
 
     @property
     def is_compiled(self) -> bool:
-        """Whether it is a program of its own: not a copy, and not a function of the user's."""
+        """Whether it is compiled: it is neither a copy nor a user's function."""
         return not (self.is_copy or self.is_operation)
 
     @property
     def donors(self) -> list[int | None]:
-        """For each result the number of the argument whose buffer it takes: the first donated one of its type."""
+        """For each result the argument whose buffer it takes: the first donated one of its spec, if one is left."""
         free = list(self.donates)
         found: list[int | None] = []
         for spec in self.results:
@@ -65,12 +65,12 @@ class Function:
         return found
 
 
-# Instructions are many, and take four times as long to make if they are frozen; nobody changes one.
+# Instructions are many, and frozen ones take four times as long to make. They are not frozen, but nobody changes one.
 
 
 @dataclasses.dataclass(slots=True)
 class Constant:
-    """`value` is in register `result` from the start."""
+    """A constant: register `result` holds `value` from the start."""
 
     result: int
     value: np.ndarray[Any, Any]
@@ -78,7 +78,7 @@ class Constant:
 
 
 class TaskName(NamedTuple):
-    """A task of the microbatch loop: of one slice of the sequence, where the schedule cuts it."""
+    """A task of the microbatch loop, and the slice that it is for where the schedule cuts the sequence."""
 
     kind: str
     stage: int
@@ -92,12 +92,12 @@ class TaskName(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """Run `function` on the registers `operands`; what it returns goes to the registers `results`.
+    """A call: runs `function` on the registers `operands`, and puts its results into the registers `results`.
 
     frees: the registers that nobody on this mesh reads afterwards.
-    fused: the tasks that the call is, if it is several (a forward and a backward, say); then it has no `stage` and no
-        `microbatch`, and its `kind` is theirs, joined by "+".
-    slice: of the sequence, where the schedule cuts it.
+    fused: the tasks of a call that is several (a forward and a backward, say). Such a call has no `stage` and no
+        `microbatch`, and its `kind` joins the kinds of the tasks by "+".
+    slice: the slice of the sequence, where the schedule cuts it.
     """
 
     function: str
@@ -112,13 +112,13 @@ class Call:
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:
-        """The tasks of the microbatch loop that it is: one, several that are fused, or none."""
+        """The tasks of the microbatch loop that the call runs: one, several that are fused, or none."""
         if self.stage is None or self.microbatch is None:
             return self.fused
         return (TaskName(self.kind, self.stage, self.microbatch, self.slice),)
 
     def maker(self, result: int, function: Function) -> TaskName | None:
-        """The task that makes the result of this number; None for a gathered weight, and for a call that is no task."""
+        """Returns the task that makes a result; None for a gathered weight, and for a call that is no task."""
         tasks = () if result in function.gathered else self.tasks
         return tasks[function.result_parts[result] if len(tasks) > 1 else 0] if tasks else None
 
@@ -132,7 +132,7 @@ class Call:
 
 @dataclasses.dataclass(slots=True)
 class Send:
-    """Send the register `operand` to the mesh `destination` on a channel that is used once."""
+    """A send of the register `operand` to the mesh `destination`, on a channel that is used once."""
 
     channel: int
     operand: int
@@ -145,7 +145,7 @@ class Send:
 
 @dataclasses.dataclass(slots=True)
 class Receive:
-    """Put what the mesh `source` sends on the channel into the register `result`."""
+    """A receive: puts the value that the mesh `source` sends on the channel into the register `result`."""
 
     channel: int
     result: int
@@ -172,7 +172,8 @@ class Argument:
     """An argument of the program.
 
     registers: (mesh, register) wherever it lives; none if nobody uses it.
-    stacked: each register has another block of it along the first dimension, in this order; `spec` is that of a block.
+    stacked: whether each register has another block of it, along the first dimension and in this order. `spec` is then
+        the spec of a block.
     """
 
     spec: TensorSpec
@@ -183,7 +184,7 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A result of the program. registers: (mesh, register) wherever it lives; `stacked` as of an Argument."""
+    """A result of the program. registers: (mesh, register) wherever it lives; `stacked` is as in an Argument."""
 
     spec: TensorSpec
     registers: tuple[tuple[int, int], ...]
@@ -195,7 +196,7 @@ class Program:
     """One instruction sequence per mesh, over registers numbered 0, 1, ... on each mesh.
 
     registers: for each mesh the spec of each register.
-    arguments: by number; a number that no mesh names is absent.
+    arguments: the arguments by number; one that no mesh uses is absent.
     partitions: for each mesh the number of its devices.
     axis_sizes: for each mesh the sizes of its axes; empty where the program has no `sdy.mesh`.
     """
@@ -217,7 +218,7 @@ class Program:
         return f"<Program of {self.meshes} mesh{'es' * (self.meshes != 1)}: {counts}>"
 
     def shard_bytes(self, mesh: int, spec: TensorSpec) -> tuple[int, int]:
-        """The bytes that a value takes for each device of a mesh: (in its memory, in that of the host)."""
+        """Returns the bytes of a value for each device of a mesh: (in the device's memory, in the host's memory)."""
         sizes = self.axis_sizes[mesh]
         shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
         size = spec.bytes // shards

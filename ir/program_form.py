@@ -1,6 +1,6 @@
-"""The attributes of a program module, one by one: that they say what docs/ir.md (section 6) promises.
+"""Checks the attributes of a program module, one by one, against docs/ir.md (section 6).
 
-Those of calls, sends and receives are read, and checked, by `read_line`.
+`read_line` reads and checks the attributes of calls, sends and receives.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ Entry = Mapping[str, ir.Attribute]
 
 
 class Border(NamedTuple):
-    """What an argument or result of a mesh function is: argument or result `number` of the step, or a block of it.
+    """An argument or result of a mesh function: argument or result `number` of the step, or a block of it.
 
-    block: (number, how many there are) of a block of a stack; None for a value that each of its meshes has whole.
+    block: (index, count) of a block of a stack; None for a value that each of its meshes has whole.
     """
 
     number: int
@@ -31,9 +31,9 @@ class Border(NamedTuple):
 
 
 def check_form(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
-    """Check the attributes of the module and of its functions; `meshes` are the mesh functions.
+    """Checks the attributes of the module and of its functions; `meshes` are the mesh functions.
 
-    Raises ProgramError that says what was found where, and what was expected.
+    Raises ProgramError for an attribute that is wrong or missing, with its location and the expected value.
     """
     said = at.integer(module.operation, at.MESHES)
     if said != len(meshes):
@@ -76,7 +76,7 @@ def _is_flag(said: ir.Attribute) -> bool:
 
 
 def _check_function(function: ir.Operation) -> None:
-    """A function that is called: its kind, its stage, and the arguments whose buffers it takes over."""
+    """Checks the kind, the stage and the parts of a function, and the arguments whose buffers it takes over."""
     for name, expected, holds in (
         (at.KIND, "a string", at.is_text),
         (at.STAGE, "the number of a stage", at.is_number),
@@ -110,7 +110,7 @@ def _check_function(function: ir.Operation) -> None:
 
 
 def check_parts(function: ir.Operation) -> None:
-    """In a function that is several tasks each argument and result says to which one it belongs; else none does.
+    """Checks that each argument and result of a fused function names its task, and that other functions name none.
 
     Raises ProgramError.
     """
@@ -133,13 +133,15 @@ def _check(
     expected: str,
     holds: Callable[[ir.Attribute], bool],
 ) -> None:
-    """Raise ProgramError where `entry` has an attribute of this name for which `holds` is false."""
+    """Raises ProgramError where `entry` has an attribute of this name for which `holds` is false."""
     if name in entry and not holds(entry[name]):
         raise ProgramError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
 
 
 def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]]:
-    """For each mesh function its arguments, or its results. Raises ProgramError unless they are those of the step.
+    """Reads the arguments, or the results, of each mesh function.
+
+    Raises ProgramError where they do not make up the arguments or results of one step.
 
     kind: "argument" or "result".
     """
@@ -183,7 +185,7 @@ def _is_block(said: ir.Attribute) -> bool:
 
 
 def _check_value(what: str, value: Mapping[int, Border], meshes: Sequence[ir.Operation]) -> None:
-    """All meshes agree about it, and its blocks are all there. value: what it is on each mesh."""
+    """Checks that the meshes agree about a value of the step, and have all its blocks. value: its border on each."""
     first, expected = next(iter(value.items()))
     for mesh, border in value.items():
         where = meshes[mesh].location
@@ -202,7 +204,7 @@ def _check_value(what: str, value: Mapping[int, Border], meshes: Sequence[ir.Ope
 
 
 def check_call(op: ir.Operation, mesh: int) -> None:
-    """Check the mesh and the tasks of a call in the function of `mesh`."""
+    """Checks the mesh and the tasks of a call in the function of `mesh`. Raises ProgramError."""
     what = f"the call of @{callee(op)}"
     expected = f"{mesh}, the mesh of its function"
     _check(op, what, op.attributes, at.MESH, expected, partial(at.is_number, least=mesh, below=mesh + 1))

@@ -25,19 +25,20 @@ from jaxpp.ir.steps import Channel, MeshLine, Step
 from jaxpp.ir.tensors import TensorSpec, read_constant, read_spec
 
 Source = tuple[ir.Operation | None, MeshAxes]
-"""The func.func of a function of the program, and the mesh for which it is; None for one that the module lacks."""
+"""The func.func of a function of the program, None for a reshard, which has none; and the mesh that it is for."""
 
 
 End = tuple[Channel, TensorSpec]
-"""What a send and its receive must agree on: the channel, and what goes through it."""
+"""A channel and the spec of its value, on which a send and its receive must agree."""
 
 
 @dataclass
 class Tables:
-    """What the lines of all meshes share; each thing is read once, as attributes of MLIR are slow to take apart.
+    """Tables that the lines of all meshes share. Each entry is read once, as MLIR attributes are slow to take apart.
 
-    sends: by channel what is sent; `receives`: likewise.
-    resharded: whether values are brought into the sharding in which they are needed, as where meshes differ in size.
+    sends: the end of each send, by channel number.
+    receives: the end of each receive, by channel number.
+    resharded: whether values are resharded where they are needed in another sharding, as when meshes differ in size.
     """
 
     module: ir.Module
@@ -56,7 +57,7 @@ class Tables:
         return operations_of(self.module)
 
     def spec(self, type_: ir.Type, sharding: ir.Attribute | None, axes: MeshAxes, op: ir.Operation) -> TensorSpec:
-        """The spec of a value of this type. Raises ProgramError, at `op`, where no array is such a value."""
+        """Returns the spec of a value of this type. Raises ProgramError, at `op`, where no array has the type."""
         key = (type_, sharding, axes.named)
         spec = self._specs.get(key)
         if spec is None:
@@ -68,14 +69,14 @@ class Tables:
         return spec
 
     def constant(self, op: ir.Operation) -> "np.ndarray[Any, Any]":
-        """The value of a constant."""
+        """Returns the elements of a constant."""
         key = attributes_of(op)
         if key not in self._constants:
             self._constants[key] = read_constant(op)
         return self._constants[key]
 
     def numbers(self, attribute: ir.Attribute, name: str, op: ir.Operation) -> tuple[int, ...]:
-        """The numbers of an `array<i64: ...>` called `name`. Raises ProgramError for another attribute."""
+        """Returns the numbers of an `array<i64: ...>` called `name`. Raises ProgramError for another attribute."""
         numbers = self._numbers.get(attribute)
         if numbers is None:
             if not isinstance(attribute, ir.DenseI64ArrayAttr):
@@ -84,7 +85,7 @@ class Tables:
         return numbers
 
     def channel(self, step: Step[int]) -> Channel:
-        """What a send or receive says of its channel. Raises ProgramError on another form."""
+        """Returns the channel of a send or receive. Raises ProgramError where its attributes have another form."""
         op, attributes = step.op, step.attributes
         pairs = attributes.get("source_target_pairs")
         if pairs is None:
@@ -102,7 +103,7 @@ class Tables:
         return channel[0], pair[0], pair[1]
 
     def function(self, step: Step[int], axes: MeshAxes) -> Function:
-        """The function that a step calls, for a mesh of these sizes."""
+        """Returns the function that a step calls, for a mesh with these axes. Raises ProgramError if there is none."""
         called = step.callee
         name = called + axes.suffix
         if name not in self.functions:
@@ -131,7 +132,7 @@ class Tables:
     def _signature(
         self, types: Sequence[ir.Type], entries: Sequence[dict[str, ir.Attribute]], axes: MeshAxes, op: ir.Operation
     ) -> tuple[tuple[TensorSpec, ...], tuple[int, ...]]:
-        """The specs of the arguments or results of a function, and the tasks that they belong to."""
+        """Returns the specs of the arguments or results of a function, and the index of the task of each if fused."""
         pairs = zip(types, entries, strict=True)
         specs = tuple(
             _in_memory(self.spec(type_, entry.get(at.SHARDING), axes, op), entry.get(at.MEMORY))
@@ -140,7 +141,7 @@ class Tables:
         return specs, tuple(ir.IntegerAttr(entry[at.PART]).value for entry in entries if at.PART in entry)
 
     def reshard(self, found: TensorSpec, wanted: TensorSpec, axes: MeshAxes) -> Function:
-        """The function that returns its argument in another sharding."""
+        """Returns the function that reshards its argument from `found` to `wanted`."""
         name = "reshard_" + hashlib.blake2b(f"{found} {wanted} {axes}".encode(), digest_size=6).hexdigest()
         if name not in self.functions:
             self.functions[name] = Function(name, "reshard", None, (found,), (wanted,), (), b"")
@@ -153,7 +154,7 @@ def _in_memory(spec: TensorSpec, memory: ir.Attribute | None) -> TensorSpec:
 
 
 def _check_copy(op: ir.Operation, kind: str, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> None:
-    """Raise ProgramError unless the function is of a kind that copies, and returns its arguments as they are."""
+    """Raises ProgramError unless the function is of a kind that copies, and returns its arguments as they are."""
     if not form_of(kind).is_copy:
         raise ProgramError(
             f"@{name_of(op)} has values in another memory, and is neither an offload nor a reload", location=op.location
@@ -168,7 +169,7 @@ def _check_copy(op: ir.Operation, kind: str, arguments: Sequence[TensorSpec], re
 
 
 def _check_operation(op: ir.Operation) -> None:
-    """Raise ProgramError unless the function, in whose place one of the user's is called, does nothing."""
+    """Raises ProgramError unless the function is empty, as the runtime calls the user's function instead."""
     if len(operations(body_of(op))) > 1 or len(terminator(body_of(op)).operands):
         raise ProgramError(
             f"@{name_of(op)} stands for a function of the user's, and does more than return", location=op.location
@@ -176,7 +177,7 @@ def _check_operation(op: ir.Operation) -> None:
 
 
 def _sums(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """The arguments that the results of a function stand for where it is left out. Raises ProgramError for others."""
+    """Returns the arguments that become the results where a call is left out. Raises ProgramError if types differ."""
     if at.SUMS not in op.attributes:
         return ()
     found = tuple(at.numbers(op.attributes[at.SUMS]))
@@ -196,7 +197,7 @@ class Line:
         sequence: its instructions.
         specs: the spec of each register.
         arguments: (argument of the step, register) of each argument.
-        results: likewise.
+        results: (result of the step, register) of each result.
         moves: the calls that take values away or bring them back.
     """
 
@@ -213,9 +214,9 @@ class Line:
         self._steps: Sequence[Step[int]] = []
         self._returned: set[int] = set()
         self._copies: list[TensorSpec] = []
-        """The specs of the registers that have a value in another sharding; they follow those of the values."""
+        """The specs of the registers of resharded values. These registers follow those of all other values."""
         self._mortal: set[int] = set()
-        """The registers that may die: what the program made or was given."""
+        """The registers that may be freed: donated arguments and values made here, unless they are returned."""
         self._dead: set[int] = set()
         self._forgotten: set[int] = set()
         self._functions: dict[str, Function] = {}
@@ -224,7 +225,7 @@ class Line:
         self._resharded: dict[tuple[int, TensorSpec], int] = {}
 
     def read(self, line: MeshLine, arguments: Sequence[Border], results: Sequence[Border]) -> None:
-        """Read what the mesh does, with these arguments and results. Raises ProgramError at what is wrong.
+        """Reads the instructions of the mesh, with these arguments and results. Raises ProgramError at a fault.
 
         The number of a value is its register.
         """
@@ -250,17 +251,17 @@ class Line:
         return _in_memory(self._tables.spec(border.type, border.sharding, self.axes, self._op), border.memory)
 
     def unfreed(self) -> ir.Value | None:
-        """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
+        """Returns a value that is used, and neither freed nor returned; None where each value is freed or returned."""
         return self._values[min(self._forgotten)] if self._forgotten else None
 
     def op_of(self, call: Call) -> ir.Operation:
-        """The operation of a call, which is none that reshards: those are no operations."""
+        """Returns the operation of a call that is no reshard; reshards have no operation."""
         ops = [step.op for step in self._steps if step.name == "func.call"]
         calls = [each for each in self.sequence if isinstance(each, Call) and each.kind != "reshard"]
         return next(op for op, each in zip(ops, calls, strict=True) if each is call)
 
     def end_of(self, name: str, channel: int) -> ir.Operation:
-        """The send or receive of this mesh on a channel."""
+        """Returns the send or receive of this mesh on a channel."""
         return next(step.op for step in self._steps if step.name == name and self._channel(step)[0] == channel)
 
     def _make_mortal(self, registers: Sequence[int]) -> None:
@@ -276,7 +277,7 @@ class Line:
         return step.last_use
 
     def _use(self, step: Step[int]) -> list[int]:
-        """Let a step use its operands, and those die that it uses last; their registers."""
+        """Uses the operands of a step and marks those dead that it uses last; returns the registers of the latter."""
         own, last = step.operands, self._last_use(step)
         if not self._dead.isdisjoint(own):
             raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location)
@@ -330,7 +331,7 @@ class Line:
         return step.channel
 
     def _wrong_end(self, step: Step[int], on_mesh: bool) -> ProgramError:
-        """The error of a second send or receive on a channel, or of one that is not `on_mesh`."""
+        """Returns the error for a second send or receive on a channel, or for one that is not `on_mesh`."""
         second = "second " if on_mesh else ""
         message = f"channel {self._channel(step)[0]}: a {second}{step.name} on mesh {self.mesh}"
         return ProgramError(message, location=step.op.location)
@@ -361,7 +362,7 @@ class Line:
             self.moves.append(Move(self.mesh, step.op, call, own))
 
     def _check_donated(self, step: Step[int], function: Function) -> None:
-        """Raise ProgramError unless the arguments whose buffers the function takes over die here, each given once."""
+        """Raises ProgramError unless each argument whose buffer the function takes over dies here and is given once."""
         own, numbers = step.operands, self._last_use(step)
         distinct = len(set(own)) == len(own)
         for number in function.donates:
@@ -370,7 +371,7 @@ class Line:
                 raise ProgramError(f"{what}, which lives on", location=step.op.location)
 
     def _fitting(self, op: ir.Operation, operands: Sequence[int], function: Function) -> tuple[int, ...]:
-        """The registers of the operands as `function` takes them."""
+        """Returns the registers of the operands in the shardings that `function` expects."""
         if len(operands) != len(function.arguments):
             found = f"{len(operands)} operands, it has {len(function.arguments)} arguments"
             raise ProgramError(f"a call of @{function.name} with {found}", location=op.location)
@@ -380,7 +381,7 @@ class Line:
         )
 
     def _as(self, op: ir.Operation, register: int, expected: TensorSpec, what: str) -> int:
-        """The register of a value in the wanted sharding: a constant is made in it, another value is resharded."""
+        """Returns the register of a value in the expected sharding. Constants are made in it, others are resharded."""
         found = self.specs[register]
         if found == expected:
             return register
@@ -398,7 +399,7 @@ class Line:
         return self._resharded[register, expected]
 
     def _tasks(self, step: Step[int], function: Function) -> tuple[int | None, int | None, int, tuple[TaskName, ...]]:
-        """The stage, microbatch and slice of a call that is one task; the tasks of one that is several."""
+        """Returns the stage, microbatch and slice of a call that is one task, and the tasks of a call that is fused."""
         if step.task is not None and step.task[3] == self.mesh:
             return *step.task[:3], ()
         op, attributes = step.op, step.attributes
@@ -436,7 +437,7 @@ class Line:
             self.results.append((border, self._as(step.op, own, spec, f"result {position}")))
 
     def _look_at_mortal(self) -> None:
-        """Note the registers that are used and never freed; let a result that nothing uses die with its call."""
+        """Records the registers that are used and never freed; frees a result that nothing uses with its call."""
         mortal = self._mortal
         if not mortal:
             return

@@ -1,7 +1,7 @@
-"""The reader of program modules: makes the typed program of a module, or says what is wrong with the module.
+"""The reader of program modules: makes the typed program of a module, or raises an error about the module.
 
-The runtime, the reference interpreter and `verify-program` all take their program from here. Nothing else reads, or
-checks, what a mesh runs.
+The runtime, the reference interpreter and `verify-program` all take their program from here. No other code reads or
+checks the sequence of a mesh.
 """
 
 from collections import deque
@@ -25,18 +25,18 @@ from jaxpp.ir.transports import OrderError, check_order
 
 
 class ProgramReader:
-    """What was read of one program module.
+    """A program module that was read and checked.
 
-    Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
+    Where meshes differ in size (`jaxpp.mesh_sizes`), a mesh shards a value only over axes that divide it there.
 
-    Raises ProgramError, with the location of what is wrong, unless every call fits its function, every receive has its
-    send, nothing is used after its last use, no mesh waits forever, what leaves a mesh comes back as what it was, and
-    each task reads for each microbatch what it reads for the others.
+    Raises ProgramError, with the location of the fault, unless every call fits its function, every receive has its
+    send, and no mesh waits forever. No value may be used after its last use, and each value that leaves a mesh must
+    come back unchanged. Each task must read for each microbatch the same values as for the others.
 
     Attributes:
         program: the program; its functions have no bytecode.
-        lines: what each mesh runs.
-        sources: where each function of the program comes from.
+        lines: the line that each mesh runs.
+        sources: for each function of the program its func.func and the mesh that it is for.
     """
 
     def __init__(self, module: ir.Module) -> None:
@@ -62,7 +62,7 @@ class ProgramReader:
             results=_results(self.lines),
         )
         if not _ends(self.program):
-            self.check_order("pull")  # says who waits; to ask it always takes ten times as long
+            self.check_order("pull")  # names the meshes that wait; to always call it would take ten times as long
         check_moves(self.program, [move for line in self.lines for move in line.moves])
         self._check_origins()
 
@@ -74,7 +74,7 @@ class ProgramReader:
             raise ProgramError(error.message, location=location) from None
 
     def check_order(self, transport: str) -> None:
-        """Raise ProgramError where meshes wait for one another by the rules of this transport, or swap values."""
+        """Raises ProgramError where, by the rules of this transport, meshes wait for one another or mix up values."""
         try:
             check_order(self.program, transport)
         except OrderError as error:
@@ -84,7 +84,7 @@ class ProgramReader:
 
 
 def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
-    """The functions that a mesh can call. Raises ProgramError for one that calls itself, or a mesh."""
+    """Returns the functions that a mesh can call. Raises ProgramError for one that calls itself or a mesh function."""
     known = functions(module)
     tasks = {name: function for name, function in known.items() if at.MESH not in function.attributes}
     calls = {name: calls_in(function) for name, function in tasks.items()}
@@ -98,7 +98,7 @@ def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
 
 
 def _whole(borders: Sequence[Sequence[Border]], axes: Sequence[MeshAxes]) -> list[list[Border]]:
-    """`borders`, replicated where meshes of different sizes have them: `jax.Array`s can have them no other way."""
+    """Returns `borders`, replicated where meshes of different sizes share them: a `jax.Array` allows nothing else."""
     sizes: dict[int, set[MeshAxes]] = {}
     for mesh, line in enumerate(borders):
         for border in line:
@@ -110,7 +110,7 @@ def _whole(borders: Sequence[Sequence[Border]], axes: Sequence[MeshAxes]) -> lis
 
 
 def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
-    """Every receive has its one send, with the same meshes and type; and sharding, where the meshes have one size."""
+    """Checks that each receive has one send, with the same meshes, type and, on meshes of one size, sharding."""
     if tables.sends == tables.receives:
         return
     pairs = (tables.sends, tables.receives, "send", "recv"), (tables.receives, tables.sends, "recv", "send")
@@ -137,13 +137,13 @@ def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
 
 
 def _end(tables: Tables, lines: Sequence[Line], name: str, channel: int) -> ir.Operation:
-    """The send or the receive (`name`) on a channel."""
+    """Returns the send or the receive (`name`) on a channel."""
     _, source, target = (tables.sends if name == "send" else tables.receives)[channel][0]
     return lines[source if name == "send" else target].end_of(f"stablehlo.{name}", channel)
 
 
 def _ends(program: Program) -> bool:
-    """Whether all meshes get to their ends, if each runs until it waits for a value, and a send never waits."""
+    """Whether all meshes come to their ends, if each runs until it waits for a value, and a send never waits."""
     ahead = [iter(line) for line in program.sequences]
     sent: set[int] = set()
     waiting: dict[int, int] = {}
@@ -177,7 +177,7 @@ def _results(lines: Sequence[Line]) -> tuple[Result, ...]:
 def _by_number(
     borders: Iterable[tuple[Line, Sequence[tuple[Border, int]]]],
 ) -> list[tuple[int, list[tuple[int, Border, int]]]]:
-    """The number of each argument, or result, of the step, and on which meshes and in which registers it is."""
+    """Returns the number of each argument or result of the step, with its mesh, border and register wherever it is."""
     found: dict[int, list[tuple[int, Border, int]]] = {}
     for line, own in borders:
         for border, register in own:
@@ -188,7 +188,7 @@ def _by_number(
 def _places(
     what: str, places: Sequence[tuple[int, Border, int]], lines: Sequence[Line]
 ) -> tuple[TensorSpec, tuple[tuple[int, int], ...], bool]:
-    """(spec, (mesh, register) of each place, whether these are the blocks of a stack, in their order)."""
+    """Returns (spec, (mesh, register) of each place, whether the places hold the blocks of a stack, in their order)."""
     mesh, border, register = places[0]
     spec = lines[mesh].specs[register]
     for other, _, number in places:

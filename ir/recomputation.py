@@ -1,4 +1,4 @@
-"""Which values of a computation to keep for later, and which operations to do again: fewest bytes, or fewest FLOPs."""
+"""Chooses which values of a computation to keep, and which operations to recompute: for fewest bytes or FLOPs."""
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ import numpy as np
 
 from jaxpp.ir.values import closure
 
-# The search may end this close to the optimum (a share of it): the last per mille of many equal layers takes longest.
+# The search may end this close to the optimum, as a share of it: among many equal layers the last 0.1 % takes longest.
 _GAP = 1e-3
-# The search ends after so many branches, with the best that it has found: by their number, not by the clock, so that
-# every process of a job finds the same.
+# The search ends after so many branches, with the best choice that it has found. Their number, unlike the clock, lets
+# every process of a job find the same choice.
 _MOST_BRANCHES = 2000
 
 
@@ -20,8 +20,8 @@ class ValueNode:
     """A value that the later part may need.
 
     Attributes:
-        size: what it costs to keep it, in bytes.
-        step: the number of the step that makes it; None for a value from outside.
+        size: the bytes that it takes to keep it.
+        step: the index of the step that makes it; None for a value from outside.
     """
 
     size: int
@@ -33,8 +33,8 @@ class OpNode:
     """An operation.
 
     Attributes:
-        operands: the numbers of the values that it uses; those that cost nothing to have are left out.
-        flops: what it costs to do it again; None if that must not be.
+        operands: the indices of the values that it uses, without those that cost nothing to have.
+        flops: the FLOPs that it takes to recompute it; None if it must not be recomputed.
     """
 
     operands: Sequence[int]
@@ -43,45 +43,45 @@ class OpNode:
 
 @dataclass(frozen=True)
 class Recomputation:
-    """The choice between keeping values and doing steps again, such that the later part has the `wanted` values.
+    """The choice between keeping values and recomputing steps, so that the later part has the `wanted` values.
 
-    Without a limit it is a minimum cut, with bytes as the capacities of values. With one it contains the knapsack
-    problem (AdaPipe, Sun et al., ASPLOS 2024), and is solved as an integer programme: a variable for each value that
-    is kept and each step that is done again. Its relaxation is a minimum cut whose steps have a price in bytes, so
-    there is little to search.
+    Without a limit the choice is a minimum cut, with bytes as the capacities of values. With a limit it contains the
+    knapsack problem (AdaPipe, Sun et al., ASPLOS 2024), and is solved as an integer program. It has a variable for
+    each value that is kept and each step that is recomputed. Its relaxation is a minimum cut whose steps have a price
+    in bytes, so there is little to search.
     """
 
     values: Sequence[ValueNode]
     steps: Sequence[OpNode]
     wanted: Sequence[int]
     ties: Sequence[tuple[int, int]] = ()
-    """Values, each with a step that is not done again if the value is kept."""
+    """Pairs of a value and a step that is not recomputed if the value is kept."""
 
     def fewest_bytes(self, flops: int | None = None) -> set[int]:
-        """The steps to do again so that the fewest bytes are kept, with at most so many FLOPs (None: any number)."""
+        """Returns the steps to recompute so that the fewest bytes are kept, with at most `flops` FLOPs (None: any)."""
         if flops is None:
             found = self._solve(self._sizes(), self._flops(), np.inf)
         else:
             found = self._within(flops, self.flops, self._sizes(), self._flops())
-        return found or set()  # to keep all that is wanted takes no FLOPs
+        return found or set()  # keeping all wanted values takes no FLOPs
 
     def fewest_flops(self, size: int) -> set[int] | None:
-        """The steps to do again so that at most `size` bytes are kept, with the fewest FLOPs; None if it can't be."""
+        """Returns the steps to recompute, with the fewest FLOPs, to keep at most `size` bytes; None if none suffice."""
         found = self._within(size, self.kept_bytes, self._flops(), self._sizes())
         least = self.fewest_bytes() if found is None else found
         return least if self.kept_bytes(least) <= size else None
 
     def kept(self, again: Set[int]) -> list[int]:
-        """The values that are kept if the steps `again` are done again."""
+        """Returns the values that are kept if the steps `again` are recomputed."""
         used = dict.fromkeys([*self.wanted, *(value for step in sorted(again) for value in self.steps[step].operands)])
         return [value for value in used if self.values[value].step not in again]
 
     def kept_bytes(self, again: Set[int]) -> int:
-        """The bytes that are kept if the steps `again` are done again."""
+        """Returns the bytes that are kept if the steps `again` are recomputed."""
         return sum(self.values[value].size for value in self.kept(again))
 
     def flops(self, again: Set[int]) -> int:
-        """The FLOPs of the steps `again`."""
+        """Returns the FLOPs of the steps `again`."""
         return sum(self.steps[step].flops or 0 for step in again)
 
     def _sizes(self) -> np.ndarray:
@@ -93,15 +93,15 @@ class Recomputation:
     def _within(
         self, limit: int, measured: Callable[[Set[int]], int], costs: np.ndarray, limited: np.ndarray
     ) -> set[int] | None:
-        """As `_solve`, but never above the limit, which the solver only keeps to within a millionth of all."""
+        """Solves as `_solve`, but never above the limit, which the solver may exceed by a millionth of the total."""
         allowed = limit
         while (again := self._solve(costs, limited, allowed)) is not None and (above := measured(again) - limit) > 0:
-            allowed -= max(above, limit - allowed)  # twice as far below: soon that is more than a millionth
+            allowed -= max(above, limit - allowed)  # doubles the distance, which soon exceeds a millionth
         return again
 
     def _solve(self, costs: np.ndarray, limited: np.ndarray, limit: float) -> set[int] | None:
-        """The steps of the cheapest choice with `limited` at most `limit`; of two equal ones that with less of it."""
-        from scipy.optimize import Bounds, LinearConstraint, milp  # here: it takes longer to import than jaxpp-opt
+        """Returns the steps of the cheapest choice with at most `limit` of `limited`; of equal ones, that with less."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # here: importing it takes longer than jaxpp-opt
         from scipy.sparse import csr_matrix
 
         if not len(costs):  # a stage without residuals
@@ -130,7 +130,7 @@ class Recomputation:
         return self._needed(again)
 
     def _needs(self) -> tuple[list[dict[int, float]], list[float]]:
-        """Each row of the constraints, and the least that it may be: what is needed is kept or made again."""
+        """Returns the rows of the constraints, and the lower bound of each: a needed value is kept or recomputed."""
         rows: list[dict[int, float]] = []
         least: list[float] = []
         for value in dict.fromkeys(self.wanted):
@@ -150,7 +150,7 @@ class Recomputation:
         return {value: 1.0} if step is None else {value: 1.0, len(self.values) + step: 1.0}
 
     def _needed(self, again: set[int]) -> set[int]:
-        """Those of the steps `again` whose results are wanted, or used by others of them."""
+        """Returns the steps among `again` whose results are wanted, or used by other such steps."""
 
         def makers(values: Sequence[int]) -> list[int]:
             return [step for value in values if (step := self.values[value].step) is not None and step in again]

@@ -1,4 +1,4 @@
-"""Tensors and rows of them: their shapes and types, and the operations that take rows out and put them together."""
+"""Tensors and rows of them: their shapes and types, and the operations that take rows out and join them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from jaxpp.ir.values import defining_op
 
 
 def with_size(type_: ir.Type, dimension: int, size: int) -> ir.RankedTensorType:
-    """`type_` with another size along one dimension."""
+    """Returns `type_` with another size along one dimension."""
     whole = ir.RankedTensorType(type_)
     shape = list(whole.shape)
     shape[dimension] = size
@@ -21,13 +21,13 @@ def with_size(type_: ir.Type, dimension: int, size: int) -> ir.RankedTensorType:
 
 
 def stack_type(type_: ir.Type, rows: int) -> ir.RankedTensorType:
-    """The type of a stack of so many values of `type_`, along a first dimension of its own."""
+    """Returns the type of a stack of so many values of `type_`, along an additional first dimension."""
     one = ir.RankedTensorType(type_)
     return ir.RankedTensorType.get([rows, *one.shape], one.element_type, loc=ir.Location.unknown(one.context))
 
 
 def concatenation(values: Sequence[ir.Value], dimension: int, ip: ir.InsertionPoint) -> ir.Value:
-    """The values, one after the other along `dimension`: itself if it is one."""
+    """Returns the concatenation of `values` along `dimension`; a single value as it is."""
     if len(values) == 1:
         return values[0]
     return stablehlo.concatenate(values, dimension, ip=ip, loc=values[0].location)
@@ -36,13 +36,13 @@ def concatenation(values: Sequence[ir.Value], dimension: int, ip: ir.InsertionPo
 def slice_of(
     source: ir.Value, starts: Sequence[int], sizes: Sequence[int], ip: ir.InsertionPoint, location: ir.Location
 ) -> ir.Value:
-    """A slice with constant bounds."""
+    """Returns a slice with constant bounds."""
     limits = [start + size for start, size in zip(starts, sizes, strict=True)]
     return stablehlo.slice(source, starts, limits, [1] * len(starts), ip=ip, loc=location)
 
 
 def rows_of(source: ir.Value, dimension: int, first: int, size: int, ip: ir.InsertionPoint) -> ir.Value:
-    """`size` rows of `source` along `dimension`, from `first` on: itself if these are all."""
+    """Returns `size` rows of `source` along `dimension`, from `first` on; `source` itself if these are all."""
     sizes = shape_of(source)
     if sizes[dimension] == size:
         return source
@@ -52,9 +52,9 @@ def rows_of(source: ir.Value, dimension: int, first: int, size: int, ip: ir.Inse
 
 
 def slice_bounds(op: ir.Operation) -> list[tuple[int, int]] | None:
-    """(start, size) along each dimension of what a slice takes, or a dynamic slice at constants.
+    """Returns (start, size) along each dimension of a slice, or of a dynamic slice at constant starts.
 
-    None for other operations, other starts, and strides other than 1.
+    Returns None for other operations, other starts, and strides other than 1.
     """
     if op.name == "stablehlo.dynamic_slice":
         return clamped_bounds(op.operands[0], list(op.operands)[1:], at.integers(op, "slice_sizes"))
@@ -65,7 +65,7 @@ def slice_bounds(op: ir.Operation) -> list[tuple[int, int]] | None:
 
 
 def clamped_bounds(whole: ir.Value, starts: Sequence[ir.Value], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
-    """(start, size) along each dimension, inside of the shape as StableHLO clamps it; None for an unknown start."""
+    """Returns (start, size) along each dimension, clamped to the shape as in StableHLO; None for an unknown start."""
     found: list[tuple[int, int]] = []
     for start, size, most in zip(starts, sizes, shape_of(whole), strict=True):
         known = constant_integer(start) if size < most else 0
@@ -76,14 +76,14 @@ def clamped_bounds(whole: ir.Value, starts: Sequence[ir.Value], sizes: Sequence[
 
 
 def reshaped(value: ir.Value, type_: ir.Type, ip: ir.InsertionPoint) -> ir.Value:
-    """`value` in the shape of `type_`: itself if it has that."""
+    """Returns `value` in the shape of `type_`; `value` itself if it has that type."""
     if value.type == type_:
         return value
     return stablehlo.reshape(type_, value, ip=ip, loc=value.location)
 
 
 def clone_as(op: ir.Operation, operands: Sequence[ir.Value], type_: ir.Type, ip: ir.InsertionPoint) -> ir.Value:
-    """A copy of `op` on other operands, with a result of type `type_`."""
+    """Copies `op` with other operands and a result of type `type_`; returns the result."""
     made = op.clone(ip).operation
     if at.SHARDING in made.attributes and len(ir.RankedTensorType(type_).shape) != len(shape_of(op.results[0])):
         del made.attributes[at.SHARDING]
@@ -95,7 +95,7 @@ def clone_as(op: ir.Operation, operands: Sequence[ir.Value], type_: ir.Type, ip:
 
 
 def is_uniform(value: ir.Value, dimension: int) -> bool:
-    """Whether all rows of `value` along `dimension` are known to be equal; those of a scalar always are."""
+    """Whether all rows of `value` along `dimension` are known to be equal; a scalar is always uniform."""
     op = defining_op(value)
     if not shape_of(value):
         return True
@@ -105,12 +105,12 @@ def is_uniform(value: ir.Value, dimension: int) -> bool:
 
 
 def is_splat(value: ir.Value) -> bool:
-    """Whether `value` is known to be one number everywhere."""
+    """Whether all elements of `value` are known to be one number."""
     return all(is_uniform(value, dimension) for dimension in range(len(shape_of(value))))
 
 
 def resized(value: ir.Value, type_: ir.RankedTensorType, ip: ir.InsertionPoint) -> ir.Value:
-    """A value that is uniform along the dimensions in which `type_` differs from its own, in that type."""
+    """Returns `value` in the type `type_`; it must be uniform along the dimensions in which the types differ."""
     if value.type == type_:
         return value
     op = defining_op(value)

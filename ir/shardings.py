@@ -1,4 +1,4 @@
-"""Shardings of the values that cross a function boundary: always there, closed, over whole mesh axes."""
+"""Shardings of the values that cross a function boundary: always present, closed, over whole mesh axes."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from jaxpp.ir.values import byte_size, defining_op
 
 
 class Shardings:
-    """Reads the boundary shardings of one module; None for every value of a module that is not partitioned."""
+    """Reads the boundary shardings of one module. They are all None if the module is not partitioned."""
 
     def __init__(self, module: ir.Module) -> None:
         self._mesh = MeshAxes.of(module)
@@ -25,7 +25,7 @@ class Shardings:
         self._lists: dict[ir.Attribute, list[ir.Attribute]] = {}
 
     def of(self, value: ir.Value) -> ir.Attribute | None:
-        """The closed sharding of `value`: replicated where propagation left it open or split an axis."""
+        """Returns the closed sharding of `value`: replicated where propagation left it open or split an axis."""
         if self._mesh is None or not isinstance(type_ := value.type, ir.RankedTensorType):
             return None
         op = defining_op(value)
@@ -39,13 +39,13 @@ class Shardings:
         return self._results[name][value.result_number].get(at.SHARDING)
 
     def closed(self, attribute: ir.Attribute | None, rank: int) -> ir.Attribute | None:
-        """`attribute` with closed dimensions, for a tensor of `rank`; replicated when it is None."""
+        """Returns `attribute` with closed dimensions, for a tensor of `rank`; replicated when it is None."""
         if self._mesh is None:
             return None
         key = (attribute, rank)
         if key not in self._cache:
             axes = _whole_axes(attribute) if attribute is not None else []
-            # What is on one device, as a callback is, names no dimension.
+            # The sharding of a value on one device, such as a callback's, names no dimension.
             self._cache[key] = self._mesh.attribute(axes or [[]] * rank)
         return self._cache[key]
 
@@ -60,7 +60,7 @@ def _are_whole(axes: Sequence[str | SubAxis]) -> bool:
 
 
 def boundary_attributes(shardings: Shardings, values: Sequence[ir.Value]) -> list[dict[str, ir.Attribute]]:
-    """The argument or result attributes of a function whose arguments or results stand for `values`."""
+    """Returns the argument or result attributes of a function whose arguments or results stand for `values`."""
     found = [shardings.of(value) for value in values]
     return [{at.SHARDING: sharding} if sharding is not None else {} for sharding in found]
 
@@ -71,8 +71,8 @@ class MeshAxes:
 
     name: the symbol of the module's `sdy.mesh`; empty where it has none.
     named: the axes of the `sdy.mesh`, with their sizes on this mesh.
-    partitions: how many devices the mesh has.
-    own: whether these are the sizes for which the module was written.
+    partitions: the number of devices of the mesh.
+    own: whether the module was written for these sizes.
     """
 
     name: str
@@ -85,13 +85,13 @@ class MeshAxes:
 
     @staticmethod
     def of(module: ir.Module) -> "MeshAxes | None":
-        """The mesh of `module`; None when its submeshes have one device."""
+        """Returns the mesh of `module`; None when its submeshes have one device."""
         found = MeshAxes.written_for(module)
         return found if found.name and found.partitions > 1 else None
 
     @staticmethod
     def written_for(module: ir.Module) -> "MeshAxes":
-        """The mesh for which `module` was written, however many devices it has."""
+        """Returns the mesh for which `module` was written, however many devices it has."""
         partitions = at.integer(module.operation, at.PARTITIONS) or 1
         for op in module.body.operations:
             if op.operation.name == "sdy.mesh":
@@ -102,13 +102,13 @@ class MeshAxes:
 
     @staticmethod
     def of_each(module: ir.Module, meshes: int) -> "list[MeshAxes]":
-        """Each mesh of a program: as the module was written, unless its `jaxpp.mesh_sizes` say otherwise."""
+        """Returns each mesh of a program: as the module was written, unless its `jaxpp.mesh_sizes` differ."""
         own = MeshAxes.written_for(module)
         sizes = mesh_sizes(module)
         return [own.resized(each) for each in sizes] if sizes else [own] * meshes
 
     def resized(self, axes: Mapping[str, int]) -> "MeshAxes":
-        """The mesh with these sizes, among which are those of the axes named here."""
+        """Returns the mesh with these axes, which are at least the axes named here."""
         named = tuple((axis, axes.get(axis, size)) for axis, size in self.named)
         here = named, prod(axes.values())
         return MeshAxes(self.name, *here, own=here == (self.named, self.partitions))
@@ -120,23 +120,23 @@ class MeshAxes:
 
     @property
     def suffix(self) -> str:
-        """The suffix of a function's name that says for which mesh size it is."""
+        """The suffix in the names of functions that are made for this mesh size."""
         sizes = [size for _, size in self.named] or [self.partitions]
         return "" if self.own else "_on_" + "x".join(map(str, sizes))
 
     def read(self, value: ir.Value) -> Sequence[tuple[str, ...]]:
-        """For each dimension of `value` the axes of more than one device that shard it; a part of an axis is none."""
+        """Returns for each dimension of `value` the axes of several devices that shard it, without parts of axes."""
         sharding = at.value_sharding(value, self._lists)
         axes = self.axes(sharding) if sharding is not None else ()
-        return axes or [()] * ir.RankedTensorType(value.type).rank  # what is on one device, as a callback is, has none
+        return axes or [()] * ir.RankedTensorType(value.type).rank  # a value on one device, as a callback's, has none
 
     def split_by(self, value: ir.Value) -> set[str | SubAxis]:
-        """The axes, and the parts of axes, that shard any dimension of `value`."""
+        """Returns the axes, and the parts of axes, that shard any dimension of `value`."""
         sharding = at.value_sharding(value, self._lists)
         return {axis for axes in sharded_axes(sharding) for axis in axes} if sharding is not None else set()
 
     def axes(self, sharding: ir.Attribute) -> Sequence[tuple[str, ...]]:
-        """For each dimension the axes of more than one device that `sharding` has."""
+        """Returns for each dimension the axes of more than one device that `sharding` has."""
         found = self._read.get(sharding)
         if found is None:
             dimensions = _whole_axes(sharding)
@@ -145,15 +145,15 @@ class MeshAxes:
         return found
 
     def count(self, axes: Iterable[str]) -> int:
-        """The number of devices along `axes`."""
+        """Returns the number of devices along `axes`."""
         return prod(self.sizes[axis] for axis in axes)
 
     def bytes_per_device(self, type_: ir.Type, dimensions: Iterable[Sequence[str]]) -> int:
-        """Bytes that each device has of a tensor of this type."""
+        """Returns the bytes on each device of a tensor of this type whose dimensions have these axes."""
         return byte_size(type_) // self.count(axis for axes in dimensions for axis in axes)
 
     def attribute(self, dimensions: Iterable[Sequence[str]]) -> ir.Attribute:
-        """The closed sharding with these axes on the dimensions."""
+        """Returns the closed sharding with these axes on the dimensions."""
         named = tuple(map(tuple, dimensions))
         if named not in self._written:
             closed = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in named]
@@ -162,16 +162,18 @@ class MeshAxes:
 
 
 def manual_axes(shard_map: ir.Operation) -> list[str]:
-    """The axes over which the body of an `sdy.manual_computation` sees shards."""
+    """Returns the axes over which the body of an `sdy.manual_computation` sees shards."""
     axes = sdy.ManualAxesAttr(shard_map.attributes["manual_axes"])
     return [axes[number] for number in range(len(axes))]
 
 
 def shard_count(shard_map: ir.Operation, sizes: Mapping[str, int]) -> int:
-    """How many devices run the body of an `sdy.manual_computation` on shards of their own, on a mesh of these sizes.
+    """Returns how many devices run the body of an `sdy.manual_computation` on shards of their own.
 
-    Along an axis that shards nothing all devices do the same, which counts once. What `split-shard-maps` made counts as
-    what it was a part of (`jaxpp.devices`): its own shardings name all axes.
+    Along an axis that shards nothing, all devices do the same, which counts once. A part that `split-shard-maps` made
+    counts as the whole (`jaxpp.devices`), because the shardings of the part name all axes.
+
+    sizes: the sizes of the mesh's axes.
     """
     known = at.integer(shard_map, at.DEVICES)
     if known is not None:
@@ -181,18 +183,18 @@ def shard_count(shard_map: ir.Operation, sizes: Mapping[str, int]) -> int:
 
 
 def mesh_sizes(module: ir.Module) -> list[dict[str, int]]:
-    """What `jaxpp.mesh_sizes` says: the sizes of the axes of each mesh; empty where the meshes have one size."""
+    """Returns the sizes of the axes of each mesh (`jaxpp.mesh_sizes`); empty where the meshes have one size."""
     attribute = module.operation.attributes.get(at.MESH_SIZES)
     meshes = [at.dictionary(entry) for entry in ir.ArrayAttr(attribute)] if attribute is not None else []
     return [{axis: ir.IntegerAttr(size).value for axis, size in mesh.items()} for mesh in meshes]
 
 
 def uneven_axes(module: ir.Module) -> set[str]:
-    """The axes that have different sizes on different meshes (`jaxpp.mesh_sizes`)."""
+    """Returns the axes that have different sizes on different meshes (`jaxpp.mesh_sizes`)."""
     meshes = mesh_sizes(module)
     return {axis for mesh in meshes for axis, size in mesh.items() if size != meshes[0][axis]}
 
 
 def without(dimensions: Iterable[Sequence[str]], axes: Container[str]) -> list[tuple[str, ...]]:
-    """`dimensions` with nothing sharded over `axes`."""
+    """Returns `dimensions` without the axes in `axes`."""
     return [tuple(axis for axis in names if axis not in axes) for names in dimensions]

@@ -1,8 +1,8 @@
-"""Straight lines of operations, read once: `@main` from `unroll-microbatches` on, then the functions of the meshes.
+"""Straight lines of operations, each read once: `@main` from `unroll-microbatches` on, then the mesh functions.
 
-Reading an operation through the bindings takes longer than what a pass does with it. So a pass that knows what stands
-in a straight line when it ends leaves that to the pass right behind it, in `run_passes`. A pass that runs alone, or
-behind one that leaves nothing, reads the module; so do `verify-unrolled` and `verify-placed`.
+Reading an operation through the bindings takes longer than the work that a pass does with it. So a pass that knows the
+operations of a straight line when it ends leaves them to the next pass of the same `run_passes`. A pass that runs
+alone, or after a pass that leaves nothing, reads the module. `verify-unrolled` and `verify-placed` always read it.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,7 +19,7 @@ _V = TypeVar("_V")
 
 
 Channel: TypeAlias = tuple[int, int, int]
-"""What a send and its receive have in common: the number of the channel, the sending mesh, the receiving mesh."""
+"""The channel number, the sending mesh and the receiving mesh, which a send shares with its receive."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +27,15 @@ class Step(Generic[_V]):
     """An operation of a straight line as Python objects.
 
     Attributes:
-        operands: values; in the function of a mesh their numbers, without tokens.
-        results: likewise.
-        callee: of a call, the name of what it calls.
-        function: of a call in `@main`, what it calls.
-        meshes: of a call in `@main`, where it runs.
-        task: of a call that is one task, and no part of one that is fused, its stage, microbatch, slice and mesh, as
-            its attributes say it, if that is known.
-        channel: of a send or a receive, likewise.
-        last_use: the numbers of the operands that die in the function of a mesh, likewise.
+        operands: the values that it uses. In a mesh function these are numbers, and tokens are left out.
+        results: the values that it makes, or their numbers, as in `operands`.
+        callee: the name of the function that a call calls; empty for other operations.
+        function: the function that a call in `@main` calls.
+        meshes: the meshes that run a call in `@main`.
+        task: the stage, microbatch, slice and mesh of a call that is one task and not fused with another one. None
+            where nobody has noted them yet; they then stand in the attributes alone.
+        channel: the channel of a send or a receive; None until it is read from the attributes.
+        last_use: the positions of the operands that a mesh function uses here for the last time; None until read.
     """
 
     op: ir.Operation
@@ -51,24 +51,27 @@ class Step(Generic[_V]):
 
     @staticmethod
     def of(op: ir.Operation) -> "Step[ir.Value]":
-        """Read `op`."""
+        """Reads `op`."""
         name = op.name
         return Step(op, name, list(op.operands), list(op.results), callee(op) if name == "func.call" else "")
 
     @property
     def attributes(self) -> ir.OpAttributeMap:
-        """Those of the operation; `callee` and `last_use` say what two of them say."""
+        """The attributes of the operation. `callee` and `last_use` hold two of them, already read."""
         return self.op.attributes
 
     def use(self: "Step[ir.Value]", number: int, value: ir.Value) -> None:
-        """Let `value` be an operand of the operation."""
+        """Makes `value` the operand at position `number` of the operation."""
         self.op.operands[number] = value
         self.operands[number] = value
 
 
 @dataclass(frozen=True)
 class MainLine:
-    """What `@main` does on so many meshes, but its return. placed: everything is on a mesh (docs/ir.md, section 5)."""
+    """The operations of `@main` but its return, in a module with `meshes` meshes.
+
+    placed: whether everything is on a mesh (docs/ir.md, section 5).
+    """
 
     meshes: int
     steps: list[Step[ir.Value]]
@@ -76,15 +79,15 @@ class MainLine:
 
     @property
     def lines(self) -> "list[MainLine]":
-        """It is one line."""
+        """A list of this one line, as `MeshLines.lines` has one for each mesh."""
         return [self]
 
 
 @dataclass(frozen=True)
 class MeshLine:
-    """What a mesh does, its return last.
+    """The operations of one mesh function, its return last.
 
-    values: by number, all but tokens: the arguments first, and then what each operation makes.
+    values: the values by their numbers: first the arguments, then the results of each operation, without tokens.
     """
 
     steps: list[Step[int]]
@@ -93,13 +96,13 @@ class MeshLine:
 
 @dataclass(frozen=True)
 class MeshLines:
-    """What each mesh does."""
+    """The operations of every mesh function, in the order of the meshes."""
 
     lines: list[MeshLine]
 
     @property
     def calls(self) -> Iterator[Step[int]]:
-        """All calls."""
+        """The calls of all meshes."""
         return (step for line in self.lines for step in line.steps if step.name == "func.call")
 
 
@@ -107,7 +110,7 @@ _Lines = TypeVar("_Lines", MainLine, MeshLines)
 
 
 class Relay:
-    """Hands what a pass leaves of `module` to the pass right behind it, of the passes that run one after the other."""
+    """Hands the lines that a pass leaves to the next pass, among passes that run one after the other on `module`."""
 
     def __init__(self, module: ir.Module) -> None:
         self._module = module.operation
@@ -115,7 +118,7 @@ class Relay:
 
     @contextmanager
     def lap(self) -> Generator[None]:
-        """Let one pass run: it is handed what the one before it left, and may leave something itself."""
+        """Runs one pass: it may take the lines that the pass before it left, and may leave lines itself."""
         self._handed, self._lines = self._lines, None
         token = _RELAY.set(self)
         try:
@@ -124,18 +127,19 @@ class Relay:
             _RELAY.reset(token)
 
     def hand(self, module: ir.Module, kind: type[_Lines]) -> _Lines | None:
-        """What the pass before has left of `module`, if it is of this kind."""
+        """Returns the lines that the pass before has left, if they are of `module` and of this kind."""
         return self._handed if isinstance(self._handed, kind) and module.operation == self._module else None
 
     def leave(self, module: ir.Module, lines: MainLine | MeshLines) -> None:
-        """Leave `lines` to the next pass, if they are of the module that it takes."""
+        """Leaves `lines` to the next pass, if `module` is the module of this relay."""
         if module.operation == self._module:
             self._lines = lines
 
     def check(self) -> None:
-        """Raise RuntimeError where operations came or went since something was left: to compare them all takes long.
+        """Raises RuntimeError where operations were added or removed after a pass left its lines.
 
-        An observer that puts one operation in the place of another is not noticed: those of the command line are ours.
+        It compares the numbers of operations only, as comparing the operations takes long. So it misses an observer
+        that replaces one operation by another. The observers of the command line belong to jaxpp and do not do that.
         """
         for steps in [line.steps for line in self._lines.lines] if self._lines is not None else ():
             if steps and len(steps[0].op.block.operations) != len(steps) + (steps[-1].name != "func.return"):
@@ -145,11 +149,11 @@ class Relay:
 _RELAY: ContextVar[Relay | None] = ContextVar("relay", default=None)
 
 CHECKS: list[Callable[[ir.Module, MainLine | MeshLines], None]] = []
-"""What looks at all lines that passes are handed: the tests compare them with the module."""
+"""Checks that run on all lines that `handed` returns: the tests compare the lines with the module."""
 
 
 def handed(module: ir.Module, kind: type[_Lines]) -> _Lines | None:
-    """What the pass before this one left of `module`; None if there was none, or it left nothing of this kind."""
+    """Returns the lines that the pass before this one left of `module`; None if it left no lines of this kind."""
     relay = _RELAY.get()
     lines = relay.hand(module, kind) if relay is not None else None
     if lines is not None:
@@ -159,7 +163,7 @@ def handed(module: ir.Module, kind: type[_Lines]) -> _Lines | None:
 
 
 def leave(module: ir.Module, lines: MainLine | MeshLines) -> None:
-    """Leave what stands in `module` now to the pass right behind this one."""
+    """Leaves `lines`, which are the operations that `module` has now, to the next pass."""
     relay = _RELAY.get()
     if relay is not None:
         relay.leave(module, lines)

@@ -28,17 +28,17 @@ class StageTask(NamedTuple):
 
     @classmethod
     def forward(cls, stage: int) -> "StageTask":
-        """The forward of `stage`."""
+        """Returns the forward of `stage`."""
         return cls(False, stage)
 
     @classmethod
     def backward(cls, stage: int) -> "StageTask":
-        """The backward of `stage`."""
+        """Returns the backward of `stage`."""
         return cls(True, -stage)
 
     @property
     def kind(self) -> str:
-        """What `jaxpp.kind` says of its function."""
+        """The `jaxpp.kind` of its function."""
         return _KINDS[self.is_backward]
 
     @property
@@ -47,7 +47,7 @@ class StageTask(NamedTuple):
         return abs(self.order)
 
     def __str__(self) -> str:
-        """Its name, which is that of its function: `forward_0`."""
+        """Returns its name, which is also the name of its function: `forward_0`."""
         return f"{self.kind}_{self.stage}"
 
 
@@ -60,10 +60,10 @@ def _parsed(name: str) -> StageTask | None:
 
 
 def task_of(op: ir.Operation) -> StageTask | None:
-    """The task that `jaxpp.task` of `op` names; None without one. Raises PassError for one of another form.
+    """Returns the task that `jaxpp.task` of `op` names; None without the attribute. Raises PassError for other forms.
 
-    An operation without one is cheap and depends only on loop invariants and the microbatch index: each task that uses
-    it makes it for itself. A stage mark belongs to the task that its results enter.
+    An operation without a task is cheap and depends only on loop invariants and the microbatch index. Each task that
+    uses it makes a copy of its own. A stage mark belongs to the task that its results enter.
     """
     attribute = op.attributes.get(at.TASK)
     if attribute is None:
@@ -79,42 +79,42 @@ def task_of(op: ir.Operation) -> StageTask | None:
 
 
 def task_of_value(value: ir.Value) -> StageTask | None:
-    """The task that makes `value` of the loop body; None for what every task has or makes for itself."""
+    """Returns the task that makes `value` of the loop body; None for a value that every task has or can make."""
     op = defining_op(value)
     return None if op is None else task_of(op)
 
 
 def latest_task(values: Iterable[ir.Value]) -> StageTask | None:
-    """The latest task that makes one of `values`; None where each is there for every task."""
+    """Returns the latest task that makes one of `values`; None where every task has or can make all of them."""
     return max((task for task in map(task_of_value, values) if task is not None), default=None)
 
 
 def set_task(op: ir.Operation, task: StageTask | None) -> None:
-    """Write `jaxpp.task` on `op`, unless there is no task."""
+    """Writes `jaxpp.task` on `op`, unless there is no task."""
     if task is not None:
         op.attributes[at.TASK] = ir.StringAttr.get(str(task))
 
 
 def inherit_task(op: ir.Operation, source: ir.Operation | None) -> None:
-    """Give `op`, which was made in the loop's body, the task of `source`."""
+    """Gives `op`, which is new in the loop's body, the task of `source`."""
     if source is not None and at.TASK in source.attributes:
         op.attributes[at.TASK] = source.attributes[at.TASK]
 
 
 def task_inside(op: ir.Operation, body: ir.Block) -> StageTask | None:
-    """The task of the operation of `body` that is `op`, or has it inside."""
+    """Returns the task of the operation of `body` that is `op` or contains it."""
     return task_of(op_of(body, op))
 
 
 def op_of(body: ir.Block, op: ir.Operation) -> ir.Operation:
-    """The operation of `body` that is `op`, or has it inside; the module where there is none."""
+    """Returns the operation of `body` that is `op` or contains it; the module if `op` is elsewhere."""
     while op.parent is not None and op.block != body:  # a module is in no block, and MLIR crashes when asked for it
         op = op.parent.operation
     return op
 
 
 def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:
-    """A copy of `op` in `task`, right behind it; the operations of `task` use it in place of `op`."""
+    """Copies `op` into `task`, right after `op`; the operations of `task` use the copy instead of `op`."""
     copy = op.clone(ir.InsertionPoint.after(op)).operation
     set_task(copy, task)
     for result, copied in zip(op.results, copy.results, strict=True):
@@ -125,26 +125,26 @@ def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:
 
 
 def in_slice(task: StageTask, number: int, stages: int) -> StageTask:
-    """The task of the same kind and stage in the slice of this number. stages: those of one slice."""
+    """Returns the task of the same kind and stage in slice `number`. stages: the number of stages of one slice."""
     return StageTask(task.is_backward, (-1 if task.is_backward else 1) * (number * stages + task.stage % stages))
 
 
 def marked_task(mark: boundary.Boundary, stages: int) -> StageTask:
-    """The task that ends at a stage mark: it makes the mark's operands. stages: those of one slice."""
+    """Returns the task that makes the operands of a stage mark, and ends there. stages: the stages of one slice."""
     if mark.phase == "forward":
         return StageTask.forward(mark.stage)
     return StageTask.backward(next_stage(mark.stage, stages))
 
 
 def next_stage(stage: int, stages: int) -> int:
-    """The stage behind `stage`, of so many in each slice; the last one itself."""
+    """Returns the stage after `stage`, of `stages` in each slice; the last stage of a slice itself."""
     return stage if stage % stages == stages - 1 else stage + 1
 
 
 def read_tasks(body: ir.Block) -> tuple[Sequence[ir.Operation], Sequence[StageTask | None]]:
-    """The operations of the loop's body in program order, and the task of each.
+    """Returns the operations of the loop's body in program order, and the task of each.
 
-    Raises PassError for a stage mark without one: `assign-stages` has not run.
+    Raises PassError for a stage mark without a task: `assign-stages` has not run.
     """
     ops = operations(body)[:-1]
     tasks = [task_of(op) for op in ops]
@@ -155,6 +155,6 @@ def read_tasks(body: ir.Block) -> tuple[Sequence[ir.Operation], Sequence[StageTa
 
 
 def check_mark(mark: ir.Operation) -> None:
-    """Raise PassError for a stage mark without a task: `assign-stages` has not run."""
+    """Raises PassError for a stage mark without a task: `assign-stages` has not run."""
     if task_of(mark) is None:
         raise PassError(f"a stage mark with no {at.TASK}", location=mark.location, hint="run assign-stages first")

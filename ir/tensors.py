@@ -1,4 +1,4 @@
-"""What a tensor is: its shape, dtype and sharding as plain Python data, read from types and attributes of MLIR."""
+"""Specs of tensors: shape, dtype and sharding as plain Python data, read from types and attributes of MLIR."""
 
 import dataclasses
 import math
@@ -40,7 +40,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
         }.items()
     },
 }
-"""NumPy's name of every MLIR element type that JAX has."""
+"""The NumPy dtype of every MLIR element type that JAX has."""
 
 ELEMENTS: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -55,11 +55,11 @@ class SubAxis(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a value is: its global shape on one mesh, its dtype, and how it is sharded there.
+    """The spec of a value: its global shape on one mesh, its dtype, and its sharding there.
 
     axes: for each dimension the mesh axes that shard it, major first.
     unreduced: mesh axes over which each device holds a summand of its own.
-    memory: the kind of memory where it is, as "pinned_host"; "" is that of the devices.
+    memory: the kind of memory that holds it, such as "pinned_host"; "" is the memory of the devices.
     """
 
     shape: tuple[int, ...]
@@ -75,7 +75,7 @@ class TensorSpec:
 
     @property
     def device_bytes(self) -> int:
-        """The bytes of the whole value in the memory of the devices: none if it is elsewhere."""
+        """The bytes of the whole value in the memory of the devices: 0 if it is elsewhere."""
         return 0 if self.memory else self.bytes
 
     def __str__(self) -> str:
@@ -86,9 +86,9 @@ class TensorSpec:
 
 
 def check_arrays(values: Iterable[ir.Value], what: str) -> None:
-    """Raises PassError for a value that no array holds: a token, a tensor of a dynamic shape or of unknown elements.
+    """Raises PassError for a value that no array holds: a token, or a tensor of dynamic shape or unknown elements.
 
-    what: what the value does that only an array can, such as "goes over a stage mark".
+    what: the end of the message's sentence about the value, such as "goes over a stage mark".
     """
     for value in values:
         type_ = value.type
@@ -104,10 +104,10 @@ def check_arrays(values: Iterable[ir.Value], what: str) -> None:
 
 
 def read_spec(type_: ir.Type, sharding: ir.Attribute | None, axis_sizes: Mapping[str, int]) -> TensorSpec:
-    """The spec of a tensor type with its `sdy.sharding` (None: replicated).
+    """Returns the spec of a tensor type with its `sdy.sharding` (None: replicated).
 
-    Axes that don't divide their dimension are left out: a value that is cut there has equal shards. So are parts of an
-    axis that don't divide the axis.
+    A dimension keeps the first axes that divide it, so that shards are equal, and drops the others. A part of an axis
+    must also divide that axis.
     Raises ProgramError for another type, a dynamic shape, or an axis that the mesh lacks.
     """
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
@@ -131,7 +131,7 @@ def read_spec(type_: ir.Type, sharding: ir.Attribute | None, axis_sizes: Mapping
 
 
 def sharded_axes(sharding: ir.Attribute) -> list[list[str | SubAxis]]:
-    """For each dimension of an `#sdy.sharding` the axes, and the parts of axes, that shard it, major first."""
+    """Returns for each dimension of an `#sdy.sharding` the axes, and parts of axes, that shard it, major first."""
     dimensions = map(sdy.DimensionShardingAttr, sdy.TensorShardingAttr(sharding).dimension_shardings)
     return [[_axis(axis) for axis in dimension.axes] for dimension in dimensions]
 
@@ -145,7 +145,7 @@ def _axis(axis: ir.Attribute) -> str | SubAxis:
 
 
 def _dividing(extent: int, axes: Sequence[str | SubAxis], axis_sizes: Mapping[str, int]) -> tuple[str | SubAxis, ...]:
-    """The longest prefix of `axes` whose sizes divide `extent`; axes of size 1 shard nothing."""
+    """Returns the longest prefix of `axes` whose sizes divide `extent`; axes of size 1 shard nothing."""
     kept: list[str | SubAxis] = []
     for axis in axes:
         name = axis if isinstance(axis, str) else axis.name
@@ -165,12 +165,12 @@ def _check_axis(name: str, axis_sizes: Mapping[str, int]) -> None:
 
 
 def tensor_text(spec: TensorSpec) -> str:
-    """The type of `spec` as the text of MLIR: `tensor<4x2xf32>`."""
+    """Returns the type of `spec` as MLIR writes it: `tensor<4x2xf32>`."""
     return f"tensor<{''.join(f'{size}x' for size in spec.shape)}{ELEMENTS[spec.dtype]}>"
 
 
 def sharding_text(spec: TensorSpec, mesh: str) -> str:
-    """`spec` as the text of a closed `#sdy.sharding` over the mesh symbol `mesh`."""
+    """Returns the sharding of `spec` as the text of a closed `#sdy.sharding` over the mesh symbol `mesh`."""
 
     def axis_text(axis: str | SubAxis) -> str:
         return f'"{axis}"' if isinstance(axis, str) else f'"{axis.name}":({axis.pre_size}){axis.size}'
@@ -181,7 +181,7 @@ def sharding_text(spec: TensorSpec, mesh: str) -> str:
 
 
 def read_constant(op: ir.Operation) -> np.ndarray[Any, Any]:
-    """Returns the elements of a `stablehlo.constant` of any element type, bit by bit; equal ones are in memory once.
+    """Returns the elements of a `stablehlo.constant` of any element type, exact in every bit. Equal ones share memory.
 
     The bindings have no NumPy type for some elements: the reference interpreter evaluates those.
     Raises ProgramError for elements that the module does not hold itself (`dense_resource`).
@@ -218,7 +218,7 @@ def is_splat_constant(op: ir.Operation) -> bool:
 
 
 def resized_splat(op: ir.Operation, shape: Sequence[int]) -> ir.Operation:
-    """Returns a constant of another shape, in no block, whose elements are that of `op`, a constant of equal ones."""
+    """Returns a constant of another shape, in no block, of the element of `op`, whose elements are all equal."""
     element = ir.RankedTensorType(op.results[0].type).element_type
     text, type_ = constant_text(op).rpartition(" : ")[0], f"tensor<{''.join(f'{size}x' for size in shape)}{element}>"
     with op.context:
@@ -235,7 +235,7 @@ def constant_text(op: ir.Operation) -> str:
 
 
 def _evaluate(op: ir.Operation, operation: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns what the reference interpreter computes by `operation` of a constant."""
+    """Returns the result of `operation` on a constant, as the reference interpreter computes it."""
     type_ = op.results[0].type
     result = tensor_text(TensorSpec(tuple(ir.RankedTensorType(type_).shape), dtype, ()))
     with op.context:

@@ -1,4 +1,4 @@
-"""The loop over optimizer steps of which a module has one step (`jaxpp.train_loop`, docs/ir.md, section 1)."""
+"""The loop over optimizer steps, in a module that has one step (`jaxpp.train_loop`, docs/ir.md, section 1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _MOST_STEPS = 1 << 16
 
 @dataclass(frozen=True)
 class TrainLoopAttr:
-    """What `jaxpp.train_loop` of a module says.
+    """The fields of a module's `jaxpp.train_loop`.
 
     Attributes:
         steps: how often `@main` runs.
-        state: how many of its arguments, the first ones, are the results of the step before, likewise the first ones.
-            The others, and the other results, have one entry for each step along a first dimension of their own.
+        state: the number of results of `@main`, the first ones, that are its first arguments in the next step. All
+            other arguments and results have one entry per step in the loop, along an additional first dimension.
         delay: how many updates are missing in the weights with which gradients are computed.
         schedule: the text of a schedule of all steps; empty where each step runs all its tasks before the next one.
     """
@@ -36,7 +36,7 @@ class TrainLoopAttr:
 
     @staticmethod
     def of(module: ir.Module) -> "TrainLoopAttr | None":
-        """Read it; None for a module that is the whole step. Raises PassError where it has another form."""
+        """Reads the attribute; returns None for a module without one. Raises PassError if it does not fit `@main`."""
         attribute = module.operation.attributes.get(at.TRAIN_LOOP)
         if attribute is None:
             return None
@@ -58,25 +58,25 @@ class TrainLoopAttr:
 
     @property
     def plan(self) -> schedules.Schedule | None:
-        """The schedule of all steps; None where there is none. Raises PassError when its text is none."""
+        """The schedule of all steps; None without one. Raises PassError when its text is no schedule."""
         try:
             return of_text(self.schedule) if self.schedule else None
         except schedules.ScheduleError as error:
             raise PassError(f"{at.TRAIN_LOOP}: {error}") from error
 
     def of_all(self, number: int, type_: ir.Type) -> ir.Type:
-        """The type that an argument, or result, of one step has in the loop: all but the state are stacked."""
+        """Returns the type in the loop of an argument or result of one step: all are stacked except for the state."""
         return type_ if number < self.state else stack_type(type_, self.steps)
 
     def write(self, module: ir.Module) -> None:
-        """Write it on `module`."""
+        """Writes the attribute on `module`."""
         fields: dict[str, ir.Attribute] = {name: at.i64(getattr(self, name)) for name in ("steps", "state", "delay")}
         fields["schedule"] = ir.StringAttr.get(self.schedule)
         module.operation.attributes[at.TRAIN_LOOP] = ir.DictAttr.get(fields)
 
 
 def _check_state(main: ir.Operation, state: int) -> None:
-    """Raise PassError where the state that `@main` returns is not what it takes."""
+    """Raises PassError unless the first `state` results of `@main` have the types of its first arguments."""
     type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     ends = [[str(each) for each in types[:state]] for types in (type_.inputs, type_.results)]
     if any(len(end) < state for end in ends) or ends[0] != ends[1]:
@@ -87,9 +87,9 @@ def _check_state(main: ir.Operation, state: int) -> None:
 
 
 def stored(module: ir.Module, each: Sequence[_Each]) -> Sequence[_Each]:
-    """Of the arguments, or results, of `@main` those that have a place of their own: of a loop over steps the state.
+    """Returns the arguments or results of `@main` that are stored as they are: in a loop over steps only the state.
 
-    The others are entries of what all steps have together.
+    The others are entries of arrays that hold the values of all steps.
     """
     loop = TrainLoopAttr.of(module)
     return each if loop is None else each[: loop.state]

@@ -1,7 +1,7 @@
-"""What the transport of a program's values asks of their order, and the proof that a program keeps to it.
+"""The order in which each transport allows transfers to stand, and the proof that a program keeps to it.
 
-A transport that meets (rendezvous) can deadlock where one that buffers cannot, and one that knows values by their order
-alone, not by a number, hands over the wrong one where both ends differ. So the order is part of the program.
+A rendezvous transport can deadlock where a buffering one cannot. A transport that matches values by their order, and
+not by channel number, delivers the wrong value where the two ends differ. So the order is part of the program.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,22 @@ from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What waits for what where values go by a transport.
+    """The rules by which instructions wait for one another when a transport moves the values.
 
-    A mesh hands its instructions to streams, in its own order. A stream runs one after the other; an instruction also
-    waits for those that make its operands.
+    A mesh hands its instructions to streams, in its own order. A stream runs its instructions one after the other; an
+    instruction also waits for those that make its operands.
 
     Attributes:
-        rendezvous: whether a send and its receive run together, when both are first in their streams. Else a send
-            waits for nobody.
-        numbered: whether a receive finds its value by the number of the channel; else by order: the k-th send from a
-            mesh to another one is the k-th receive there.
-        stream: which instructions of a mesh share a stream: the transfers from one mesh to one other (`direction`),
+        rendezvous: whether a send and its receive run together, when both are first in their streams. Otherwise a send
+            does not wait for its receive.
+        numbered: whether a receive finds its value by channel number. Otherwise the k-th send from one mesh to another
+            belongs to the k-th receive there.
+        stream: the instructions of a mesh that share a stream: the transfers from one mesh to one other (`direction`),
             between two meshes (`pair`), of a mesh (`mesh`), or the transfers and the tasks of a mesh (`task`).
-        collectives: whether a transfer and a collective in a task can keep each other from running on devices that
-            begin with different ones. Then on a mesh of several devices the stream is `task`.
-        early: whether the array of a receive is allocated among the tasks: it waits for those in front of it. Then
-            `insert-transfers` puts it one task earlier, if no other transfer stands in between.
+        collectives: whether a transfer and a collective in a task can block each other, on devices that begin with
+            different ones. Then the stream is `task` on a mesh of several devices.
+        early: whether a receive waits for the tasks in front of it, as its array is allocated among the tasks. Then
+            `insert-transfers` puts the receive one task earlier, if no other transfer stands in between.
     """
 
     rendezvous: bool = True
@@ -41,11 +41,11 @@ class Rules:
     early: bool = False
 
     def stream_of(self, devices: int) -> str:
-        """The stream of the transfers of a mesh with so many devices."""
+        """Returns the stream of the transfers on a mesh of so many devices."""
         return "task" if self.collectives and devices > 1 else self.stream
 
     def is_early(self, devices: int) -> bool:
-        """Whether receives of a mesh with so many devices are early."""
+        """Whether receives on a mesh of so many devices are early."""
         return self.early and self.stream_of(devices) != "task"
 
 
@@ -55,22 +55,22 @@ RULES: Final[Mapping[str, Rules]] = {
     "device_put": Rules(stream="mesh", early=True),
     "pair": Rules(),
 }
-"""Those of each transport, by its name. What keeps to those of `pair` keeps to all, but for receives that are `early`.
+"""The rules of each transport, by its name. An order that `pair` allows is allowed by all, but for `early` receives.
 
-`pull`: a send offers its value, a receive asks for it by number. `nccl`: point to point, a communicator for each
-direction between two meshes. `device_put`: across processes, in one order for each process. `pair`: a program on the
-devices of two meshes.
+`pull`: a send offers its value, and a receive asks for it by channel number. `nccl`: point to point, with a
+communicator for each direction between two meshes. `device_put`: across processes, in one order for each process.
+`pair`: a program on the devices of two meshes.
 """
 
 
 def check_transport(name: str) -> None:
-    """Raise ValueError unless a transport has this name."""
+    """Raises ValueError unless a transport has this name."""
     if name not in RULES:
         raise ValueError(f"transport is '{name}', expected one of {', '.join(RULES)}")
 
 
 class OrderError(ProgramError):
-    """A program does not keep to the rules of a transport. transfer: one of the transfers that are to blame."""
+    """A program does not keep to the rules of a transport. transfer: one of the transfers at fault."""
 
     def __init__(self, message: str, transfer: Send | Receive, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -78,11 +78,11 @@ class OrderError(ProgramError):
 
 
 def check_order(program: Program, transport: str | Rules) -> None:
-    """Raise OrderError unless all instructions of all meshes run by the rules of a transport. O(n).
+    """Raises OrderError unless all instructions of all meshes run by the rules of a transport. O(n).
 
-    As no instruction ever takes anything from another one, all that can run may run at once, and what is left waits
-    whatever the timing: meshes wait for one another, which the error shows as a chain of waits. Likewise where the k-th
-    transfer between two meshes is one value on the one side, and another one on the other.
+    An instruction that runs never keeps others from running. So the check runs all that it can. The instructions
+    that remain wait whatever the timing: meshes wait for one another, and the error shows the chain of waits. Without
+    channel numbers, the error also names the k-th transfer between two meshes if its ends are different values.
     """
     rules = RULES[transport] if isinstance(transport, str) else transport
     name = f"by the transport '{transport}' " if isinstance(transport, str) and transport != "pull" else ""
@@ -92,12 +92,12 @@ def check_order(program: Program, transport: str | Rules) -> None:
     if waits:
         lines = "".join(f"\n  {wait.words(program)}" for wait in waits)
         transfer = waits[0].later
-        assert not isinstance(transfer, Call | Constant)  # the mesh before waits for it
+        assert not isinstance(transfer, Call | Constant)  # the previous mesh of the cycle waits for it
         raise OrderError(f"deadlock: {name}these meshes wait for one another{lines}", transfer, hint)
 
 
 def _check_ends(program: Program, rules: Rules, name: str, hint: str) -> None:
-    """Raise OrderError where the k-th send from a mesh to another one is not the k-th receive there."""
+    """Raises OrderError where the k-th send from one mesh to another is not the k-th receive there."""
     if rules.numbered:
         return
     sent: dict[tuple[int, int], list[Send]] = {}
@@ -121,7 +121,7 @@ def _check_ends(program: Program, rules: Rules, name: str, hint: str) -> None:
 
 
 class _Wait(NamedTuple):
-    """On a mesh an instruction waits for an earlier one."""
+    """An instruction that waits for an earlier one on the same mesh."""
 
     mesh: int
     later: Instruction
@@ -132,10 +132,10 @@ class _Wait(NamedTuple):
 
 
 class WaitForGraph:
-    """What waits for what. A node is an instruction, or a send and its receive, where they run together.
+    """The graph of waits. A node is an instruction, or a send together with its receive where they run together.
 
-    places: of each node the (mesh, position) of its instructions.
-    before: of each node those that it waits for.
+    places: for each node the (mesh, position) of its instructions.
+    before: for each node the nodes that it waits for.
     """
 
     def __init__(self, program: Program, rules: Rules) -> None:
@@ -143,7 +143,7 @@ class WaitForGraph:
         self.places: list[list[tuple[int, int]]] = []
         self.before: list[list[int]] = []
         self._transfers: dict[tuple[bool, int], int] = {}
-        """The node of (whether it is the receive, if they are two; the channel)."""
+        """The node of each transfer, by (whether the node is a receive without its send, channel)."""
         for mesh, line in enumerate(program.sequences):
             self._read(mesh, line, rules)
         for (receives, channel), node in self._transfers.items() if not rules.rendezvous else ():
@@ -181,14 +181,14 @@ class WaitForGraph:
         return len(self.places) - 1
 
     def _end(self, transfer: Send | Receive, rules: Rules) -> int:
-        """The node of one end of a transfer."""
+        """Returns the node of a send or a receive."""
         key = isinstance(transfer, Receive) and not rules.rendezvous, transfer.channel
         if key not in self._transfers:
             self._transfers[key] = self._add()
         return self._transfers[key]
 
     def _left(self) -> dict[int, list[int]]:
-        """The nodes that never run, each with those of them that it waits for."""
+        """Returns the nodes that never run, and for each one those among them that it waits for."""
         left = [len(before) for before in self.before]
         after: list[list[int]] = [[] for _ in self.before]
         for node, before in enumerate(self.before):
@@ -203,7 +203,7 @@ class WaitForGraph:
         return {node: [other for other in self.before[node] if left[other]] for node, count in enumerate(left) if count}
 
     def waits(self) -> list[_Wait]:
-        """A cycle of nodes that never run, as what waits on each mesh for what; empty where all run."""
+        """Returns a cycle of nodes that never run, as one wait on each mesh; empty where all nodes run."""
         left = self._left()
         if not left:
             return []
@@ -221,7 +221,7 @@ class WaitForGraph:
         return found[first:] + found[:first]
 
     def _wait(self, node: int, other: int) -> _Wait | None:
-        """How `node` waits for `other`: None if that is a send, and `node` its receive on another mesh."""
+        """Returns the wait of `node` for `other`; None where `other` is a send, and `node` its receive elsewhere."""
         there = dict(self.places[other])
         for mesh, position in self.places[node]:
             if there.get(mesh, position) < position:
@@ -231,7 +231,7 @@ class WaitForGraph:
 
 
 def _stream_of(transfer: Send | Receive, stream: str) -> object:
-    """What names the stream of a transfer on its mesh."""
+    """Returns a key for the stream of a transfer on its mesh."""
     other = transfer.destination if isinstance(transfer, Send) else transfer.source
     names: dict[str, object] = {
         "direction": (type(transfer), other),
@@ -243,7 +243,7 @@ def _stream_of(transfer: Send | Receive, stream: str) -> object:
 
 
 def _words(program: Program, instruction: Instruction) -> str:
-    """What an instruction is to a user: a task, or the transfer of what a task made."""
+    """Describes an instruction to a user: as a task, or as the transfer of a value that a task made."""
     if isinstance(instruction, Send):
         where = f"to mesh {instruction.destination}"
     elif isinstance(instruction, Receive):
@@ -255,7 +255,7 @@ def _words(program: Program, instruction: Instruction) -> str:
 
 
 def _value(program: Program, channel: int) -> str:
-    """What goes over a channel, by the task that made it."""
+    """Describes the value on a channel by the task that made it, or the argument that it is."""
     mesh, register, *_ = program.hops[channel]
     for each in program.sequences[mesh]:
         if isinstance(each, Call) and register in each.results:

@@ -1,4 +1,4 @@
-"""Values: what defines one, how big it is, whether anyone uses it."""
+"""Values: their definitions, sizes and uses."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -12,19 +12,19 @@ _Each = TypeVar("_Each")
 
 
 def defining_op(value: ir.Value) -> ir.Operation | None:
-    """The operation whose result `value` is; None for the argument of a block."""
+    """Returns the operation that makes `value`; None for the argument of a block."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def block_of(value: ir.Value) -> ir.Block:
-    """The block in which `value` is made, or whose argument it is."""
+    """Returns the block in which `value` is made, or whose argument it is."""
     owner = value.owner
     return owner if isinstance(owner, ir.Block) else owner.operation.block
 
 
 def is_integer_scalar(value: ir.Value) -> bool:
-    """Whether a value is one integer, as a count of microbatches is."""
+    """Whether a value is one integer, as a microbatch count is."""
     type_ = value.type
     return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)
 
@@ -37,7 +37,7 @@ def is_used(value: ir.Value) -> bool:
 def is_zero(value: ir.Value) -> bool:
     """Whether all bits of `value` are zero: a constant 0, not -0.0, perhaps broadcast, cast or bitcast."""
     found = value
-    while str(ir.RankedTensorType(found.type).element_type) != "f8E8M0FNU":  # it has no zero: to cast one makes a NaN
+    while str(ir.RankedTensorType(found.type).element_type) != "f8E8M0FNU":  # it has no zero: casting one makes a NaN
         op = defining_op(found)
         if op is None or not traits(op).view:
             return op is not None and is_splat_constant(op) and not any(read_constant(op).flat[:1].tobytes())
@@ -46,25 +46,25 @@ def is_zero(value: ir.Value) -> bool:
 
 
 def only_use(value: ir.Value) -> ir.OpOperand | None:
-    """The use of `value`, if it has one alone."""
+    """Returns the use of `value`, if it has exactly one."""
     uses = list(value.uses)
     return uses[0] if len(uses) == 1 else None
 
 
 def viewed(value: ir.Value) -> ir.Value:
-    """What `value` is a view of, through all views: itself if it is none."""
+    """Returns the value that `value` is a view of, through all views; `value` itself if it is no view."""
     return origin(value, lambda op: traits(op).view)
 
 
 def origin(value: ir.Value, passes: Callable[[ir.Operation], bool]) -> ir.Value:
-    """Go from `value` to the first operand of what makes it, for as long as that `passes`."""
+    """Goes from `value` to the first operand of its defining op while the op `passes`; returns the last value."""
     while (op := defining_op(value)) is not None and passes(op):
         value = op.operands[0]
     return value
 
 
 def closure(roots: Iterable[_Each], following: Callable[[_Each], Iterable[_Each]]) -> dict[_Each, None]:
-    """`roots`, and all to which `following` leads from them, each once; without recursion, as chains may be long."""
+    """Returns `roots` and all that `following` reaches from them, each once; without recursion, as chains are long."""
     found = dict.fromkeys(roots)
     work = list(found)
     while work:
@@ -76,7 +76,7 @@ def closure(roots: Iterable[_Each], following: Callable[[_Each], Iterable[_Each]
 
 
 def byte_size(type_: ir.Type) -> int:
-    """Bytes of a ranked tensor of static shape (a sub-byte element counts as one byte); 0 for anything else."""
+    """Returns the bytes of a ranked tensor of static shape (at least one byte per element); 0 for anything else."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return 0
     element: ir.Type = type_.element_type
@@ -91,9 +91,9 @@ def byte_size(type_: ir.Type) -> int:
 
 
 class ByteSizes(dict[ir.Type, int]):
-    """The `byte_size` of each type, found once: to take a type apart takes longer than to look it up."""
+    """The `byte_size` of each type, computed once: taking a type apart takes longer than a look-up."""
 
     def __missing__(self, type_: ir.Type) -> int:
-        """Find it."""
+        """Computes the size of a new type."""
         size = self[type_] = byte_size(type_)
         return size
