@@ -1,6 +1,6 @@
-"""Command-line tools: `jaxpp-opt`, and the generator of docs/passes.md."""
+"""The command-line tools, and the generator of pages in docs/."""
 
 import os
 
-# As JAX does, but before jaxlib is loaded, which reads it once: keeps XLA's notes on devices off the tools' stderr.
+# As JAX sets it, but before jaxlib is loaded, which reads it once. It keeps XLA's notes on devices off stderr.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -12,13 +12,13 @@ NOT_UTF8 = "the input holds a name that is not UTF-8"
 
 
 def describe(error: ir.MLIRError, name: str) -> str:
-    """Describe the diagnostics of an MLIR error, a line each; `name` is what messages call the input."""
+    """Describes the diagnostics of an MLIR error, a line each; `name` is the name of the input in messages."""
     lines = [line for diagnostic in error.error_diagnostics for line in describe_diagnostic(diagnostic, name)]
     return "\n".join(lines) or f"{name}: error: {one_line(error.message)}"
 
 
 def describe_diagnostic(diagnostic: ir.DiagnosticInfo | ir.Diagnostic, name: str) -> Iterator[str]:
-    """Describe one diagnostic and its notes; notes that dump whole operations are left out."""
+    """Describes one diagnostic and its notes, except notes that dump whole operations."""
     severity = diagnostic.severity.name.lower()
     yield f"{place(diagnostic.location, name)}: {severity}: {one_line(diagnostic.message)}"
     for note in diagnostic.notes:
@@ -27,27 +27,27 @@ def describe_diagnostic(diagnostic: ir.DiagnosticInfo | ir.Diagnostic, name: str
 
 
 def place(location: ir.Location, name: str) -> str:
-    """Return `file:line:col` of a location; `name` alone if it has none."""
+    """Returns `file:line:col` of a location; `name` alone if it has none."""
     exact = ir.Location.from_attr(location.attr, location.context)  # a diagnostic's location has only the base class
     return with_name(source_of(exact), name)
 
 
 def with_name(source: str | None, name: str) -> str:
-    """Put the input's real name in place of the `-` that MLIR gives to parsed text."""
+    """Replaces the `-` that MLIR gives to parsed text by the input's real name."""
     if source is None or source in ("-:0:0", f"{name}:0:0"):
         return name
     return name + source.removeprefix("-") if source.startswith("-:") else source
 
 
 def one_line(message: str, length: int = 300) -> str:
-    """Shorten a message of MLIR to one line: some contain a whole type or operation."""
+    """Shortens a message of MLIR to one line: some contain a whole type or operation."""
     text = " ".join(message.split())
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 @contextlib.contextmanager
 def collected(context: ir.Context, name: str) -> Generator[list[str]]:
-    """Collect the lines of all diagnostics that `context` emits inside the `with`; none is printed."""
+    """Collects the lines of all diagnostics that `context` emits inside the `with`, and prints none of them."""
     lines: list[str] = []
 
     def handle(diagnostic: ir.Diagnostic) -> bool:
@@ -66,7 +66,7 @@ def collected(context: ir.Context, name: str) -> Generator[list[str]]:
 
 @contextlib.contextmanager
 def emitted(context: ir.Context) -> Generator[None]:
-    """Send errors to the handlers instead of MLIRError, which ends the process on a message that is not UTF-8."""
+    """Sends errors to the handlers. MLIRError would end the process on a message that is not UTF-8."""
     context.emit_error_diagnostics = True
     try:
         yield

@@ -1,8 +1,8 @@
-"""`python -m jaxpp.tools.docs`: write the generated pages of docs/; `--check` tells if one is stale.
+"""`python -m jaxpp.tools.docs`: writes the generated pages of docs/; `--check` tells if one is stale.
 
-docs/passes.md is made of the docstrings of the passes. In docs/tour.md the excerpts are: a line
-`<!-- after NAME: PATTERN -->` asks for the lines that match PATTERN of the module after the pass NAME (or after
-`lowering`), when the pipeline runs on the `step` of the page's first Python block.
+docs/passes.md is made of the docstrings of the passes. docs/tour.md has excerpts of modules: a line
+`<!-- after NAME: PATTERN -->` asks for the lines that match PATTERN in the module after the pass NAME (or after
+`lowering`). The pipeline runs on the `step` of the page's first Python block.
 
 A pass documents its options (its dataclass fields) in its docstring, in a section of lines `name: what it is`:
 
@@ -58,7 +58,7 @@ _WIDTH = 118
 
 
 def passes_page(passes: Mapping[str, type[Pass]]) -> str:
-    """Return the text of docs/passes.md.
+    """Returns the text of docs/passes.md.
 
     Raises:
         ValueError: a docstring misses an option, or documents one that the pass does not have.
@@ -89,7 +89,7 @@ def _row(option: Option, doc: str) -> str:
 
 
 def tour_page(text: str) -> str:
-    """Return the page docs/tour.md, which is `text`, with the excerpts that it asks for.
+    """Returns the page docs/tour.md: `text` with the excerpts that it asks for.
 
     Raises:
         ValueError: a marker names no pass of the pipeline, or no line matches its pattern; or the text of a section
@@ -117,7 +117,7 @@ def tour_page(text: str) -> str:
 
 
 def _modules(text: str) -> dict[str, str]:
-    """Return the module of the page's `step` as it was lowered, and after each pass, as text."""
+    """Returns the text of the module of the page's `step` as it was lowered, and after each pass."""
     from jaxpp.hlo_passes import PIPELINES
 
     example = _PYTHON.search(text)
@@ -134,7 +134,7 @@ def _modules(text: str) -> dict[str, str]:
 
 
 def _chosen(lines: Sequence[str], pattern: re.Pattern[str]) -> Iterator[str]:
-    """Return the lines that match, shortened, with a line of dots for those in between."""
+    """Yields the lines that match, shortened, with a line of dots for the lines in between."""
     last = -1
     for number, line in enumerate(lines):
         if not pattern.search(line):
@@ -149,7 +149,7 @@ def _chosen(lines: Sequence[str], pattern: re.Pattern[str]) -> Iterator[str]:
 
 
 def main(argv: Sequence[str] | None = None, *, folder: Path = _DOCS) -> int:
-    """Write the pages into `folder`, or with `--check` compare: exit code 1 when one is stale."""
+    """Writes the pages into `folder`; with `--check` only compares them. The exit code is 1 when one is stale."""
     parser = argparse.ArgumentParser("python -m jaxpp.tools.docs", description="Write docs/passes.md, docs/tour.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a page is stale")
     options = parser.parse_args(argv)

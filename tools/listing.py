@@ -10,14 +10,14 @@ from jaxpp.tools.pipeline_text import Option, options_of, quote
 
 
 def answer(options: argparse.Namespace, passes: Passes, pipelines: Pipelines) -> str | None:
-    """Return the text that the flags ask for in place of a run; None if they ask for a run."""
+    """Returns the text that the flags ask for in place of a run; None if they ask for a run."""
     if options.pass_doc is not None:
         return pass_doc(passes[options.pass_doc])
     return list_passes(passes, pipelines) if options.list_passes else None
 
 
 def list_passes(passes: Passes, pipelines: Pipelines) -> str:
-    """List every pass with its first line and its options, and every pipeline."""
+    """Lists every pass with its first line and its options, and every pipeline."""
     lines: list[str] = []
     for name, step in passes.items():
         lines.append(f"{name}\n    {first_line(step)}")
@@ -28,19 +28,19 @@ def list_passes(passes: Passes, pipelines: Pipelines) -> str:
 
 
 def pass_doc(step: type[Pass]) -> str:
-    """Return the name of a pass and its whole docstring."""
+    """Returns the name of a pass and its whole docstring."""
     lines = [step.name, "", inspect.getdoc(step) or "", "", *map(describe_option, options_of(step))]
     return "\n".join(lines).rstrip()
 
 
 def describe_option(option: Option) -> str:
-    """Return `{name=<type>}` and the default of an option."""
+    """Returns `{name=<type>}` and the default of an option."""
     default = "required" if option.default is None else f"default {quote(option.default)}"
     return f"{{{option}}}  {default}"
 
 
 def first_line(thing: object) -> str:
-    """Return the first sentence of a docstring, or its first paragraph if that has no end of a sentence."""
+    """Returns the first sentence of a docstring, or its whole first paragraph if no sentence ends there."""
     paragraph = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
     end = re.search(r"[.:](?= |$)", paragraph)
     return paragraph[: end.start()] + "." if end else paragraph

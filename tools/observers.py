@@ -1,4 +1,4 @@
-"""The observers of `jaxpp-opt`: they verify, print and time the passes, and remember which one runs."""
+"""The observers of `jaxpp-opt`: they verify, print and time the passes, and remember which pass runs."""
 
 import time
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from jaxpp.tools import diagnostics
 
 
 class BrokenModuleError(Exception):
-    """A pass left a module that does not verify, which is a bug of that pass. MLIR's diagnostics say what is wrong."""
+    """A pass left a module that does not verify, which is a bug of that pass. MLIR's diagnostics describe the fault."""
 
 
 class CurrentPass(Watch):
@@ -26,7 +26,7 @@ class CurrentPass(Watch):
         self.step: Pass | None = None
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Remember `step`."""
+        """Remembers `step`."""
         self.step = step
 
 
@@ -34,7 +34,7 @@ class VerifyEach(Watch):
     """Verifies the module after every pass. Raises BrokenModuleError."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Verify."""
+        """Verifies the module."""
         with diagnostics.emitted(module.context):
             try:
                 module.operation.verify()
@@ -50,16 +50,16 @@ class PrintAfter(Watch):
         self._names = names
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Print the module, if the pass is one of those named."""
+        """Prints the module, if the pass has one of the given names."""
         if self._names is None or step.name in self._names:
             print(f"// -----// after {step.name} //----- //\n{module}", file=self._stream)
 
 
 class IdleTasks(Watch):
-    """Finds what a schedule has and the module has no work for: kinds of tasks, and stages.
+    """Finds the kinds of tasks and the stages in a schedule for which the module has no work.
 
     Attributes:
-        lines: a warning for each.
+        lines: a warning for each kind and each stage.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,14 +67,14 @@ class IdleTasks(Watch):
         self._name = name
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Compare the tasks of the loop with those of its schedule, when they are about to be unrolled."""
+        """Compares the tasks of the loop with those of its schedule, right before they are unrolled."""
         if not isinstance(step, UnrollMicrobatches):
             return
         try:
             loop = MicrobatchLoop.of(module)
             tasks = [(task.kind, task.stage) for task in loop.plan]
         except PassError:
-            return  # the pass says so
+            return  # the pass reports the error
         by_name = functions(module)
         calls = (op for op in operations(loop.body) if op.name == "func.call")
         there = {kind_and_stage(by_name[callee(op)]) for op in calls}
@@ -99,11 +99,11 @@ class Timing(Watch):
         self._seconds: list[tuple[str, float]] = []
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Stop the watch."""
+        """Records the time of the pass."""
         self._seconds.append((step.name, time.perf_counter() - self.began))
 
     def table(self) -> str:
-        """One line per pass in the order in which they ran, and the total."""
+        """Returns one line per pass in the order in which they ran, and the total."""
         total = sum(seconds for _, seconds in self._seconds)
         width = max([len(name) for name, _ in self._seconds] + [len("total")])
         rows = [*self._seconds, ("total", total)]

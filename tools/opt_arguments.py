@@ -29,14 +29,14 @@ _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
     "memory_limit": (str, "BYTES", "the most that a device may need, as 4096 or 70GiB, or N,N... for each mesh"),
     "host_memory_limit": (str, "BYTES", "likewise in the memory of its host"),
 }
-"""What a pipeline may be given: (type, example, what it is)."""
+"""The arguments of a pipeline: (type, example, description)."""
 _OPTIONS = {"keep": "recompute", "stages": "offload"}
-"""Options of passes for which a pipeline has another name."""
+"""Options of passes that have another name in a pipeline."""
 _LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
 
 
 def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Passes, Pipelines]:
-    """Return the passes and pipelines that may be named: the given ones, or else jaxpp's."""
+    """Returns the passes and pipelines that may be named: the given ones, or, for None, all of jaxpp."""
     if passes is None:
         from jaxpp import hlo_passes
 
@@ -49,7 +49,7 @@ def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Pass
 
 
 def make_parser(doc: str) -> argparse.ArgumentParser:
-    """Return the parser; `doc` is the tool's docstring."""
+    """Returns the parser; `doc` is the tool's docstring."""
     parser = argparse.ArgumentParser(
         "jaxpp-opt",
         usage="jaxpp-opt [FILE] [-p PASSES | --pipeline NAME] [options]",
@@ -81,7 +81,7 @@ def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def _flag(key: str) -> str:
-    """How the command line spells an argument of a pipeline."""
+    """Returns the flag for an argument of a pipeline."""
     return f"--{key.replace('_', '-')}"
 
 
@@ -116,7 +116,7 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def _from(least: int) -> Callable[[str], int]:
-    """Return a type for argparse: an integer that is at least `least`."""
+    """Returns a type for argparse: an integer that is at least `least`."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -127,7 +127,7 @@ def _from(least: int) -> Callable[[str], int]:
 
 
 def _fraction(text: str) -> float:
-    """Read a number from 0 on."""
+    """Reads a finite number from 0 on."""
     try:
         number = float(text)
     except ValueError:
@@ -140,7 +140,7 @@ def _fraction(text: str) -> float:
 def pipeline_of(
     options: argparse.Namespace, parser: argparse.ArgumentParser, passes: Passes, pipelines: Pipelines
 ) -> tuple[Pass, ...]:
-    """Return the passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
+    """Returns the passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
     for name in [*(options.print_after or ()), *([options.pass_doc] if options.pass_doc is not None else ())]:
         if name not in passes:
             parser.error(unknown("pass", name, passes))
@@ -177,7 +177,7 @@ def _named_pipeline(options: argparse.Namespace, pipelines: Pipelines) -> tuple[
 
 
 def _with_flag(message: str) -> str:
-    """The message of a pass about one of its options, with the flag that gave it instead of the option's name."""
+    """Returns the message of a pass about one of its options, with the flag that set it in place of its name."""
     option = re.split(r"\W", message, maxsplit=1)[0]
     key = _OPTIONS.get(option, option)
     return message.replace(option, _flag(key), 1) if key in _OF_PIPELINES else message

@@ -19,12 +19,12 @@ OptionValue = int | str | bool
 
 
 class PipelineTextError(ValueError):
-    """The text of a pipeline is wrong. The message names the pass, the option and what was expected, in one line."""
+    """The text of a pipeline is wrong. The message names the pass, the option and the expected input, in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Describes an option of a pass: its name in text (with hyphens), its field, type and default (None: required)."""
+    """An option of a pass: its name in text (with hyphens), its field, its type, and its default (None: required)."""
 
     name: str
     field: str
@@ -36,7 +36,7 @@ class Option:
 
 
 def options_of(step: type[Pass]) -> tuple[Option, ...]:
-    """Return the options of a pass class: its dataclass fields, which are of type int, str or bool."""
+    """Returns the options of a pass class: its dataclass fields, which are of type int, str or bool."""
     hints = typing.get_type_hints(step)
     return tuple(_option(step, field, hints[field.name]) for field in dataclasses.fields(step) if field.init)
 
@@ -49,7 +49,7 @@ def _option(step: type[Pass], field: "dataclasses.Field[OptionValue]", hint: obj
 
 
 def parse_pipeline(text: str, passes: Mapping[str, type[Pass]]) -> tuple[Pass, ...]:
-    """Return the passes that `text` names, with their options, in order; an empty text is an empty pipeline.
+    """Returns the passes that `text` names, with their options, in order; an empty text is an empty pipeline.
 
     Values are bare words or strings in double quotes (`\\"` and `\\\\` as in C); a bool option may stand without one.
 
@@ -60,7 +60,7 @@ def parse_pipeline(text: str, passes: Mapping[str, type[Pass]]) -> tuple[Pass, .
 
 
 def _split(text: str) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """Return (pass name, [(option name, value or None)]) for each pass in the text."""
+    """Yields (pass name, [(option name, value or None)]) for each pass in the text."""
     position = 0
     while text.strip():
         found = _PASS.match(text, position)
@@ -79,7 +79,7 @@ def _split(text: str) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
 
 
 def _split_options(text: str, position: int) -> tuple[list[tuple[str, str | None]], int]:
-    """Return the options behind a `{`, and the position after its `}` and the blanks that follow."""
+    """Returns the options after a `{`, and the position after its `}` and the blanks that follow."""
     options: list[tuple[str, str | None]] = []
     while not (end := re.compile(r"\s*}\s*").match(text, position)):
         name = _OPTION.match(text, position)
@@ -100,7 +100,7 @@ def _unquote(value: str) -> str:
 
 
 def quote(value: OptionValue) -> str:
-    """Return the text that parses back to `value`."""
+    """Returns the text that parses back to `value`."""
     if not isinstance(value, str):
         return str(value).lower()
     bare = _VALUE.fullmatch(value)
@@ -145,7 +145,7 @@ def _convert(name: str, option: Option, text: str | None) -> OptionValue:
 
 
 def unknown(what: str, name: str, known: Mapping[str, object]) -> str:
-    """Return `unknown <what> 'name'` with the nearest known names, or with all of them if none is near."""
+    """Returns `unknown <what> 'name'` with the nearest known names, or with all of them if none is near."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f"unknown {what} '{_shorten(name)}'; did you mean {' or '.join(repr(n) for n in near)}?"

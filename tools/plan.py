@@ -1,11 +1,13 @@
-"""`jaxpp-plan`: what a step takes on devices that are not here: memory, times, messages.
+"""`jaxpp-plan`: the memory, times and messages of a step on devices that are not here.
 
-SOURCE is `package.module:function`, which returns `(step, arguments)` for the `jaxpp.MpmdMesh` that it is given (the
-arguments may be `jax.ShapeDtypeStruct`s); or, with --shapes, a training step of such arrays itself; or a file with a
-lowered module, as JAXPP_DUMP_DIR and `as_text()` write it, or a plan that was saved.
+SOURCE is one of three:
+- `package.module:function`, a function that takes a `jaxpp.MpmdMesh` and returns `(step, arguments)`. The arguments may
+  be `jax.ShapeDtypeStruct`s. With --shapes, the function is itself a training step of such arrays.
+- A file with a lowered module, as JAXPP_DUMP_DIR and `as_text()` write it.
+- A plan that was saved.
 
-The table goes to stdout, progress and messages to stderr. Exit codes: 0; 1 for bad input; 2 for bad usage; 3 if it does
-not fit into the memory of the devices.
+The table goes to stdout, progress and messages to stderr. Exit codes: 0; 1 for bad input; 2 for bad usage; 3 if the
+step does not fit into the memory of the devices.
 """
 
 import argparse
@@ -50,18 +52,18 @@ _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d*)")
 
 
 def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> int:
-    """Run the tool, in this process, and return its exit code.
+    """Runs the tool, in this process, and returns its exit code.
 
     Args:
-        argv: the arguments behind the program's name; None: those of this process.
-        stdout: where the table goes.
-        stderr: where messages go.
+        argv: the arguments after the program's name; None: those of this process.
+        stdout: the stream for the table.
+        stderr: the stream for messages.
     """
     _, stdout, stderr = streams.standard(None, stdout, stderr)
     try:
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             options = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
+    except SystemExit as stop:  # argparse exits with 0 after --help, 2 after an error
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
     try:
         plan = _plan(options)
@@ -82,7 +84,7 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
         print(f"error: XLA compiles no such step: {first}", file=stderr)
         return BAD_INPUT
     except BrokenPipeError:
-        raise  # of stdout: `cli` ends in silence
+        raise  # stdout is closed: `cli` ends without a message
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror}", file=stderr)
         return BAD_INPUT
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
 
 
 def _ranked(plan: Plan) -> str:
-    """The schedules that fit into the memory of the devices under the costs of a plan, the fastest first."""
+    """Returns a table of the schedules that fit into the devices' memory, by a plan's costs, the fastest first."""
     costs, limits = plan.costs(), plan.activation_limits()
     counted = any(costs.bytes("activation_bytes", schedules.parse(plan.schedule)))
     for mesh, limit in enumerate(limits):
@@ -153,7 +155,7 @@ def _axes(text: str) -> dict[str, int]:
 def _shape(text: str) -> jax.ShapeDtypeStruct:
     found = _SHAPE.fullmatch(text)
     element = found["element"] if found else ""
-    # MLIR's names of types; those of people who write s32 or int32 for its i32, u8 for ui8 are taken, too.
+    # MLIR's names of types. Other common names are taken, too: s32 or int32 for i32, u8 for ui8.
     dtype = DTYPES.get(re.sub(r"^u(?=\d)", "ui", re.sub(r"^s(?=\d)", "i", element)))
     dtype = dtype or {each.name: each for each in DTYPES.values()}.get(element)
     if found is None or dtype is None:
@@ -182,7 +184,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _module_in(options: argparse.Namespace) -> bytes:
-    """What the file has. Raise PlanError where that can't be a module, whether a --target is given or not."""
+    """Returns the bytes of the file. Raises PlanError where it can't be a module, with a --target or without."""
     path = options.source
     _refuse(options, "a module", "shapes")
     if options.mesh and len(options.mesh) > 1:
@@ -196,14 +198,14 @@ def _module_in(options: argparse.Namespace) -> bytes:
 
 
 def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
-    """Raise PlanError where one of these options is given, which say nothing of such a SOURCE."""
+    """Raises PlanError where one of these options is given, which do not apply to such a SOURCE."""
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
     if given:
         raise PlanError(f"{options.source} is {what}, which takes no {', '.join(given)}")
 
 
 def _refuse_schedule(lowered: ir.Module) -> None:
-    """Raise PlanError where a --schedule would be ignored: the loop has one."""
+    """Raises PlanError where a --schedule would be ignored, because the loop names one."""
     module = own_copy(lowered)
     run_passes(module, (InlineCalls(),))
     if microbatches_without_schedule(module) is None:
@@ -211,7 +213,7 @@ def _refuse_schedule(lowered: ir.Module) -> None:
 
 
 def _of_function(options: argparse.Namespace, target: Target) -> Plan:
-    """The plan of a function, or of what it makes for a mesh."""
+    """Returns the plan of a training step, or of the step that a function makes for a mesh."""
     module, _, name = options.source.partition(":")
     if "" in module.split("."):
         raise PlanError(f"{options.source}: {module!r} is no name of a module, expected package.module:function")
@@ -240,7 +242,7 @@ def _of_function(options: argparse.Namespace, target: Target) -> Plan:
 
 
 def _check_takes(name: str, function: Callable[..., Any], given: Sequence[Any], what: str) -> None:
-    """Raise PlanError where `function` does not take so many arguments."""
+    """Raises PlanError where `function` does not take so many arguments."""
     try:
         inspect.signature(function).bind(*given)
     except TypeError as error:
@@ -248,7 +250,7 @@ def _check_takes(name: str, function: Callable[..., Any], given: Sequence[Any], 
 
 
 def _of_module(options: argparse.Namespace, target: Target, data: bytes) -> Plan:
-    """The plan of a lowered module, `data` of a file."""
+    """Returns the plan of a lowered module; `data` is the content of its file."""
     path = options.source
     context = make_context()
     lowered = source.parse(data, path, context, whole=True)
@@ -274,8 +276,8 @@ def _of_module(options: argparse.Namespace, target: Target, data: bytes) -> Plan
 
 
 def cli() -> None:
-    """The command `jaxpp-plan`."""
-    jax.config.update("jax_platforms", "cpu")  # JAX would look for the devices whose compilers are installed
+    """Runs the command `jaxpp-plan`."""
+    jax.config.update("jax_platforms", "cpu")  # otherwise JAX looks for the devices whose compilers are installed
     sys.path.insert(0, os.getcwd())
     streams.finish(main)
 

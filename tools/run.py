@@ -1,7 +1,7 @@
-"""`jaxpp-run`: runs a script in several processes, and starts anew those that die.
+"""`jaxpp-run`: runs a script in several processes, and restarts processes that die.
 
-The script trains with `jaxpp.healing.train`, which goes on meanwhile. On the first host, with as many processes as
-there are to be in all, of which it starts those that --here says; then on each other one, with --join:
+The script trains with `jaxpp.healing.train`, which continues meanwhile. Run the tool on the first host with the number
+of all processes; it starts as many of them as --here says. Then run it on each other host, with --join:
 
     host0$ jaxpp-run --processes 8 --here 4 --listen host0:9876 train.py
     host1$ JAXPP_JOB_SECRET=... jaxpp-run --join host0:9876 --here 4 train.py
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool, in this process, and return its exit code."""
+    """Runs the tool, in this process, and return its exit code."""
     parser = argparse.ArgumentParser(
         "jaxpp-run",
         usage="jaxpp-run [options] SCRIPT [ARGUMENT...]",
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = [sys.executable, *options.command]
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as `nohup` has it
+        if handler is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, _terminated)
     try:
         with tempfile.TemporaryDirectory(prefix="jaxpp-programs-") as programs:
@@ -69,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _terminated(number: int, _: object) -> None:
-    """The signal ends this process as an error does: first its processes, and the folder of their programs."""
+    """Ends this process as an error would, after its child processes and the folder of their programs."""
     raise SystemExit(128 + number)
 
 
 def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> int:
-    from jaxpp.healing.launcher import Agent, Office  # after the environment: it imports JAX, which reads that
+    from jaxpp.healing.launcher import Agent, Office  # after the environment is set: JAX reads it when imported
     from jaxpp.runtime.processes.membership import ProcessError, watchdog_seconds
 
     try:
@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> 
 
 
 def _wrong(options: argparse.Namespace) -> str:
-    """What is wrong with the options; empty if nothing is."""
+    """Returns what is wrong with the options; "" if nothing is."""
     if not options.command:
         return "no script is given"
     if not options.command[0].startswith("-") and not os.path.exists(options.command[0]):
@@ -131,8 +131,8 @@ def _wrong(options: argparse.Namespace) -> str:
 
 
 def cli() -> None:
-    """The command `jaxpp-run`."""
-    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "1":  # of `jaxpp.tools`; here a service tells of each process
+    """Runs the command `jaxpp-run`."""
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "1":  # set by `jaxpp.tools`; here JAX's service notes each process
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     sys.exit(main())
 

@@ -31,7 +31,7 @@ OK, BAD_INPUT, BAD_USAGE, INTERNAL_ERROR = 0, 1, 2, 70
 
 @dataclass(frozen=True)
 class _Invocation:
-    """Holds the arguments of one invocation, and the streams that a command may read and report to."""
+    """The arguments of one invocation, and the streams that a command may read and report to."""
 
     options: argparse.Namespace
     stdin: TextIO
@@ -51,20 +51,20 @@ def main(
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
-    """Run the tool, in this process, and return its exit code.
+    """Runs the tool, in this process, and returns its exit code.
 
     Args:
-        argv: the arguments behind the program's name; None: those of this process.
-        stdin: read for the file `-`.
-        stdout: where the result goes.
-        stderr: where messages and progress go.
+        argv: the arguments after the program's name; None: those of this process.
+        stdin: the stream that is read for the file `-`.
+        stdout: the stream for the result.
+        stderr: the stream for messages and progress.
     """
     stdin, stdout, stderr = streams.standard(stdin, stdout, stderr)
     parser = make_parser(__doc__ or "", _COMMANDS)
     try:
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             options = parser.parse_args(argv)
-    except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
+    except SystemExit as stop:  # argparse exits with 0 after --help, 2 after an error
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
     try:
         check_options(options)
@@ -171,9 +171,9 @@ def _improve(call: _Invocation) -> RenderableType:
 
 
 def _looked_for(call: _Invocation, look: Callable[..., S.Found], costs: S.Costs) -> RenderableType:
-    """Look for a schedule, tell of the search, and print the grid."""
+    """Looks for a schedule, reports on the search, and returns the grid."""
     path = call.options.history
-    draw = history_pen(path) if path else None  # what is wrong with it is known before a long search
+    draw = history_pen(path) if path else None  # raises for a bad name before the search, which may be long
     for written in (path, call.options.output):
         folder = Path(written or "-").parent
         if written and written != "-" and not os.access(folder, os.W_OK):
@@ -231,7 +231,7 @@ _COMMANDS: Final[Mapping[str, Callable[[_Invocation], RenderableType | str | byt
 
 
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `search`, `improve` and `tune` that are given; each has its own default for the time."""
+    """Returns the given options of `search`, `improve` and `tune`. Each command has its own default for the time."""
     limits = ("memory_limit", "memory_bytes", "host_bytes", "released_at")
     names = ("meshes", "microbatches", *limits, "objective", "seconds", "seed")
     return {name: value for name in names if (value := getattr(options, name, None)) is not None}
@@ -250,7 +250,7 @@ def _write(result: RenderableType | str | bytes, path: str, stdout: TextIO) -> N
 
 
 def cli() -> None:
-    """The command `jaxpp-schedule`."""
+    """Runs the command `jaxpp-schedule`."""
     streams.finish(main)
 
 

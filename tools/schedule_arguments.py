@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 
 
 def make_parser(doc: str, commands: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """Return the parser. `doc` is the tool's docstring; the docstring of each command is its help, with an example."""
+    """Returns the parser. `doc` is the tool's docstring; the docstring of each command is its help, with an example."""
     parser = argparse.ArgumentParser(
         "jaxpp-schedule", description=doc.splitlines()[0], epilog=doc.partition("\n\n")[2], allow_abbrev=False
     )

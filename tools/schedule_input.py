@@ -19,10 +19,10 @@ class UsageError(Exception):
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuse flags that no schedule named on the command line takes.
+    """Refuses flags that no schedule named on the command line takes.
 
     Raises:
-        UsageError: names such a flag.
+        UsageError: such a flag is given; the message names it.
     """
     given = vars(options)
     names = [library_name(name) for name in given.get("names", [given.get("name")]) if name]
@@ -33,7 +33,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def load_schedule(text: str, options: argparse.Namespace, stdin: TextIO) -> S.Schedule:
-    """Return the schedule that `jaxpp.schedules.resolve` makes of `text` and the flags; for `-`, the one in `stdin`.
+    """Returns the schedule that `jaxpp.schedules.resolve` makes of `text` and the flags; for `-`, that in `stdin`.
 
     Raises:
         UsageError: the numbers of meshes and microbatches are not given, or an option is wrong.
@@ -62,7 +62,7 @@ def load_schedule(text: str, options: argparse.Namespace, stdin: TextIO) -> S.Sc
 
 
 def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, object]:
-    """Return the flags as options of a schedule of the library."""
+    """Returns the flags as options of a schedule of the library."""
     values: dict[str, object] = {
         option.name: getattr(options, option.name)
         for option in library_options().values()
@@ -74,7 +74,7 @@ def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, objec
 
 
 def load_costs(options: argparse.Namespace) -> S.Costs:
-    """Return the costs of `--costs FILE`; flags for single costs replace those of the file.
+    """Returns the costs of `--costs FILE`; flags for single costs replace those of the file.
 
     Raises:
         InputError: the file cannot be read.

@@ -19,7 +19,7 @@ _PAPER: Final = re.compile(r" \((?P<paper>(?:[^()]* )?(?:arXiv|ICML) [^()]*|[^()
 
 
 def render(content: RenderableType, stdout: TextIO) -> str:
-    """Return the text for `stdout`: with colours, and as wide as the window, if it is a terminal."""
+    """Returns the text for `stdout`: with colours, and as wide as the window, if it is a terminal."""
     console = Console(file=stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 10_000
@@ -35,7 +35,7 @@ def render(content: RenderableType, stdout: TextIO) -> str:
 
 
 def grid(schedule: S.Schedule) -> Text:
-    """Return the schedule's text, with a colour for each kind of task."""
+    """Returns the schedule's text, with a colour for each kind of task."""
     text = Text(f"{schedule}\n")
     for kind, colour in _COLOURS.items():
         text.highlight_regex(rf"(?<![^\s+])\d+{kind}\d+(\.\d+)?(?![^\s+])", colour)
@@ -44,7 +44,7 @@ def grid(schedule: S.Schedule) -> Text:
 
 
 def library() -> Table:
-    """Make a table of the library's schedules: what each is, its paper, its options."""
+    """Makes a table of the library's schedules: their descriptions, papers and options."""
     table = _table("name", "what", "from", "options")
     for name, function in LIBRARY.items():
         summary = (inspect.getdoc(function) or "").partition("\n")[0].removesuffix(".")
@@ -58,7 +58,7 @@ def library() -> Table:
 
 
 def summary(report: S.Report) -> RenderableType:
-    """Make a table of the times of a run, and of the memory of each mesh."""
+    """Makes a table of the times of a run, and of the memory of each mesh."""
     schedule, unit = report.schedule, report.costs.unit
     times = _table("", "time", "bubble")
     times.add_row("makespan", _time(report.makespan, unit), _share(report.bubble))
@@ -76,7 +76,7 @@ def summary(report: S.Report) -> RenderableType:
 
 
 def numbers(report: S.Report) -> Mapping[str, object]:
-    """Return the numbers of `summary`, for scripts."""
+    """Returns the numbers of `summary`, for scripts."""
     schedule = report.schedule
     return {
         "schedule": schedule.name,
@@ -94,7 +94,7 @@ def numbers(report: S.Report) -> Mapping[str, object]:
 
 
 def comparison(rows: Sequence[tuple[str, S.Report | S.ScheduleError]]) -> Table:
-    """Make a table with a row per schedule, the shortest makespan first; those that do not exist say why."""
+    """Makes a table with a row per schedule, the shortest makespan first; schedules that do not exist have an error."""
     reports = [(name, found) for name, found in rows if isinstance(found, S.Report)]
     errors = [(name, found) for name, found in rows if isinstance(found, S.ScheduleError)]
     in_bytes = any(report.memory.unit == "bytes" for _, report in reports)
@@ -111,7 +111,7 @@ def comparison(rows: Sequence[tuple[str, S.Report | S.ScheduleError]]) -> Table:
 
 
 def found(schedule: S.Found, objective: str, unit: str) -> str:
-    """Say in one line how good the schedule of a search is."""
+    """Describes in one line how good the schedule of a search is."""
     words = f"{objective.replace('_', ' ')} {_time(schedule.value, unit)}"
     return f"{words}; at least {_time(schedule.lower_bound, unit)}, gap {_share(schedule.gap)}"
 

@@ -1,4 +1,4 @@
-"""How a search goes on: a bar on a terminal, and lines now and then elsewhere."""
+"""The progress of a search: a bar on a terminal, and lines now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tqdm import tqdm
 from jaxpp.schedules.search.history import proven_gap
 
 _LOOKS: Final = 0.1
-"""Seconds between two looks of a bar."""
+"""Seconds between two updates of a bar."""
 
 _LINES: Final = 10.0
 """Seconds between two lines."""
@@ -20,7 +20,7 @@ _LINES: Final = 10.0
 
 @contextlib.contextmanager
 def progress_of(stderr: TextIO) -> Generator[Callable[[float, float, float], None]]:
-    """What to tell a search, for it to be seen: the best value, the bound, how far these are apart, the time."""
+    """Yields a function that shows the progress, given the share of the search that is done, its value and bound."""
     with contextlib.ExitStack() as stack:
         bar = None
         if stderr.isatty():

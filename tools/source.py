@@ -1,4 +1,4 @@
-"""Reading a module from bytes; errors in it become `file:line:col: error: ...`."""
+"""Reads a module from bytes; errors in it become `file:line:col: error: ...`."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ _DEEPEST = 500
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """Split a text at the lines `// -----`; each part begins with as many newlines as keep its line numbers."""
+    """Splits a text at the lines `// -----`. Each part begins with newlines that keep its line numbers."""
     start = 0
     for end in [match.start() for match in _SEPARATOR.finditer(data)] + [len(data)]:
         yield b"\n" * data.count(b"\n", 0, start) + data[start:end]
@@ -36,11 +36,11 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Module:
-    """Parse the module in `data`, text or bytecode, which came from the file `path`, and is all of it if `whole`.
+    """Parses the module in `data`, text or bytecode of the file `path`; `whole` if `data` is all of the file.
 
     Raises:
-        InputError: it does not parse or does not verify.
-        PassError: it has something of others that jaxpp would leave out of account.
+        InputError: the module does not parse or does not verify.
+        PassError: the module has an attribute or a sharding that jaxpp would silently ignore.
     """
     name = display_name(path)
     if data.startswith(BYTECODE_MAGIC):
@@ -66,7 +66,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
 
 
 def _read(data: bytes, context: ir.Context) -> ir.Module:
-    """Read a module; a portable artifact, which is bytecode of another dialect, becomes StableHLO."""
+    """Reads a module. A portable artifact, which is bytecode of another dialect, becomes StableHLO."""
     module = ir.Module.parse(data, context)
     if data.startswith(BYTECODE_MAGIC) and _is_vhlo(module):
         return stablehlo.deserialize_portable_artifact(context, data)
@@ -74,14 +74,14 @@ def _read(data: bytes, context: ir.Context) -> ir.Module:
 
 
 def _check_modules(module: ir.Module, name: str) -> None:
-    """Refuse modules inside of one, of which no pass would know."""
+    """Refuses modules inside of the module, which no pass would see."""
     inner = [op for op in module.body.operations if op.operation.name == "builtin.module"]
     if inner:
         raise _several("a module inside of the module", diagnostics.place(inner[0].location, name))
 
 
 def _place(data: bytes, offset: int, name: str) -> str:
-    """Return `file:line:column` of a byte."""
+    """Returns `file:line:column` of a byte."""
     line, column = data.count(b"\n", 0, offset) + 1, offset - data.rfind(b"\n", 0, offset)
     return f"{name}:{line}:{column}"
 
@@ -96,7 +96,7 @@ def _is_vhlo(module: ir.Module) -> bool:
 
 
 def _check_symbols(module: ir.Module, name: str) -> None:
-    """Refuse names that Python can't hold."""
+    """Refuses names that Python can't hold."""
     for op in module.body.operations:
         symbol = op.attributes.get("sym_name")
         try:
@@ -106,7 +106,7 @@ def _check_symbols(module: ir.Module, name: str) -> None:
 
 
 def _check_bytecode(data: bytes, name: str) -> None:
-    """Refuse damaged bytecode, on which MLIR's reader would crash or loop: a child process tries first."""
+    """Refuses damaged bytecode, on which MLIR's reader would crash or loop. A child process reads it first."""
     limit = 10 + len(data) // 100_000
     code = f"import sys; from jaxpp.tools import source; source.try_bytecode(sys.stdin.buffer.read(), {limit})"
     # -P: a folder named jaxpp in the current one is not the package.
@@ -118,10 +118,9 @@ def _check_bytecode(data: bytes, name: str) -> None:
 
 
 def try_bytecode(data: bytes, seconds: int) -> None:
-    """Parse, verify and print a module, to see whether MLIR survives it; its errors do not matter here.
+    """Parses, verifies and prints a module, to see whether MLIR survives it; errors in it do not matter here.
 
-    `seconds` of the processor's time are allowed, then SIGXCPU ends this process: on a busy machine the clock is no
-    measure.
+    After `seconds` of the processor's time, SIGXCPU ends this process. The clock would be no measure on a busy machine.
     """
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     context = make_context()
@@ -130,7 +129,7 @@ def try_bytecode(data: bytes, seconds: int) -> None:
 
 
 def _check_text(data: bytes, name: str) -> None:
-    """Refuse text that would crash MLIR's parser, which recurses on brackets, and text that is not UTF-8."""
+    """Refuses text that would crash MLIR's parser, which recurses on brackets, and text that is not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

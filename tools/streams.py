@@ -12,7 +12,7 @@ class InputError(Exception):
 
 
 def standard(stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None) -> tuple[TextIO, TextIO, TextIO]:
-    """Return the given streams, or else those of this process, or empty ones where these were closed."""
+    """Returns the given streams; for None that of this process, or an empty one where it is closed."""
     return (
         stdin or sys.stdin or io.StringIO(),
         stdout or sys.stdout or io.StringIO(),
@@ -21,12 +21,12 @@ def standard(stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None)
 
 
 def display_name(path: str) -> str:
-    """Return the name by which messages call the input."""
+    """Returns the name by which messages call the input."""
     return "<stdin>" if path == "-" else path
 
 
 def read(path: str, stdin: TextIO, expected: str) -> bytes:
-    """Read the bytes of a file, or of `stdin` if the path is `-`; `expected` says in messages what they should be.
+    """Reads the bytes of a file, or of `stdin` if the path is `-`; `expected` names the expected input in messages.
 
     Raises:
         InputError: it can't be read, or is empty.
@@ -47,7 +47,7 @@ def read(path: str, stdin: TextIO, expected: str) -> bytes:
 
 
 def finish(main: Callable[[], int]) -> NoReturn:
-    """Run a command and end the process with its code: 130 after Ctrl-C, 1 if nobody reads its output any more."""
+    """Runs a command and ends the process with its code: 130 after Ctrl-C, 1 if nobody reads its output any more."""
     try:
         code = main()
         if sys.stdout:

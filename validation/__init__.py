@@ -1,4 +1,4 @@
-"""Checking a pass by running it: the module before and after it computes the same (`jaxpp-opt --validate`)."""
+"""Checks a pass by running the module: before and after the pass it must compute the same (`jaxpp-opt --validate`)."""
 
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.observer import Validate, compare_modules

@@ -1,4 +1,4 @@
-"""A `Validator` in a process of its own, which XLA may crash: nobody knows what a module from elsewhere does to it."""
+"""A `Validator` in a child process: XLA may crash on a module that somebody else made."""
 
 import io
 import os
@@ -23,7 +23,7 @@ _CHILD = "from jaxpp.validation import apart; apart.serve()"
 
 
 class Apart:
-    """Does what a `Validator` with these arguments does, in a child process. Raises ValidationError where that dies."""
+    """A `Validator` with these arguments, run in a child process. Raises ValidationError where that process dies."""
 
     def __init__(self, *arguments: Any) -> None:
         self._errors = tempfile.TemporaryFile()  # the child may write more than a pipe holds
@@ -39,19 +39,19 @@ class Apart:
         self._send(arguments)
 
     def refer(self, module: ir.Module, cannot: str) -> None:
-        """Run the first module."""
+        """Runs the first module, as `Validator.refer`."""
         self._ask("refer", cannot, module, cannot)
 
     def check(self, module: ir.Module, subject: str, made: str) -> None:
-        """Run another module, and compare."""
+        """Runs another module and compares its results, as `Validator.check`."""
         self._ask("check", f"{made} does not run", module, subject, made)
 
     def findings(self) -> Findings:
-        """Say what was compared."""
+        """Returns the findings of all comparisons."""
         return self._ask("findings", "nothing is known of the comparison")
 
     def _ask(self, method: str, cannot: str, *arguments: "ir.Module | str") -> Any:
-        """Let the child call a method; `cannot` begins what is said where it dies."""
+        """Calls a method in the child; `cannot` begins the error message where the child dies."""
         self._send((method, [_as_bytes(each) if isinstance(each, ir.Module) else each for each in arguments]))
         try:
             kind, *answer = pickle.load(self._child.stdout or io.BytesIO())
@@ -71,7 +71,7 @@ class Apart:
             pickle.dump(message, stdin)
             stdin.flush()
         except BrokenPipeError:
-            pass  # it died: there is no answer either
+            pass  # the child died, so reading its answer fails too
 
     def _how_it_ended(self) -> str:
         code = self._child.wait()
@@ -83,7 +83,7 @@ class Apart:
 
 
 def _flags() -> str:
-    """XLA's flags for the child."""
+    """Returns XLA's flags for the child."""
     flags = os.environ.get("XLA_FLAGS", "")
     return flags if "xla_cpu_max_isa" in flags or platform.machine() != "x86_64" else f"{flags} {NO_FMA}"
 
@@ -101,11 +101,11 @@ def _as_bytes(module: ir.Module) -> bytes:
 
 
 def serve() -> None:
-    """Be the child: read calls from stdin, and write what they return, or raise, to stdout."""
+    """Runs the child: reads calls from stdin, and writes their results or errors to stdout."""
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what XLA prints is no reply
+    os.dup2(2, 1)  # XLA's prints go to stderr, so that stdout has replies only
     validator = Validator(*pickle.load(sys.stdin.buffer))
-    with make_context(), ir.Location.unknown():  # one for all modules, whose types are compared
+    with make_context(), ir.Location.unknown():  # one context for all modules, as their types are compared
         while True:
             try:
                 method, arguments = pickle.load(sys.stdin.buffer)
@@ -121,5 +121,5 @@ def _answer(validator: Validator, method: str, arguments: "list[bytes | str]") -
         return "returned", getattr(validator, method)(*given)
     except PassError as error:
         return "refused", error.message, error.hint, error.source
-    except Exception:  # a bug: the parent tells of it
+    except Exception:  # a bug: the parent raises it
         return "failed", traceback.format_exc()

@@ -1,4 +1,4 @@
-"""A bound for loops that run long, or whose number of trips depends on data: XLA can't be interrupted once it runs."""
+"""Bounds loops that run long, or for a number of trips that depends on data: XLA can't be interrupted once it runs."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ MOST_TRIPS = 100_000
 
 
 def bound_loops(module: ir.Module, most: int) -> list[ir.Location]:
-    """End each loop whose number of trips is not known, or more than `most`, after so many; returns their locations.
+    """Ends each loop whose number of trips is unknown, or more than `most`, after `most`; returns their locations.
 
-    If there are such loops, `@main` gets one more result: 0, or the number of a loop that reached the bound (from 1, in
-    the returned list). The loops around it end with it. Loops inside of anything but loops and conditionals (in a
-    shard_map, or in the test of a loop) stay as they are.
+    If there are such loops, `@main` gets an additional result: 0, or the number of a loop that reached its bound,
+    counted from 1 in the returned list. The loops around that loop end too. Loops inside of operations other than
+    loops and conditionals (in a shard_map, or in the test of a loop) stay as they are.
     """
     if not any(op.name == "stablehlo.while" and _is_long(op, most) for op in nested(module.operation)):
         return []
@@ -43,7 +43,7 @@ def bound_loops(module: ir.Module, most: int) -> list[ir.Location]:
 
 
 class _Bounds:
-    """Adds the bounds. Each method returns the value that is the number of a loop that reached its bound, or None."""
+    """Adds the bounds. Each method returns a value with the number of a loop that reached its bound, or None."""
 
     def __init__(self, most: int) -> None:
         self.loops: list[ir.Location] = []
@@ -51,7 +51,7 @@ class _Bounds:
         self._number = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
     def add(self, block: ir.Block) -> ir.Value | None:
-        """Bound the loops of a block."""
+        """Bounds the loops of a block."""
         found: list[ir.Value] = []
         for op in operations(block):
             made = None
@@ -126,7 +126,7 @@ def _direction(name: str) -> ir.Attribute:
 
 
 def _scalars_too(op: ir.Operation, count: int) -> dict[str, ir.Attribute]:
-    """Return the shardings of an operation that gets `count` scalars as further results."""
+    """Returns the shardings of an operation that gets `count` more results, which are scalars."""
     known = [at.value_sharding(result) for result in op.results]
     if known[0] is None:
         return {}

@@ -9,16 +9,16 @@ import numpy.typing as npt
 
 HostArray = npt.NDArray[Any]
 
-# The allowed difference, relative to an array's largest value, by the coarsest type that the module computes in.
+# The allowed difference, relative to an array's largest value, by the coarsest type in which the module computes.
 _TOLERANCES = {"xf8": 0.2, "xbf16": 2e-2, "xf16": 5e-3, "xf32": 1e-5, "<f8": 0.2, "<bf16": 2e-2, "<f16": 5e-3}
 _NOISE_FACTOR = 8
 _MOST_NOISE = 100
-"""How many times the tolerance rounding may add to it: what moves further was not compared."""
+"""The most that rounding may add, in multiples of the tolerance. A result that moves further was not compared."""
 _FINEST = 1e-5
 
 
 def coarsest_tolerance(types: Iterable[str]) -> float:
-    """Return the relative tolerance for a module whose values have these types."""
+    """Returns the relative tolerance for a module whose values have these types."""
     seen = set(types)
     found = [tolerance for mark, tolerance in _TOLERANCES.items() if any(mark in type_ for type_ in seen)]
     return max(found, default=_FINEST)
@@ -27,10 +27,10 @@ def coarsest_tolerance(types: Iterable[str]) -> float:
 def random_inputs(
     shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]], seed: int, *, positive: bool = False
 ) -> dict[int, HostArray]:
-    """Make an array for each shape and type: integers from 0 to 7, booleans, normal numbers or their absolute values.
+    """Makes an array for each shape and type: integers from 0 to 7, booleans, normal numbers or their absolute values.
 
-    Arrays of two and more dimensions are divided by the square root of the longest one: weights of that size keep the
-    activations out of saturation, so that no gradient vanishes.
+    Arrays of two and more dimensions are divided by the square root of the longest dimension. Weights of that size keep
+    the activations out of saturation, so that no gradient vanishes.
     """
     generator = np.random.default_rng(seed)
     return {number: _random(generator, *shapes[number], positive=positive) for number in sorted(shapes)}
@@ -53,7 +53,7 @@ def _random(
 
 
 def enlarged(inputs: Mapping[int, HostArray]) -> dict[int, HostArray]:
-    """Return the inputs with arrays of floating point numbers four times as large, so that gradients are clipped."""
+    """Returns the inputs with arrays of floating point numbers four times as large, so that gradients are clipped."""
     return {
         number: value if not is_inexact(value.dtype) or not value.ndim else value * value.dtype.type(4)
         for number, value in inputs.items()
@@ -61,17 +61,17 @@ def enlarged(inputs: Mapping[int, HostArray]) -> dict[int, HostArray]:
 
 
 def is_integer(dtype: "np.dtype[Any]") -> bool:
-    """Return whether a type holds integers; also for types that numpy itself does not know, such as int4."""
+    """Whether a type holds integers; also for types that numpy itself does not know, such as int4."""
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
 
 
 def is_inexact(dtype: "np.dtype[Any]") -> bool:
-    """Return whether a type holds numbers that are rounded: neither integers nor booleans."""
+    """Whether a type holds numbers that are rounded: neither integers nor booleans."""
     return not is_integer(dtype) and dtype.kind != "b"
 
 
 def perturbed(inputs: Mapping[int, HostArray], seed: int) -> dict[int, HostArray]:
-    """Return the inputs with about the last bit of each float32 or float64 number changed at random."""
+    """Returns the inputs with about the last bit of each float32 or float64 number changed at random."""
     generator = np.random.default_rng(seed + 1)
     return {
         number: (value * (1 + generator.choice((-1, 1), value.shape) * np.finfo(value.dtype).eps)).astype(value.dtype)
@@ -85,7 +85,7 @@ def perturbed(inputs: Mapping[int, HostArray], seed: int) -> dict[int, HostArray
 class Expected:
     """A result of the first module, and how far rounding moves it.
 
-    noise: the largest difference that a change of the inputs in their last bit makes, where both are finite.
+    noise: the largest difference from the result of inputs with changed last bits, where both are finite.
     """
 
     value: HostArray
@@ -93,7 +93,7 @@ class Expected:
 
     @classmethod
     def of(cls, value: HostArray, moved: HostArray) -> "Expected":
-        """Make it of the result, and of that of the inputs that were changed."""
+        """Makes it from the result, and from the result of the perturbed inputs."""
         if not is_inexact(value.dtype):
             return cls(value, 0.0)
         wide, other = _widen(value), _widen(moved)
@@ -107,7 +107,7 @@ class Expected:
         return _largest(np.abs(wide), np.isfinite(wide))
 
     def is_compared(self, tolerance: "Tolerance") -> bool:
-        """Return whether a wrong result would show: it is finite somewhere, and more than rounding."""
+        """Whether a wrong result would show: the expected one is finite somewhere, and rounding does not hide it."""
         if not is_inexact(self.value.dtype) or not self.value.size:
             return True
         finite = np.isfinite(_widen(self.value)).any()
@@ -115,7 +115,7 @@ class Expected:
 
     @property
     def is_finite(self) -> bool:
-        """Return whether all of its numbers are finite; also for an empty array."""
+        """Whether all of its numbers are finite; true for an empty array."""
         return bool(np.isfinite(_widen(self.value)).all())
 
 
@@ -123,29 +123,29 @@ class Expected:
 class Tolerance:
     """The difference that two results may have.
 
-    relative: to the array's largest value.
-    exact: whether nothing is added for rounding.
+    relative: the allowed difference, relative to the array's largest value.
+    exact: whether rounding allows no further difference.
     """
 
     relative: float
     exact: bool = False
 
     def noise(self, expected: Expected) -> float:
-        """Return what rounding adds."""
+        """Returns the difference that rounding adds."""
         return 0.0 if self.exact else _NOISE_FACTOR * expected.noise
 
     def allowed(self, expected: Expected) -> float:
-        """Return the largest difference from `expected`."""
+        """Returns the largest allowed difference from `expected`."""
         return self.relative * expected.scale + self.noise(expected)
 
 
 def same_bits(one: HostArray, other: HostArray) -> bool:
-    """Return whether two arrays hold the same bytes."""
+    """Whether two arrays have the same type, shape and bytes."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def compare(wanted: Expected, actual: HostArray, tolerance: Tolerance) -> tuple[float, str]:
-    """Return (the largest difference relative to the largest expected value, an error message or "")."""
+    """Returns the largest difference, relative to the largest expected value, and an error message or ""."""
     expected = wanted.value
     if not is_inexact(expected.dtype):
         wrong = expected != actual

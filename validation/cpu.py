@@ -24,22 +24,22 @@ _EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128
 _PREFIX = re.compile(r"bf|f8|f|ui|i")
 _LONG = {"bf": "bfloat", "f8": "float8_", "f": "float", "ui": "uint", "i": "int"}
 NO_FMA = "--xla_cpu_max_isa=AVX"
-"""A flag for XLA: without it XLA's level 0 rounds a sum of products once in one loop and twice in another.
+"""A flag for XLA. Without it, XLA at level 0 rounds a sum of products once in one loop and twice in another.
 
-Then a maximum is equal to none of the values that it is of.
+The maximum of some values may then be equal to none of them.
 """
 
 
 class Runner:
-    """Compiles and runs functions of modules for `partitions` virtual CPU devices, arguments and results replicated.
+    """Compiles and runs functions of modules on `partitions` virtual CPU devices; arguments and results are replicated.
 
-    Values with shardings inside of a function are sharded. Functions that differ only in `jaxpp.*` attributes are
-    compiled once. JAX is imported when the first runner is made.
+    Values inside of a function keep their shardings. Functions that differ only in `jaxpp.*` attributes are compiled
+    once. JAX is imported when the first runner is made.
 
     Args:
         partitions: the number of devices.
         most_trips: how often a loop may run.
-        devices: others than those virtual ones, as many.
+        devices: other devices to use instead, as many as `partitions`.
     """
 
     def __init__(self, partitions: int, most_trips: int = MOST_TRIPS, devices: Sequence[Any] = ()) -> None:
@@ -53,17 +53,17 @@ class Runner:
         self._sharding = NamedSharding(mesh, PartitionSpec())
 
     def put(self, numbers: HostArray) -> Array:
-        """Return the array that `compile`d functions take."""
+        """Returns `numbers` as an array that compiled functions take."""
         import jax
 
         with jax.enable_x64(True):
             return jax.device_put(numbers, self._sharding)
 
     def compile(self, module: ir.Module, function: str) -> Callable[[Sequence[Array]], list[Array]]:
-        """Return `function` as a function of arrays, without donation and shardings of arguments and results.
+        """Compiles `function` to a function of arrays, without donation and boundary shardings.
 
         Raises:
-            RunError: XLA refuses the function; the compiled function raises it too.
+            RunError: XLA refuses the function. The compiled function raises it too, also where a loop does not end.
         """
         alone = extract(module, function, self.partitions)
         loops = [source_of(each) for each in bound_loops(alone, self._most_trips)]
@@ -92,7 +92,7 @@ class Runner:
 
 
 def _options() -> dict[str, bool | int]:
-    """XLA's: without the first it keeps more bits of a bfloat16 where it fuses; level 0 compiles twice as fast."""
+    """Returns XLA's options: a bfloat16 keeps no more bits where XLA fuses, and level 0 compiles twice as fast."""
     level = int(NO_FMA not in os.environ.get("XLA_FLAGS", "").split())
     return {"xla_allow_excess_precision": False, "xla_backend_optimization_level": level}
 
@@ -107,12 +107,12 @@ def _by_xla(run: Callable[[], Any]) -> Any:
 
 
 def partitions_of(module: ir.Module) -> int:
-    """Return the number of devices that the module is for."""
+    """Returns the number of devices that the module is for."""
     return at.integer(module.operation, "mhlo.num_partitions") or 1
 
 
 def shape_and_dtype(type_: ir.Type) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
-    """Return the shape and dtype of a tensor type of static shape. Raises RunError for any other type."""
+    """Returns the shape and dtype of a tensor type of static shape. Raises RunError for any other type."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         raise RunError(f"a value of type {type_} can't be made or compared")
     return tuple(type_.shape), _dtype(type_.element_type)
@@ -130,7 +130,7 @@ def _dtype(element: ir.Type) -> "np.dtype[Any]":
 
 
 def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
-    """Copy `function`, as `@main`, and the functions that it calls into a new module for XLA.
+    """Copies `function`, as `@main`, and the functions that it calls into a new module for XLA.
 
     Raises RunError as `check_runnable`.
     """
@@ -158,7 +158,7 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
 
 
 def _mesh_name(module: ir.Module, partitions: int) -> str | None:
-    """Return the name of the mesh over all partitions; None if there is none."""
+    """Returns the name of the mesh over all partitions; None without such a mesh."""
     for op in module.body.operations:
         if op.operation.name == "sdy.mesh":
             axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(op.operation.attributes["mesh"]).axes)
@@ -168,7 +168,7 @@ def _mesh_name(module: ir.Module, partitions: int) -> str | None:
 
 
 def _replicate(main: ir.Operation, mesh: str | None) -> None:
-    """Replicate arguments and results over `mesh` (None: no shardings), and remove donation."""
+    """Replicates arguments and results over `mesh` (None: no shardings), and remove donation."""
     type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     tables = (at.argument_attributes(main), at.result_attributes(main))
     for table, types in zip(tables, (type_.inputs, type_.results), strict=True):
@@ -181,7 +181,7 @@ def _replicate(main: ir.Operation, mesh: str | None) -> None:
 
 
 def _strip(op: ir.Operation) -> None:
-    """Remove the `jaxpp.*` attributes, which say nothing about what is computed."""
+    """Removes the `jaxpp.*` attributes, which do not change what the module computes."""
     for name in list(op.attributes):
         if at.is_ours(name):
             del op.attributes[name]

@@ -1,4 +1,4 @@
-"""Finds the results of a module that are not the same in each run: those that depend on a generator's state."""
+"""Finds the results of a module that may differ from run to run, such as those that use a generator's state."""
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
@@ -23,14 +23,14 @@ from jaxpp.ir.train_loop import TrainLoopAttr
 
 
 def impure_functions(module: ir.Module) -> set[str]:
-    """Return the functions that have an operation which differs from run to run, or call one that has."""
+    """Returns the functions that have an operation with a side effect, or call one that has, directly or not."""
     by_name = functions(module)
     own = {name for name, function in by_name.items() if has_side_effect(function)}
     return {name for name in by_name if not own.isdisjoint(reachable(name, by_name))} if own else own
 
 
 def varying_results(module: ir.Module) -> set[int]:
-    """Return the numbers of the results of `@main` that may differ from run to run. No function calls itself."""
+    """Returns the numbers of the results of `@main` that may differ from run to run. No function may call itself."""
     main, impure = main_of(module), impure_functions(module)
     if "main" not in impure:
         return set()
@@ -46,14 +46,14 @@ def varying_results(module: ir.Module) -> set[int]:
 
 
 class _Flow:
-    """Follows through functions and regions what depends on an operation that differs from run to run."""
+    """Follows the values that depend on an operation which differs from run to run, through functions and regions."""
 
     def __init__(self, by_name: Mapping[str, ir.Operation], impure: Collection[str]) -> None:
         self._by_name, self._impure = by_name, impure
         self._varying: set[ir.Value] = set()
 
     def block(self, block: ir.Block, arguments: Iterable[bool]) -> list[bool]:
-        """Return which operands of the terminator vary where these arguments do."""
+        """Returns which operands of the terminator vary if these arguments do."""
         self._mark(block.arguments, arguments)
         for op in operations(block)[:-1]:
             self._mark(op.results, self._results(op))
@@ -76,7 +76,7 @@ class _Flow:
         return [varies] * len(op.results)
 
     def _loop(self, loop: ir.Operation, carried: list[bool]) -> list[bool]:
-        """Return which results vary: a value does in all later iterations, and all do where the last one is unknown."""
+        """Returns which results vary: a value that varies once does so from then on, and all do if the trips vary."""
         while True:
             stops = self.block(loop.regions[0].blocks[0], carried)
             made = self.block(loop_body(loop), carried)

@@ -1,7 +1,7 @@
-"""A reference interpreter of programs (docs/ir.md, section 6): slow, and with nothing clever in it.
+"""A reference interpreter of programs (docs/ir.md, section 6): slow and simple.
 
-Every mesh's sequence runs until it waits for a value that was not sent yet; then the next mesh's turn comes. Task
-functions are run by XLA. `ProgramReader` has refused what no program may do, a deadlock or a use after the last one.
+Each mesh runs its sequence until it waits for a value that was not sent yet; then the next mesh runs. XLA runs the task
+functions. `ProgramReader` has already refused programs that break a rule, with a deadlock for example.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +50,10 @@ class Interpreter:
         }
 
     def run(self, arguments: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
-        """Run the step. Returns (mesh, value) for each result, by number, on each mesh; (0, whole value) for a stack.
+        """Runs the step. Returns (mesh, value) for each result, by number, on each mesh; (0, whole value) for a stack.
 
         Args:
-            arguments: the arguments of the step by their number; those that no mesh uses may be missing.
+            arguments: the arguments of the step by their numbers. Arguments that no mesh uses may be missing.
         """
         meshes = [_Mesh(sequence) for sequence in self._program.sequences]
         for number, argument in self._program.arguments.items():
@@ -73,7 +73,7 @@ class Interpreter:
         return results
 
     def _advance(self, mesh: _Mesh, sent: dict[int, Array]) -> None:
-        """Run until the mesh is done or waits."""
+        """Runs the sequence of a mesh until it is done or waits."""
         while mesh.position < len(mesh.sequence):
             each = mesh.sequence[mesh.position]
             if isinstance(each, Call):
@@ -93,7 +93,7 @@ class Interpreter:
 
 
 def _in_one_memory(module: ir.Module) -> ir.Module:
-    """`module`, or a copy of it that names no memory, as the copies are missing until `copy-host-state` adds them."""
+    """Returns `module`, or a copy that names no memory: `copy-host-state`, which adds the copies, may not have run."""
     if not any(map(_names_memory, functions(module).values())):
         return module
     module = own_copy(module)
@@ -111,12 +111,10 @@ def _names_memory(function: ir.Operation) -> bool:
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> TaskFunction:
-    """Compile a function of the program.
+    """Compiles a function of the program; `op` is None for a function that is not compiled.
 
-    One that reshards, or copies to another memory, returns its arguments. One that stands for a function of the user's
-    returns nothing, which no operation reads.
-
-    Values are not sharded here, and all of them are in one memory.
+    Values here are not sharded, and all are in one memory. So a reshard or a copy returns its arguments. A function
+    that stands for a user's function returns them too, but has no results that anything reads.
     """
     if op is None:
         return list

@@ -1,4 +1,4 @@
-"""Numeric validation: the module after each pass computes what the module before it did."""
+"""Numeric validation: the module after each pass must compute the same as the module before it."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ _CANNOT = "the module can't be run to validate what becomes of it"
 
 
 class Validate:
-    """An observer that runs the module after each pass and compares all results with those before the first.
+    """An observer that runs the module after each pass and compares all results with those before the first pass.
 
-    `Validator` says how; its arguments are those of this class.
+    `Validator` describes the comparison. The arguments of this class are those of `Validator`, and one more.
 
     Args:
-        apart: whether a child process runs the modules: one that XLA crashes on is then an error, and not the end of
-            this process.
+        apart: whether a child process runs the modules. A module on which XLA crashes then raises an error, and does
+            not end this process.
 
     Raises:
         ValidationError: the module can't be run (from `before` and `after`), or its results differ (from `after`).
@@ -32,18 +32,18 @@ class Validate:
         self._passes: int | None = None
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Run the module for reference, before the first pass."""
+        """Runs the module for reference, before the first pass."""
         if self._passes is None:
             self._validator.refer(module, _CANNOT)
             self._passes = 0
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Run the module again, if `step` changed it, and compare."""
+        """Runs the module again, if `step` changed it, and compares the results."""
         self._passes = (self._passes or 0) + 1
         self._validator.check(module, f"pass '{step.name}'", f"what pass '{step.name}' made")
 
     def summary(self) -> str:
-        """Say what was compared and how well it agrees, with a line for each result that could not be compared."""
+        """Returns a line about the comparison, and a line for each result that could not be compared."""
         if self._passes is None:
             return "validated: no pass ran"
         found = self._validator.findings()
@@ -53,9 +53,9 @@ class Validate:
 def compare_modules(
     modules: Sequence[ir.Module], names: tuple[str, str], seed: int, most_trips: int, tolerance: float | None
 ) -> str:
-    """Compare what two modules compute, in a child process; returns the summary. Raises ValidationError.
+    """Compares the results of two modules, in a child process; returns the summary. Raises ValidationError.
 
-    names: how messages call the modules.
+    names: the names of the modules in messages.
     """
     validator = Apart(seed, most_trips, tolerance)
     validator.refer(modules[0], f"{names[0]} can't be run")

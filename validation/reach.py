@@ -1,4 +1,4 @@
-"""Finds the arguments of a step that its stages see: weights and the batch, but not the state of an optimizer."""
+"""Finds the arguments of a step on which its stages depend: weights and the batch, but no state of an optimizer."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from jaxpp.ir.functions import body_of, callee, functions, nested, operands_with
 
 
 def seen_by_stages(module: ir.Module, function: ir.Operation) -> set[int]:
-    """Return the numbers of the arguments of `function` that a stage's computation depends on.
+    """Returns the numbers of the arguments of `function` on which a stage's computation depends.
 
     In a module as JAX lowers it, loops and marks belong to stages; later, calls with `jaxpp.stage` do.
     """
@@ -25,7 +25,7 @@ def seen_by_stages(module: ir.Module, function: ir.Operation) -> set[int]:
 
 
 def _stages(module: ir.Module) -> Callable[[ir.Operation], bool]:
-    """Return a function that tells whether an operation belongs to a stage, or contains or calls one that does."""
+    """Returns a function that tells whether an operation belongs to a stage, or contains or calls one that does."""
     by_name = functions(module)
     known: dict[str, bool] = {}
 

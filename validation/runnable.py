@@ -1,4 +1,4 @@
-"""Finds what can't be run to validate it: what never ends, waits for somebody else, or is not here."""
+"""Finds why a module can't be run for validation: it never ends, waits for another program, or needs a callback."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,13 +15,13 @@ _WAITS = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.recv", "stablehlo.
 
 
 class RunError(PassError):
-    """XLA can't compile or run the function. The message is XLA's first line, or says what is in the way."""
+    """XLA can't compile or run the function. The message is XLA's first line, or names the obstacle."""
 
 
 def check_runnable(module: ir.Module, called: Mapping[str, ir.Operation]) -> None:
-    """Raise RunError for functions that XLA would crash on, wait in for ever, or not know how to run.
+    """Raises RunError for functions that XLA does not know how to run, or on which it would crash or wait forever.
 
-    module: says for how many replicas it is.
+    module: the module with the number of replicas.
     called: the functions, by their names.
     """
     replicas = at.integer(module.operation, "mhlo.num_replicas") or 1

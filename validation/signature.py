@@ -1,4 +1,4 @@
-"""What a step takes and returns, read of a module in any of its phases."""
+"""The arguments and results of a step, read from a module in any of its phases."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class SignatureError(PassError):
 
 @dataclass(frozen=True)
 class Signature:
-    """Holds the types of a step's arguments and results by number, the results' names, and the optimizer's state."""
+    """The types of a step's arguments and results by number, the results' names, and the state's argument numbers."""
 
     arguments: dict[int, ir.Type]
     results: dict[int, ir.Type]
@@ -29,7 +29,7 @@ class Signature:
 
     @classmethod
     def of(cls, module: ir.Module) -> "Signature":
-        """Read that of `@main`, or else of the mesh functions together. Raises PassError if there are none."""
+        """Reads `@main`, or without it all mesh functions together. Raises PassError where these are missing too."""
         main = public_main(module)
         if main is None:
             return cls._of_meshes(module)
@@ -59,13 +59,13 @@ class Signature:
         return cls(arguments, results, {}, _state(arguments, seen))
 
     def title(self, result: int) -> str:
-        """How messages call a result."""
+        """Returns the name of a result in messages."""
         return f"result {result} ({self.names[result]})" if self.names.get(result) else f"result {result}"
 
     def check(self, now: "Signature", subject: str) -> None:
-        """Raise SignatureError where another module has other types, or lacks results; it may lack arguments.
+        """Raises SignatureError where another module has other types, or lacks results; it may lack arguments.
 
-        subject: how messages call that module.
+        subject: the name of that module in messages.
         """
         for what, known, found in (
             ("argument", self.arguments, now.arguments),
@@ -81,14 +81,14 @@ class Signature:
 
 
 def public_main(module: ir.Module) -> ir.Operation | None:
-    """Return `@main`, unless it is private or missing."""
+    """Returns `@main`, unless it is private or missing."""
     main = functions(module).get("main")
     private = main is not None and str(main.attributes.get("sym_visibility")) == '"private"'
     return None if private else main
 
 
 def _whole(border: Border) -> ir.Type:
-    """Return the type of the step's argument or result of which a mesh may have one block."""
+    """Returns the type of the step's whole argument or result, also where a mesh has one block of it."""
     if border.block is None:
         return border.type
     type_ = ir.RankedTensorType(border.type)
@@ -97,7 +97,7 @@ def _whole(border: Border) -> ir.Type:
 
 
 def _state(arguments: dict[int, ir.Type], seen: set[int]) -> set[int]:
-    """Return the optimizer's state: the arrays of floating point numbers that no stage sees; none if there is no stage.
+    """Returns the optimizer's state: the floating point arrays that no stage sees; empty if there is no stage.
 
     Scalars do not count: one of them may be the learning rate.
     """

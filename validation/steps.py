@@ -1,4 +1,4 @@
-"""A module that is one step of a loop over optimizer steps (`jaxpp.train_loop`) computes what all of them do."""
+"""Runs all steps of a loop over optimizer steps, of which a module has one (`jaxpp.train_loop`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,18 +9,18 @@ from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.cpu import Array, Runner
 
 NamedResults = dict[int, list[tuple[str, Array]]]
-"""The results of a step by number, as (mesh, value) on each mesh that has one."""
+"""The results of a step by number: on each mesh that has one, a phrase that names the mesh, and the value."""
 StepFunction = Callable[[Mapping[int, Array]], NamedResults]
 """A function from a step's arguments by number to its results."""
 
 
 def of_all(loop: TrainLoopAttr | None, types: Sequence[ir.Type]) -> dict[int, ir.Type]:
-    """The types of the arguments, or results, of all steps, from those of one."""
+    """Returns the types of the arguments or results of all steps, from those of one step."""
     return {number: loop.of_all(number, type_) if loop else type_ for number, type_ in enumerate(types)}
 
 
 def run_all(loop: TrainLoopAttr | None, one: StepFunction, runner: Runner) -> StepFunction:
-    """The function that runs a step as often as the loop says: the state goes on, all else is sliced and stacked."""
+    """Returns a function that runs all steps of the loop: it hands on the state, and slices and stacks all else."""
     if loop is None:
         return one
 

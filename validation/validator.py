@@ -1,4 +1,4 @@
-"""Runs modules, and compares what they compute with what the first one does."""
+"""Runs modules, and compares their results with those of the first module."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class ValidationError(PassError):
 
 @dataclass(frozen=True)
 class _Trial:
-    """Holds one set of inputs, and the results of the first module that are to be compared."""
+    """One set of inputs, and the results of the first module that are to be compared."""
 
     inputs: dict[int, Array]
     expected: dict[int, Expected]
@@ -43,14 +43,14 @@ class _Trial:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was compared: how many results agree, their largest difference, and a line for each other result."""
+    """The number of results that agree, their largest difference, and a line for each result that was not compared."""
 
     agree: int
     largest: float
     others: list[str]
 
     def summary(self, what: str) -> str:
-        """Say `what`, how large the differences are, and a warning for each result that was not compared."""
+        """Returns `what` with the largest difference, and a warning for each result that was not compared."""
         first = f"{what}; largest difference {self.largest:.1e} of an array's largest value"
         return "\n".join([first, *(f"warning: {other}" for other in self.others)])
 
@@ -58,21 +58,22 @@ class Findings:
 class Validator:
     """Compares modules with a first one, on random inputs: normal numbers scaled by the array's size, and integers.
 
-    A module with a public `@main` is run by XLA on the CPU, on as many virtual devices as it has partitions; a program
-    module by the reference interpreter. Other trials set the state of an optimizer (arrays that no stage sees) to zero,
-    so that the new state shows each gradient in full; once with the other inputs as they were, once with enlarged ones,
-    so that gradients are clipped. If a result was not finite (the root of a negative second moment), all inputs are
-    positive.
+    XLA runs a module with a public `@main` on the CPU, on as many virtual devices as it has partitions. The reference
+    interpreter runs a program module. Further trials set the state of an optimizer (arrays that no stage sees) to zero,
+    so that the new state shows each gradient in full. One of them keeps the other inputs; the other one enlarges them,
+    so that gradients are clipped. If a result was not finite (the root of a negative second moment), a last trial has
+    only positive inputs.
 
-    Results agree when the largest difference is within a tolerance of the array's largest value (1e-5 in float32;
-    looser for a module that computes in bfloat16 or float16), plus the difference that a change of the inputs in their
-    last bit makes. Integers agree exactly, and NaNs are at the same places. A result that rounding moves by more than
-    100 times the tolerance, that is nowhere finite, or that is not the same in each run, counts as not compared.
+    Results agree when their largest difference is within a tolerance of the array's largest value. The tolerance is
+    1e-5 in float32, and looser for a module that computes in bfloat16 or float16. Added to it is a multiple of the
+    difference that a change of the inputs in their last bit makes. Integers must be equal, and NaNs at the same places.
+    A result counts as not compared if rounding moves it by more than 100 times the tolerance, if it is nowhere finite,
+    or if it differs from run to run.
 
     Args:
-        seed: of the inputs.
+        seed: the seed of the inputs.
         most_trips: how often a loop may run.
-        tolerance: relative to an array's largest value, instead of all that.
+        tolerance: the tolerance relative to an array's largest value, instead of all these rules.
     """
 
     def __init__(self, seed: int = 0, most_trips: int = MOST_TRIPS, tolerance: float | None = None) -> None:
@@ -81,7 +82,7 @@ class Validator:
         self._largest = 0.0
 
     def refer(self, module: ir.Module, cannot: str) -> None:
-        """Run the first module. Raises ValidationError, which begins with `cannot`, where it can't be run."""
+        """Runs the first module. Raises ValidationError, which begins with `cannot`, where it can't be run."""
         try:
             self._reference = Signature.of(module)
             self._make_trials(self._reference, module)
@@ -90,10 +91,10 @@ class Validator:
         self._last = _fingerprint(module)
 
     def check(self, module: ir.Module, subject: str, made: str) -> None:
-        """Run another module, unless it is the last one again, and compare.
+        """Runs another module, unless it equals the last one, and compares the results.
 
-        subject: what changed the module, in messages.
-        made: the module itself, likewise.
+        subject: the name, in messages, of the cause of the change.
+        made: the name of the module itself in messages.
         Raises ValidationError where it can't be run, and with a line for each result that differs.
         """
         now = _fingerprint(module)
@@ -113,14 +114,14 @@ class Validator:
             )
 
     def findings(self) -> Findings:
-        """Say what was compared."""
+        """Returns the findings of all comparisons so far."""
         others = [
             f"{self._reference.title(n)} {why}" for n in self._reference.results if (why := self._not_compared(n))
         ]
         return Findings(len(self._reference.results) - len(others), self._largest, others)
 
     def _not_compared(self, number: int) -> str:
-        """Why a result was not compared; "" if it was."""
+        """Returns why a result was not compared; "" if it was."""
         if number in self._varying:
             return "is not deterministic: not compared"
         expected = [trial.expected[number] for trial in self._trials]
@@ -151,7 +152,7 @@ class Validator:
                 trials.append(random_inputs(shapes, self._seed, positive=True))
 
     def _find_varying(self, module: ir.Module, run: StepFunction, inputs: Mapping[int, HostArray]) -> set[int]:
-        """The results that are not the same in each run, by what they depend on, and by running the module again."""
+        """Finds the results that differ from run to run: by their dependences, and by running the module again."""
         varying = varying_results(module) if public_main(module) is not None else set[int]()
         again = 3 if impure_functions(module) else 1  # by chance two runs may agree
         first, *others = [_numbers(run(self._put(inputs))) for _ in range(1 + again)]
@@ -167,7 +168,7 @@ class Validator:
         return _Trial(arrays, {number: Expected.of(values[number], moved[number]) for number in sorted(compared)})
 
     def _differences(self, run: StepFunction) -> list[str]:
-        """A line for each result that differs, in the first trial that shows it."""
+        """Returns a line for each result that differs, from the first trial that shows it."""
         found: dict[int, str] = {}
         for trial in self._trials:
             results = run(trial.inputs)

@@ -1,4 +1,4 @@
-"""Makes a module compute in float32 what it computes in bfloat16 or float16, to tell rounding from an error."""
+"""Makes a module compute in float32 instead of bfloat16 or float16, to tell rounding from an error."""
 
 from jaxlib.mlir import ir
 
@@ -8,16 +8,16 @@ from jaxpp.validation.runnable import RunError
 _NARROW = ("bf16", "f16")
 _BITCAST = "stablehlo.bitcast_convert"
 _AS_THEY_ARE = ("stablehlo.constant", _BITCAST)
-"""Operations whose results keep their types, and are converted behind."""
+"""Operations whose results keep their types; a conversion follows them."""
 
 
 def widen(module: ir.Module) -> bool:
-    """Give all values of narrow types the type float32, in place; whether there were any.
+    """Changes all values of narrow types to float32, in place; returns whether there were any.
 
-    Bits of such a number that are taken as an integer, and the other way round, stay those of the narrow type.
+    A bitcast between such a number and an integer still has the bits of the narrow type.
 
     Raises:
-        RunError: an operation of somebody else's takes narrow values.
+        RunError: a custom call takes or makes narrow values, or the module does not verify in float32.
     """
     with module.context, ir.Location.unknown():
         ops = list(nested(module.operation))
@@ -45,7 +45,7 @@ def _widen(op: ir.Operation) -> None:
     if op.name in _AS_THEY_ARE:
         _converted(op)
         return
-    if "algorithm" in op.attributes:  # of a product: it names narrow types
+    if "algorithm" in op.attributes:  # the algorithm of a product names narrow types
         del op.attributes["algorithm"]
     for value in _defined(op):
         if _is_narrow(value.type):
@@ -53,7 +53,7 @@ def _widen(op: ir.Operation) -> None:
 
 
 def _converted(op: ir.Operation) -> None:
-    """Convert narrow results behind an operation that makes them."""
+    """Converts the narrow results of an operation right after it."""
     for result in op.results:
         if _is_narrow(result.type):
             uses = [(use.owner, use.operand_number) for use in result.uses]
@@ -64,7 +64,7 @@ def _converted(op: ir.Operation) -> None:
 
 
 def _defined(op: ir.Operation) -> list[ir.Value]:
-    """The results of an operation, and the arguments of its blocks."""
+    """Returns the results of an operation, and the arguments of its blocks."""
     return [*op.results, *(argument for region in op.regions for block in region for argument in block.arguments)]
 
 
