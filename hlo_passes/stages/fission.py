@@ -22,9 +22,9 @@ def divide_constructs(backward: Backward, mesh: MeshAxes | None) -> bool:
     """Splits the loops and conditionals of `backward` that make both gradients. Returns whether there were any.
 
     An example is the loop of a `lax.scan` over layers. The first of the two new loops makes the values that the input
-    gradient needs, and stacks those that the second loop reads in each trip. The second loop makes the remaining
-    values. The stacks have the fewest bytes, like the values kept between the halves of any backward. Nested loops and
-    conditionals are split before the ones that contain them.
+    gradient needs. The second loop makes the others, from values that the first loop stacks in each trip. The stacks
+    have the fewest bytes, like the values kept between the halves of any backward. Nested loops and conditionals are
+    split before the ones that contain them.
     """
     opened = opened_ops(backward.ops)
     needs = Dependences(backward.body, opened)

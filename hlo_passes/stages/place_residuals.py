@@ -38,11 +38,11 @@ class PlaceResiduals(Pass):
 
     An operation that depends only on the forward and that only the backward uses may move to the forward. The forward
     then keeps its result instead of its operands. A cheap operation of the forward may be copied to the backward, which
-    then recomputes its result. This is not done where it takes a long chain of operations: XLA would fuse the chain
-    into each of its users. Nothing moves between stages, nor into a forward that is one task with its backward.
+    then recomputes its result. The pass copies no long chain of operations: XLA would fuse the chain into each of its
+    users. Nothing moves between stages, nor into a forward that is one task with its backward.
 
-    A loop of the forward that runs a known number of times, such as a `lax.scan` over layers, stacks values for the
-    loop of its backward. It stacks only the values that are not cheaply made from the others. Each trip of the
+    A loop of the forward, such as a `lax.scan` over layers, stacks values for the loop of its backward. If it runs a
+    known number of times, it stacks only the values that are not cheaply made from the others. Each trip of the
     backward's loop rematerialises the rest. The same holds for nested loops, whose stacks each trip of the outer loop
     stacks in turn. One minimum cut chooses for all of them.
 

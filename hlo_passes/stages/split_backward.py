@@ -27,7 +27,7 @@ class SplitBackward(Pass):
       need no further product.
     - The weight gradient makes the other results: the products that are gradients of weights, their sums over the
       microbatches, and metrics of them.
-    - Where no gradient crosses (the first stage, whose input needs none), the input gradient makes the products on
+    - In the first stage no gradient crosses, as its input needs none. There the input gradient makes the products on
       which other products depend, as in any stage.
     - The pass chooses the values that the input gradient keeps for the weight gradient, so that the fewest bytes stay
       alive. The weight gradient recomputes cheap values. Elementwise operations and reductions that only the weight
@@ -63,7 +63,7 @@ class SplitBackward(Pass):
         sums = {value: each for each in find_accumulators(loop, by_name).values() for value in each.values}
         calls = [(by_name[callee(op)], op) for op in operations(loop.body) if op.name == "func.call"]
         split = [each for each in calls if _is_backward(each[0], stages)]
-        # All is decided before the first edit: the calls use one another's results.
+        # All backwards are read before the first edit, because the calls use each other's results.
         mesh, backwards = MeshAxes.of(module), [Backward(loop, *each, sums) for each in split]
         _treat_slices_alike(loop, split, backwards)
         for number, (each, backward) in enumerate(zip(split, backwards, strict=True)):

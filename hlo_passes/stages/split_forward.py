@@ -51,12 +51,12 @@ class SplitForward(Pass):
       and from values that exist anyway: weights, the batch, keys of random numbers. It runs the forward's operations.
       XLA may fuse these differently, and then a residual may differ in its last place. Values that the user put under
       `jax.checkpoint` are no residuals, and stay in the backward.
-    - The kept values are the stage's inputs, or the fewest bytes from which the residuals can be made, within a limit.
-      `selective`: no product with weights is recomputed, nor a convolution or another costly operation. Products of
-      activations are recomputed, as in attention (the selective recomputation of Korthikanti et al., arXiv:2205.05198).
-      A number: the recompute takes at most this share of the forward's FLOPs, in operations of any kind.
-      Bytes, such as `4096B`: at most so many bytes of a microbatch are kept, on all devices of the mesh together, with
-      the fewest FLOPs.
+    - The kept values are the stage's inputs, or the fewest bytes from which the residuals can be made within a limit.
+      With `selective`, the recompute runs no product with weights, no convolution and no other costly operation. It may
+      run products of activations, as in attention (the selective recomputation of Korthikanti et al.,
+      arXiv:2205.05198). With a number, it takes at most this share of the forward's FLOPs, in operations of any kind.
+      With bytes, such as `4096B`, the forward keeps at most so many for a microbatch, on all devices of the mesh
+      together. The recompute then takes the fewest FLOPs.
     - A loop that runs a known number of times, such as a `lax.scan` over layers, may be recomputed in part. The forward
       then has a loop that stacks the kept values of each trip. The recompute has a loop that reads them and makes the
       others. The same holds for nested loops.

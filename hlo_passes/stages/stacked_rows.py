@@ -27,8 +27,8 @@ def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
     """Makes the loops of each forward stack the fewest bytes from which its backward can make the values that it reads.
 
     Nested loops are one flow problem, in which a value costs its bytes in all trips. A value of the outer loop may be
-    rematerialised for the inner loop, and counts once however many operations need it. The pass treats the loops of a
-    block from the last to the first, because a later loop may read the stacks of an earlier one.
+    rematerialised for the inner loop, and counts once however many operations need it. Loops in sequence are treated
+    from the last to the first, because a later loop may read the stacks of an earlier one.
     """
     changed = False
     for op in reversed(operations(loop.body)):

@@ -19,8 +19,8 @@ from jaxpp.ir.values import defining_op
 class VerifyTasks(Pass):
     """Checks that a module keeps the promises of phase 3 (docs/ir.md), and changes nothing.
 
-    - The loop's body holds calls of task functions, each with the `jaxpp.stage` of its function, and the counting of
-      microbatches, which uses no result of a call.
+    - The loop's body holds calls of task functions, each with the `jaxpp.stage` of its function. It also counts the
+      microbatches, without the result of a call.
     - Each task function has a `jaxpp.kind` that a program can have, and an existing stage. A stage with an `input_grad`
       or a `weight_grad` has no `backward`.
     - No stage mark and no `jaxpp.task` is left.
