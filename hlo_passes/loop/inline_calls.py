@@ -54,7 +54,7 @@ class InlineCalls(Pass):
         by_name = functions(module)
         if "main" not in by_name:
             raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
-        done: set[str] = set()
+        done: dict[str, bool] = {}
         referred: set[str] = set()
         _inline_into("main", by_name, done, referred, ())
         kept = {"main"}.union(*(reachable(name, by_name) for name in referred & by_name.keys()))
@@ -63,14 +63,14 @@ class InlineCalls(Pass):
 
 
 def _inline_into(
-    name: str, by_name: dict[str, ir.Operation], done: set[str], referred: set[str], above: tuple[str, ...]
+    name: str, by_name: dict[str, ir.Operation], done: dict[str, bool], referred: set[str], above: tuple[str, ...]
 ) -> None:
     """Inlines all calls of the function `name`. Its callees come first.
 
     Args:
         name: the function.
         by_name: all functions of the module.
-        done: the functions whose calls are inlined; gains `name` and its callees.
+        done: for each function whose calls are inlined, whether it has conditionals; gains `name` and its callees.
         referred: gains the symbols to which operations other than calls refer.
         above: the callers of `name`, from `@main` on.
 
@@ -78,7 +78,8 @@ def _inline_into(
         PassError: on recursion, or when a callee is unknown or has not exactly one block.
     """
     ops = nested_by_name(by_name[name])
-    if ops["stablehlo.case"] or ops["stablehlo.if"]:
+    has_conditionals = bool(ops["stablehlo.case"] or ops["stablehlo.if"])
+    if has_conditionals:
         take_known_branches(body_of(by_name[name]))
         ops = nested_by_name(by_name[name])
     for op in (op for kind, alike in ops.items() if kind != "func.call" and may_refer(kind) for op in alike):
@@ -99,7 +100,10 @@ def _inline_into(
         with ir.InsertionPoint(op):
             values = inline_call(by_name[target], list(op.operands))
         replace(op, values)
-    done.add(name)
+        has_conditionals |= done[target]
+    if has_conditionals and ops["func.call"]:  # a caller may know which branch its callee takes
+        take_known_branches(body_of(by_name[name]))
+    done[name] = has_conditionals
 
 
 def _is_identity(op: ir.Operation) -> bool:
