@@ -5,21 +5,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from jaxlib.mlir import ir
 
 from jaxpp.ir.counted import is_counted
-from jaxpp.ir.functions import CONDITIONALS, blocks_of, has_side_effect, is_product, operations, terminator
+from jaxpp.ir.functions import CONDITIONALS, blocks_of, is_product, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.values import closure
 
 
 def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """Returns the loops and conditionals of tensors in `ops` that `Dependences` can open, also nested ones.
-
-    A loop must run a known number of times, and a conditional must have no side effect.
-    """
+    """Returns the counted loops and the conditionals of tensors in `ops`, also nested ones."""
     found: list[ir.Operation] = []
     for op in ops:
-        is_conditional = op.name in CONDITIONALS and not has_side_effect(op)
         if is_counted(op) or (
-            is_conditional and all(isinstance(each.type, ir.RankedTensorType) for each in op.results)
+            op.name in CONDITIONALS and all(isinstance(each.type, ir.RankedTensorType) for each in op.results)
         ):
             found += [op, *(inner for block in blocks_of(op) for inner in opened_ops(operations(block)))]
     return found

@@ -23,7 +23,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap, traits
 
-_CONDITIONAL = ("conditional with a side effect", "compute both branches and choose with jnp.where")
+_CONDITIONAL = ("conditional that returns a token", "compute both branches and choose with jnp.where")
 
 # Operations that may make both gradients and can't be divided: the name of each, and a hint for the user.
 _CONSTRUCTS = {

@@ -36,7 +36,7 @@ class SplitBackward(Pass):
       values that the second reads in each trip, again the fewest bytes. A conditional becomes two conditionals, which
       take the same branch. Nested loops and conditionals are split too.
     - The pass refuses a loop that makes both gradients if it runs an unknown number of times or stands in a
-      `shard_map`. It also refuses such a conditional if it has a side effect.
+      `shard_map`. It also refuses such a conditional if it returns a token. Each callback stays in one of the two.
 
     A half without operations is no task: a stage without weights has no weight gradient. If the last stage's forward
     and backward are one task, the forward becomes a part of the input gradient. A schedule may split a stage for some

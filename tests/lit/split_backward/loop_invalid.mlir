@@ -63,9 +63,9 @@ func.func private @backward_0(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %g: tens
 
 // -----
 
-// The loop over the layers has a known length, but a conditional inside, which prints, makes both gradients.
+// The loop over the layers has a known length, but a conditional inside, which returns a token, makes both gradients.
 
-// CHECK: loop_invalid.mlir:[[# @LINE + 43]]:12: error: the backward of stage 1 can't be split: a conditional with a side effect makes its input gradient and its weight gradients together
+// CHECK: loop_invalid.mlir:[[# @LINE + 44]]:12: error: the backward of stage 1 can't be split: a conditional that returns a token makes its input gradient and its weight gradients together
 // CHECK-NEXT: compute both branches and choose with jnp.where, or take a schedule of whole backwards
 func.func public @main(%w0: tensor<4x4xf32>, %w1: tensor<4x4xf32>, %x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
@@ -108,14 +108,15 @@ func.func private @backward_1(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %w: tens
     stablehlo.return %1 : tensor<i1>
   } do {
     %odd = stablehlo.constant dense<1> : tensor<i32>
-    %1:2 = "stablehlo.case"(%odd) ({
-      stablehlo.return %e, %x : tensor<4x4xf32>, tensor<4x4xf32>
+    %token = stablehlo.create_token : !stablehlo.token
+    %1:3 = "stablehlo.case"(%odd) ({
+      stablehlo.return %e, %x, %token : tensor<4x4xf32>, tensor<4x4xf32>, !stablehlo.token
     }, {
-      stablehlo.custom_call @print(%e) {has_side_effect = true} : (tensor<4x4xf32>) -> ()
+      %made = stablehlo.create_token : !stablehlo.token
       %4 = stablehlo.dot_general %x, %e, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
       %5 = stablehlo.dot_general %e, %w, contracting_dims = [1] x [1] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-      stablehlo.return %5, %4 : tensor<4x4xf32>, tensor<4x4xf32>
-    }) : (tensor<i32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+      stablehlo.return %5, %4, %made : tensor<4x4xf32>, tensor<4x4xf32>, !stablehlo.token
+    }) : (tensor<i32>) -> (tensor<4x4xf32>, tensor<4x4xf32>, !stablehlo.token)
     %3 = stablehlo.add %dw, %1#1 : tensor<4x4xf32>
     %one = stablehlo.constant dense<1> : tensor<i32>
     %next = stablehlo.add %i, %one : tensor<i32>

@@ -70,6 +70,7 @@ CASES = [
     (once, backwards, "zb-h1"),
     (inside, debug, "dualpipe"),
     (either, in_and_out, "1f1b"),
+    (either, backwards, "zb-h1"),
     (again, debug, "zb-h1"),
 ]
 
