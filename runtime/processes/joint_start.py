@@ -20,7 +20,7 @@ from jaxpp.runtime.processes.waiting import aside, in_a_line
 from jaxpp.runtime.processes.wire import TICK
 
 POLITE = 5.0
-"""Seconds that are left for each part of the start at least: also where the last process came in the last moment."""
+"""The least number of seconds for a part of the start, also where the last process came in the last moment."""
 
 BEAT = 0.5
 """Seconds between two signs of life."""

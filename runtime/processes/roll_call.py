@@ -138,7 +138,7 @@ class _RollCall:
                 problem = self._missing(missing, seconds, coordinator)
             else:
                 problem = self._hear()
-        left = max(end - time.monotonic(), POLITE)
+        left = max(end - time.monotonic(), seconds / 2, POLITE)
         self.selector.close()
         for each in (*self.present.values(), *self.strangers):
             with contextlib.suppress(OSError):  # it is gone again, which the start of JAX will notice
