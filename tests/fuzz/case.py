@@ -43,6 +43,7 @@ class Case:
         loop: the number of optimizer steps and their delay; None for a step that stands for itself.
         is_sharded: whether the parameters are sharded, where a mesh has several devices.
         way: what happens between two calls of the step: "healed", "restored"...; "" for nothing.
+        processes: how many of them the step runs in, where that is its way.
         limit: the memory limit, as a share of what the step needs; None for no limit.
         frozen: the shares of weight gradients that the step leaves out, by stage.
         by_yield: whether the step is one microbatch, without a loop.
@@ -64,6 +65,7 @@ class Case:
     reduced: Any = None
     loop: tuple[int, int] | None = None
     way: str = ""
+    processes: int = 1
     limit: float | None = None
     frozen: Mapping[int, float] = field(default_factory=dict[int, float])
     by_yield: bool = False
@@ -132,6 +134,20 @@ def ordered(draw: random.Random, placement: schedules.Placement, microbatches: i
     likes = {(kind, stage): draw.random() for kind in kinds for stage in range(placement.stages)}
     return schedules.by_priority(
         "mine", placement, microbatches, lambda task: likes[task.kind, task.stage], tasks=kinds
+    )
+
+
+def owners_of(case: Case) -> list[list[int]]:
+    """Returns by mesh the processes that have a device of it: all have the same number of meshes, or nearly so."""
+    width = 2 if case.mesh == "data" else 1
+    return [[(mesh + each) % case.processes for each in range(width)] for mesh in range(case.plan.meshes)]
+
+
+def mesh_over_processes(case: Case) -> jaxpp.MpmdMesh:
+    """Returns the meshes of a case that runs in several processes, this one among them."""
+    free = [[each for each in jax.devices() if each.process_index == process] for process in range(case.processes)]
+    return jaxpp.MpmdMesh.of(
+        [Mesh(np.array([free[process].pop(0) for process in owners]), "data") for owners in owners_of(case)]
     )
 
 

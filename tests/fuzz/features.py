@@ -135,10 +135,13 @@ def left_out(draw: random.Random, case: Case) -> None:
 
 
 def in_processes(draw: random.Random, case: Case) -> None:
-    """Run in several processes, each with a mesh at least."""
-    case.way = "processes"
-    if case.plan.meshes == 1:
+    """Run in two or three processes, each with a mesh at least, or with a part of one that two of them share."""
+    case.way, case.processes = "processes", draw.choice((2, 3))
+    case.words.append(f"{case.processes} processes")
+    if case.plan.meshes < min(case.processes, case.plan.stages):
         case.plan = schedules.make("1f1b", meshes=case.plan.stages, microbatches=case.plan.microbatches)
+    is_shared = case.plan.meshes < case.processes or draw.random() < 0.4
+    case.mesh = "data" if is_shared or case.is_sharded else "alone"
 
 
 def by_yield(draw: random.Random, case: Case) -> None:

@@ -12,20 +12,16 @@ def run() -> list[str]:
     """Run two calls of a step; returns the kind of an error and its words, or nothing."""
     import jax
     import jax.numpy as jnp
-    import numpy as np
     from fuzz import trial
-    from fuzz.case import step_of
+    from fuzz.case import mesh_over_processes, step_of
     from fuzz.features import make
     from fuzz.oracle import EXACT, Reference
-    from jax.sharding import Mesh
 
     import jaxpp.api as jaxpp
 
     case = make(int(os.environ[SEED]))
-    case.options.pop("in_shardings", None)
-    case.mesh = "alone"
-    devices = [jax.devices()[mesh] for mesh in range(case.plan.meshes)]
-    mesh = jaxpp.MpmdMesh.of([Mesh(np.array([device]), "data") for device in devices])
+    mesh = mesh_over_processes(case)
+    case.mesh = "alone"  # plain `jax.jit` runs on a device of each process
     step, given = step_of(case)
     given = jax.tree.map(jnp.array, given)
     try:

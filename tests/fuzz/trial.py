@@ -11,6 +11,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,7 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from fuzz.case import Case, mesh_of, step_of
+from fuzz.case import Case, mesh_of, owners_of, step_of
 from fuzz.features import make, moved_plan
 from fuzz.oracle import EXACT, Reference, host
 from jax.experimental.layout import Format, Layout
@@ -282,13 +283,13 @@ def compare(case: Case, reference: Reference, compiled: Any, between: Between, g
 
 
 def _in_processes(seed: int, case: Case) -> None:
-    """Run a seed in two or three processes."""
+    """Run a seed in its processes."""
     from fuzz import job
     from unit.runtime.processes import together
 
     os.environ[job.SEED] = str(seed)
-    processes = 3 if seed % 3 == 0 and case.plan.meshes > 2 else 2
-    results = together.run([job.run], processes, devices=-(-case.plan.meshes // processes), seconds=120)
+    devices = max(Counter(itertools.chain.from_iterable(owners_of(case))).values())
+    results = together.run([job.run], case.processes, devices, seconds=120)
     # Where one process fails, the others say only that it has ended.
     errors = [result[0] for result in results if result[0]]
     for kind, text in sorted(errors, key=lambda error: error[0] == "PeerError"):
