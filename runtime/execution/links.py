@@ -15,6 +15,7 @@ from jaxpp.runtime.execution.order import Merged, with_pulls, with_receives_at_s
 from jaxpp.runtime.execution.route import Parts, Route, route_of
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.processes.digests import digest, sampling
+from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind
 from jaxpp.runtime.processes.transfer import Peers, key
 from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer
@@ -250,11 +251,12 @@ class Links:
     def fail(self, error: BaseException) -> None:
         """End a step that failed: offer an error in place of what it has not offered yet.
 
-        The processes that share a mesh with this one are told first: they may be in a collective. For an error of XLA,
-        raises PeerError if a process has died, which makes collectives fail.
+        The processes that share a mesh with this one are told first: they may be in a collective. One that has died
+        ends those that it shares. For an error of XLA, raises PeerError if a process is gone, which makes collectives
+        fail.
         """
-        said = in_a_line(error)
-        if self._is_needed:
+        said, gone = in_a_line(error), self._gone(error)
+        if self._is_needed and not (gone and self._partners == [gone.loss.peer] and not gone.loss.ended):
             self.messages.break_collectives(said)
         self.end()
         reason = f"process {self.me} failed: {said}"
@@ -262,8 +264,17 @@ class Links:
             self.transport.fail(transfer, self._step, reason)
         self._offered.update(self._offers)
         self.transport.abandon(reason)
+        if gone is not None and gone is not error:
+            raise gone
+
+    def _gone(self, error: BaseException) -> PeerError | None:
+        """The error for a process that is gone, where that is behind an error of a step."""
         if isinstance(error, jax.errors.JaxRuntimeError):
-            self.messages.failed(Waiting(self.me, owners=self.owners))
+            try:
+                self.messages.failed(Waiting(self.me, owners=self.owners))
+            except PeerError as gone:
+                return gone
+        return error if isinstance(error, PeerError) else None
 
     def _find_neighbours(self) -> list[int]:
         """The processes that share a mesh with this one, send to it, or receive from it; or all, if all count."""

@@ -140,6 +140,7 @@ def in_processes(draw: random.Random, case: Case) -> None:
     case.words.append(f"{case.processes} processes")
     if case.plan.meshes < min(case.processes, case.plan.stages):
         case.plan = schedules.make("1f1b", meshes=case.plan.stages, microbatches=case.plan.microbatches)
+        case.options.pop("operations", None)  # of the schedule before
     is_shared = case.plan.meshes < case.processes or draw.random() < 0.4
     case.mesh = "data" if is_shared or case.is_sharded else "alone"
 

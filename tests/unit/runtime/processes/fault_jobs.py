@@ -129,6 +129,15 @@ def one_of_a_mesh_is_stopped() -> None:
     raised(lambda: step(weights, batch))
 
 
+def one_of_a_mesh_is_killed() -> None:
+    """The collectives of the first process end then: it may go on in another job."""
+    step, weights, batch = shared_step()
+    if jax.process_index() == 1:
+        hit_in_mid_step(step, signal.SIGKILL, "stage 1, microbatch 2")
+    raised(lambda: step(weights, batch))
+    tell(stuck=membership.is_stuck())
+
+
 def nap() -> None:
     time.sleep(3600)
 

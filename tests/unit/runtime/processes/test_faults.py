@@ -130,6 +130,12 @@ def test_a_stopped_process_of_a_shared_mesh(monkeypatch: pytest.MonkeyPatch) -> 
     check_loss(found, 1, {0: frozen}, seconds=3)
 
 
+def test_a_killed_process_of_a_shared_mesh() -> None:
+    found = run("one_of_a_mesh_is_killed", 2, devices=2, survivors=[0])
+    check_loss(found, 1, {0: r"meshes 0, 1 on process 1 \(\S+, pid \d+\) died; .*"})
+    assert found.find(0, "stuck") == [False]
+
+
 def test_a_failure_on_a_shared_mesh() -> None:
     """Collectives of the other process wait for the one that failed, which no error of a transfer could end."""
     found = run("one_of_a_mesh_fails", 2, devices=2, survivors=[0, 1])
@@ -287,7 +293,7 @@ def test_ctrl_c_in_one_process_ends_the_other(interrupted: tuple[Outcome, float,
     print(f"all ended {took:.2f} s after Ctrl-C")
     assert found.codes[1] in {-signal.SIGINT, 130}, found.shown
     assert found.codes[0] == 1, found.shown
-    assert re.search(r"process 1 (failed: KeyboardInterrupt|has ended)", found.texts[0])
+    assert re.search(r"process 1( \(\S+, pid \d+\))? (failed: KeyboardInterrupt|has ended)", found.texts[0]), found.shown
     assert took < together.SOON
 
 
