@@ -23,10 +23,13 @@ def run() -> list[str]:
     mesh = mesh_over_processes(case)
     case.mesh = "alone"  # plain `jax.jit` runs on a device of each process
     step, given = step_of(case)
-    given = jax.tree.map(jnp.array, given)
+    with jax.enable_x64(case.x64):
+        given = jax.tree.map(jnp.array, given)
     try:
-        compiled = jaxpp.mpmd_jit_with_loop(step, mesh, compiler_options=EXACT, **case.options).lower(*given).compile()
-        trial.compare(case, Reference(case, step, mesh), compiled, lambda state: state, given)
+        with jax.enable_x64(case.x64):
+            pipelined = jaxpp.mpmd_jit_with_loop(step, mesh, compiler_options=EXACT, **case.options)
+            compiled = pipelined.lower(*given).compile()
+            trial.compare(case, Reference(case, step, mesh), compiled, lambda state: state, given)
     except Exception as error:
         return [type(error).__name__, str(error)]
     return []

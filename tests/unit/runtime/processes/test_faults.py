@@ -293,7 +293,9 @@ def test_ctrl_c_in_one_process_ends_the_other(interrupted: tuple[Outcome, float,
     print(f"all ended {took:.2f} s after Ctrl-C")
     assert found.codes[1] in {-signal.SIGINT, 130}, found.shown
     assert found.codes[0] == 1, found.shown
-    assert re.search(r"process 1( \(\S+, pid \d+\))? (failed: KeyboardInterrupt|has ended)", found.texts[0]), found.shown
+    assert re.search(r"process 1( \(\S+, pid \d+\))? (failed: KeyboardInterrupt|has ended)", found.texts[0]), (
+        found.shown
+    )
     assert took < together.SOON
 
 
