@@ -50,6 +50,8 @@ def initialize(
             JAX; one died, failed or froze before JAX had started on all; nobody listens at the coordinator's address,
             or it is not that of process 0; its port is in use; one has another secret; there is no such transport.
     """
+    if _jobs.key_value_store() is not None:
+        raise ProcessError("this process takes part in a job already: jaxpp.distributed.initialize is called once")
     membership.watchdog_seconds()
     choice.choose(transport)
     given = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS"), num_processes, process_id

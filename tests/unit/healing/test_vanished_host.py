@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
+import pytest
 from unit.healing.hosts import Hosts, hosts
 
 TESTS = Path(__file__).parents[2]
@@ -19,7 +21,23 @@ WATCHDOG, MORE = 3, 5
 SLOW = 10
 """Seconds that a busy machine may need beyond that."""
 
-SCRIPT = """
+PLAIN = """
+import sys, time
+from unit.runtime.processes import jobs
+from jaxpp import distributed
+
+distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+weights, batch = jobs.arguments(2)
+step = jobs.compiled(2)
+try:
+    while True:
+        weights, _ = step(weights, batch)
+        print("step", 0, 2, time.time())
+except distributed.PeerError as error:
+    print("told:", error)
+"""
+
+HEALING = """
 import time
 import jax
 from unit.healing import job
@@ -40,40 +58,32 @@ def listens(process: int, port: int) -> bool:
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
-def wait_for(happens: Callable[[], bool], seconds: float, shown: Callable[[], str]) -> None:
+def wait_for(happens: Callable[[], bool], seconds: float, printed: Path) -> None:
     end = time.monotonic() + seconds
     while not happens():
-        assert time.monotonic() < end, shown()
+        assert time.monotonic() < end, printed.read_text(encoding="utf-8")
         time.sleep(0.05)
 
 
 @contextlib.contextmanager
-def training(on: Hosts, folder: Path) -> Generator[Callable[[], str]]:
-    """One process of a job on each host. Gives what is printed on the first one, where process 0 is."""
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
+def started(on: Hosts, folder: Path, arguments: Sequence[Sequence[str]]) -> Generator[list[Path]]:
+    """Python on each host, with these arguments. Gives what each prints, as a file; the first one listens first."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "JAX_NUM_CPU_DEVICES": "1", "JAX_PLATFORMS": "cpu"}
     environment |= {"JAXPP_JOB_SECRET": "secret", "JAXPP_WATCHDOG_SECONDS": str(WATCHDOG), "PYTHONUNBUFFERED": "1"}
-    head, count = f"{on.addresses[0]}:9876", len(on.addresses)
-    begins = ["--processes", str(count), "--least", str(count - 1), "--here", "1", "--listen", head]
     children: list[subprocess.Popen[bytes]] = []
-
-    def shown() -> str:
-        return (folder / "host0").read_text(encoding="utf-8")
-
+    printed = [folder / f"host{number}" for number in range(len(arguments))]
     try:
-        for number in range(count):
-            options = ["--join", head] if number else begins
-            command = on.command(number, sys.executable, "-m", "jaxpp.tools.run", *options, str(script))
-            with (folder / f"host{number}").open("wb") as output:
+        for number, each in enumerate(arguments):
+            with printed[number].open("wb") as output:
+                command = on.command(number, sys.executable, *each)
                 child = subprocess.Popen(
                     command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
                 )
             children.append(child)
             if not number:
-                wait_for(lambda: listens(children[0].pid, 9876), 60, shown)
-        yield shown
+                wait_for(lambda: listens(children[0].pid, 9876), 60, printed[0])
+        yield printed
     finally:
         for child in children:
             os.killpg(child.pid, signal.SIGKILL)
@@ -81,21 +91,51 @@ def training(on: Hosts, folder: Path) -> Generator[Callable[[], str]]:
             child.wait(60)
 
 
-def steps(text: str, processes: int) -> list[float]:
+def steps(printed: Path, processes: int) -> list[float]:
     """When the steps were made that so many processes made."""
-    rows = [line.split() for line in text.splitlines() if line.startswith("step ")]
+    rows = [line.split() for line in printed.read_text(encoding="utf-8").splitlines() if line.startswith("step ")]
     return [float(row[3]) for row in rows if len(row) == 4 and int(row[2]) == processes]
 
 
 def test_a_host_vanishes_without_a_word(tmp_path: Path) -> None:
     """It held a copy of the state of the first host; its own state is on the third one."""
-    with hosts(3) as on, training(on, tmp_path) as printed:
-        wait_for(lambda: len(steps(printed(), 3)) > 5, 120, printed)
-        on.cut(1)
-        cut = time.time()
-        wait_for(lambda: bool(steps(printed(), 2)), 120, printed)
-        took = steps(printed(), 2)[0] - cut
-        print(f"the first step without the host ends {took:.2f} s after it vanished")
-        assert took < WATCHDOG + MORE + SLOW, printed()
-        assert f"jaxpp: the launcher at {on.addresses[1]}:" in printed()
-        assert "2 of 3 processes go on after step " in printed()
+    script = tmp_path / "train.py"
+    script.write_text(HEALING)
+    with hosts(3) as on:
+        head = f"{on.addresses[0]}:9876"
+        begins = ["--processes", "3", "--least", "2", "--here", "1", "--listen", head]
+        options = [begins, ["--join", head], ["--join", head]]
+        arguments = [["-m", "jaxpp.tools.run", *each, str(script)] for each in options]
+        with started(on, tmp_path, arguments) as (first, *_):
+            wait_for(lambda: len(steps(first, 3)) > 5, 120, first)
+            on.cut(1)
+            cut = time.time()
+            wait_for(lambda: bool(steps(first, 2)), 120, first)
+            took = steps(first, 2)[0] - cut
+            print(f"the first step without the host ends {took:.2f} s after it vanished")
+            text = first.read_text(encoding="utf-8")
+            assert took < WATCHDOG + MORE + SLOW, text
+            assert f"jaxpp: the launcher at {on.addresses[1]}:" in text
+            assert "2 of 3 processes go on after step " in text
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_job_that_does_not_heal_ends(victim: int, tmp_path: Path) -> None:
+    """With an error that names the process of the host; the first host has JAX's coordinator."""
+    script = tmp_path / "train.py"
+    script.write_text(PLAIN)
+    with hosts(2) as on:
+        arguments = [[str(script), f"{on.addresses[0]}:9876", str(number)] for number in range(2)]
+        with started(on, tmp_path, arguments) as printed:
+            other = printed[1 - victim]
+            for each in printed:
+                wait_for(lambda each=each: len(steps(each, 2)) > 5, 120, each)
+            on.cut(victim)
+            cut = time.monotonic()
+            wait_for(lambda: "told" in other.read_text(encoding="utf-8"), 60, other)
+            assert time.monotonic() - cut < WATCHDOG + MORE + SLOW
+            text = other.read_text(encoding="utf-8")
+            frozen = (
+                rf"told: mesh {victim} on process {victim} \(.*\) is frozen: it gave no sign of life for {WATCHDOG} s; "
+            )
+            assert re.search(frozen, text), text

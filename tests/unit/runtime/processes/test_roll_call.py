@@ -327,3 +327,11 @@ def test_slurm_says_who_takes_part(port: int, monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_says_who_takes_part() -> None:
     with pytest.raises(ProcessError, match=r"^nothing here says who takes part: give coordinator_address, num_"):
         distributed.initialize(cluster_detection_method="deactivate")
+
+
+def test_it_is_called_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_jobs, "key_value_store", object)
+    with pytest.raises(
+        ProcessError, match=r"^this process takes part in a job already: jaxpp.distributed.initialize is"
+    ):
+        distributed.initialize(f"127.0.0.1:{port}", 1, 0)
