@@ -58,7 +58,7 @@ def resolve_static(
         argnums: as for `jax.jit`.
         argnames: as for `jax.jit`.
     """
-    nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    nums = {argnums} if isinstance(argnums, int | np.integer) else set(argnums or ())
     names = {argnames} if isinstance(argnames, str) else set(argnames or ())
     positional = positional_names(fun)
     nums = {k + n_args if k < 0 else k for k in nums}

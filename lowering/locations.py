@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from types import FrameType
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir.locations import source_of
@@ -22,6 +23,13 @@ def here() -> str:
     """Returns the start of a message, `train.py:12: `, from the user's innermost frame; otherwise ""."""
     frame = next(filter(_is_the_users, _frames()), None)
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+
+
+def check_whole(who: str, **numbers: object) -> None:
+    """Raises TypeError, with the user's line, unless each of the named arguments of `who` is a whole number."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+            raise TypeError(f"{here()}{who}: {name} must be a whole number, found {number!r}")
 
 
 def position() -> str:

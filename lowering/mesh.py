@@ -300,9 +300,10 @@ class MpmdSharding:
 
     def __post_init__(self) -> None:
         mesh_ids = frozenset(self.mesh_ids)
-        if any(not 0 <= k < self.mpmd_mesh.mpmd_dim for k in mesh_ids):
-            count = self.mpmd_mesh.mpmd_dim
-            raise ValueError(f"MpmdSharding: mesh_ids {sorted(mesh_ids)} of a mesh with {count} mpmd groups")
+        count = self.mpmd_mesh.mpmd_dim
+        for name, given in (("mesh_ids", sorted(mesh_ids)), ("blocks", self.blocks)):
+            if any(not 0 <= k < count for k in given):
+                raise ValueError(f"MpmdSharding: {name} {given} of a mesh with {count} mpmd groups")
         if not isinstance(self.spec, PartitionSpec):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
             raise TypeError(f"MpmdSharding: expected a PartitionSpec, found {type(self.spec).__name__}")
         names = self.mpmd_mesh.jax_mesh.axis_names

@@ -18,7 +18,7 @@ from jaxpp._rules import register_checks, register_key_use
 from jaxpp.ir import attributes as at
 from jaxpp.lowering.arguments import check_leaves
 from jaxpp.lowering.expectation import no_expectations
-from jaxpp.lowering.locations import here
+from jaxpp.lowering.locations import check_whole, here
 from jaxpp.lowering.marks import is_array, stage_numbering
 from jaxpp.lowering.prefixes import entries_per_result
 from jaxpp.lowering.reductions import Add, Concat, Max, Op
@@ -54,8 +54,10 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
     Raises:
         ValueError: `batch` is empty, its leaves differ in M or lack the axis; `operation` does not fit the results, or
             is None for a pair that begins with anything but a scalar.
-        TypeError: a leaf of `batch` or of the results is not an array; an operation changes its accumulator's type.
+        TypeError: `axis` is no whole number; a leaf of `batch` or of the results is not an array; an operation changes
+            its accumulator's type.
     """
+    check_whole("treduce", axis=axis)
     length = _batch_length(batch, axis)
 
     @wraps(_called(fn), updated=())
@@ -76,8 +78,9 @@ def treduce_i(fn: Callable[[jax.Array], Any], length: int, schedule: Any = None,
 
     Raises:
         ValueError: `length` is below 1; `operation` does not fit the results.
-        TypeError: a result is not an array; an operation changes its accumulator's type.
+        TypeError: `length` is no whole number; a result is not an array; an operation changes its accumulator's type.
     """
+    check_whole("treduce_i", length=length)
     return _reduce(fn, length, schedule, operation, "treduce_i")
 
 

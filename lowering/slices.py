@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpp.lowering.locations import here
+from jaxpp.lowering.locations import check_whole, here
 from jaxpp.lowering.looking_ahead import check_ahead
 from jaxpp.lowering.marks import is_array, marks_of_slice
 
@@ -171,9 +171,7 @@ def _cut(leaf: Any, *, slices: int, axis: int) -> jax.Array:
 
 def _length(xs: Any, slices: int, axis: int) -> int:
     """Returns the number of positions of a slice. Raises ValueError or TypeError as `scan_slices` does."""
-    for name, number in (("slices", slices), ("axis", axis)):
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
-            raise TypeError(f"{here()}scan_slices: {name} must be a whole number, found {number!r}")
+    check_whole("scan_slices", slices=slices, axis=axis)
     if slices < 1:
         raise ValueError(f"{here()}scan_slices: slices must be at least 1, found {slices}")
     sizes: dict[str, int] = {}

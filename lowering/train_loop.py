@@ -318,7 +318,7 @@ def _check_one_sharding(delay: int, state: Any, taken: Sequence[Any], prefix: An
         now = (number - len(given)) % weights
         if given[number] is not None and given[now] is not None and given[number] != given[now]:
             raise ValueError(
-                f"train_loop: {names[now]} and {names[number]}, which are weights and the same a step older, "
+                f"{here()}train_loop: {names[now]} and {names[number]}, which are weights and the same a step older, "
                 f"have other shardings, {PartitionSpec(*given[now])} and {PartitionSpec(*given[number])}"
             )
 

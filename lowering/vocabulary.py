@@ -2,13 +2,13 @@
 
 import functools
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxpp.lowering.locations import here
-from jaxpp.lowering.marks import mark_stage_end
+from jaxpp.lowering.locations import check_whole, here
+from jaxpp.lowering.marks import is_array, mark_stage_end
 
 
 def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shards: int) -> jax.Array:
@@ -39,8 +39,9 @@ def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shard
     """
     who = "vocabulary_cross_entropy"
     targets, bounds = _checked(who, "targets", targets, embedding, shards)
-    if not jnp.issubdtype(hidden.dtype, jnp.floating):
-        raise TypeError(f"{here()}{who}: hidden is floating-point, found {hidden.dtype}")
+    if not is_array(hidden) or not jnp.issubdtype(hidden.dtype, jnp.floating):
+        found = hidden.dtype if is_array(hidden) else type(hidden).__name__
+        raise TypeError(f"{here()}{who}: hidden is floating-point, found {found}")
     if hidden.shape != (*targets.shape, embedding.shape[1]):
         expected = f"hidden of {[*targets.shape, embedding.shape[1]]}, by targets and embedding"
         raise ValueError(f"{here()}{who}: expected {expected}, found {[*hidden.shape]}")
@@ -103,11 +104,12 @@ def _checked(who: str, what: str, numbers: Any, embedding: Any, shards: int) -> 
 
     Raises TypeError or ValueError as its callers.
     """
+    if not is_array(embedding):
+        raise TypeError(f"{here()}{who}: embedding is of type {type(embedding).__name__}, not an array")
     numbers = jnp.asarray(numbers)
     if not jnp.issubdtype(numbers.dtype, jnp.integer):
         raise TypeError(f"{here()}{who}: {what} are integers, found {numbers.dtype}")
-    if not isinstance(cast("object", shards), int) or isinstance(shards, bool):
-        raise TypeError(f"{here()}{who}: shards is a whole number, found {shards!r}")
+    check_whole(who, shards=shards)
     if shards < 1:
         raise ValueError(f"{here()}{who}: shards must be at least 1, found {shards}")
     if embedding.ndim != 2 or shards > embedding.shape[0]:

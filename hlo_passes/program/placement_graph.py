@@ -170,7 +170,7 @@ class PlacementGraph:
         for step in steps:
             if step.function is not None:
                 self._read_task(step, step.meshes[0])
-            elif not (has_stacks and (step.results[0] in whole or step.results[0] in self.values)):
+            elif not has_stacks or not any(value in whole or value in self.values for value in step.results):
                 self._read_operation(step)
 
     def _read_task(self, task: Step, mesh: int) -> None:

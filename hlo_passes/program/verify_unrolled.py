@@ -52,7 +52,7 @@ def _microbatches(op: ir.Operation) -> tuple[int, ...]:
     stage, microbatch, part = (at.integer(op, name) for name in (at.STAGE, at.MICROBATCH, at.SLICE))
     if stage is not None and microbatch is not None:
         return (microbatch,) if part is None else (microbatch, part)
-    return tuple(at.integers(op, at.MICROBATCHES))
+    return (*at.integers(op, at.MICROBATCHES), *at.integers(op, at.SLICES))
 
 
 def _text(numbers: tuple[int, ...]) -> str:

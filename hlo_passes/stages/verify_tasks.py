@@ -41,11 +41,12 @@ class VerifyTasks(Pass):
         check_tasks(module, loop.body)
         _check_body(loop)
         known = {*FORMS, *operations_of(module)}
-        tasks = {kind_and_stage(function): function for function in functions(module).values()}
-        for (kind, stage), function in tasks.items():
+        tasks = [(*kind_and_stage(function), function) for function in functions(module).values()]
+        whole = {stage for kind, stage, _ in tasks if kind == "backward"}
+        for kind, stage, function in tasks:
             if kind and (kind not in known or stage >= loop.stages):
                 raise broken(3, f"a function of kind {kind} of stage {stage}, which there is not", function)
-            if kind in ("input_grad", "weight_grad") and ("backward", stage) in tasks:
+            if kind in ("input_grad", "weight_grad") and stage in whole:
                 raise broken(3, f"stage {stage} has a backward and its half, the {kind}", function)
             for op in nested(function):
                 if at.TASK in op.attributes or boundary.is_mark(op):

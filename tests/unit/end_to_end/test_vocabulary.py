@@ -124,7 +124,9 @@ def test_peaks_and_logits() -> None:
         ),
         ({"shards": 0}, ValueError, "shards must be at least 1, found 0"),
         ({"targets": np.zeros((2, 3), np.float32)}, TypeError, "targets are integers, found float32"),
-        ({"shards": 2.0}, TypeError, r"shards is a whole number, found 2\.0"),
+        ({"shards": 2.0}, TypeError, r"shards must be a whole number, found 2\.0"),
+        ({"embedding": [[0.0] * 4]}, TypeError, "embedding is of type list, not an array"),
+        ({"hidden": [0.0]}, TypeError, "hidden is floating-point, found list"),
         ({"hidden": np.zeros((2, 3, 4), int)}, TypeError, "hidden is floating-point, found int64"),
         (
             {"hidden": np.zeros((2, 4))},

@@ -144,6 +144,7 @@ def test_in_shardings_are_a_prefix(mesh: MpmdMesh) -> None:
         {"static_argnums": 1},
         {"static_argnums": -1},
         {"static_argnums": [1]},
+        {"static_argnums": np.int64(1)},
         {"static_argnames": "act"},
         {"static_argnames": ("act",)},
         {"static_argnums": 1, "static_argnames": "act"},

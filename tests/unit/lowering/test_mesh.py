@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
 
-from jaxpp.lowering import MpmdMesh
+from jaxpp.lowering import MpmdMesh, MpmdSharding
 
 DEVICES = np.array(jax.devices()[:8])
 
@@ -54,6 +55,12 @@ def test_unknown_index_is_an_error(indices: list[int]) -> None:
     mesh = MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "data")), "mpmd")
     with pytest.raises(ValueError, match="of a mesh with 4 mpmd groups"):
         mesh.mpmd_submesh(indices)
+
+
+def test_a_block_on_a_mesh_that_there_is_not() -> None:
+    mesh = MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "data")), "mpmd")
+    with pytest.raises(ValueError, match=r"blocks \(0, 7\) of a mesh with 4 mpmd groups"):
+        MpmdSharding(mesh, {0}, P("data"), blocks=(0, 7))
 
 
 def test_meshes_of_one_size_are_one_mesh() -> None:

@@ -313,6 +313,16 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "schedule: expected an object such as jaxpp.Std1F1B(4), a name, a file or a text, found int",
     ),
+    "axis": (
+        lambda: treduce(lambda mb: mb, np.ones(4), axis=1.0),  # pyright: ignore[reportArgumentType]  # the mistake
+        TypeError,
+        "treduce: axis must be a whole number, found 1.0",
+    ),
+    "whole length": (
+        lambda: treduce_i(lambda i: i, 2.5),  # pyright: ignore[reportArgumentType]  # the mistake
+        TypeError,
+        "treduce_i: length must be a whole number, found 2.5",
+    ),
     "result": (lambda: treduce(lambda mb: "loss", np.ones(4)), TypeError, "treduce: result is of type str"),
     "incomplete": (lambda: type("Half", (Op,), {"state": Add.state})(), TypeError, "instantiate abstract class Half"),
 }
