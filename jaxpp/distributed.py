@@ -1,6 +1,7 @@
 """The start of a job of several processes, and the errors that end its steps (docs/multihost.md)."""
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -68,9 +69,11 @@ def initialize(
         options["coordinator_bind_address"] = joint.bind_address
 
     def start(seconds: float, look: Callable[[], None]) -> None:
+        end = time.monotonic() + seconds
         options["initialization_timeout"] = LONG
         _jobs.initialize_distributed(coordinator, processes, process, **options)
-        membership.watch_all(2 * seconds, look)  # after `seconds` the start as a whole is given up
+        # A process that is not reached is named a second before the start as a whole is given up.
+        membership.watch_all(2 * seconds, look, round(max(end - time.monotonic() - 1.0, 1.0), 1))
 
     try:
         joint.run(start)

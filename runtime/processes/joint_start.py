@@ -31,7 +31,7 @@ SILENT = 2.0
 LAST = 1.0
 """Seconds that a process waits in the end for the others to read its last message."""
 
-MESSAGE = 1000
+MESSAGE = 600
 """The largest number of characters of an error in a message."""
 
 

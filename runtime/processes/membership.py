@@ -103,23 +103,30 @@ def is_stuck() -> bool:
     return bool(endpoint.cache_info().currsize) and endpoint().is_stuck
 
 
-def watch_all(seconds: float, look: Callable[[], None] = lambda: None) -> None:
+def watch_all(seconds: float, look: Callable[[], None] = lambda: None, answer_seconds: float = ANSWER_SECONDS) -> None:
     """Notice from now on when any process of the job dies.
 
     All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger; and
     what `look` raises, as of `published`.
+
+    answer_seconds: how long a process that does may take to connect.
     """
     me, count = _jobs.process_numbers()
-    watch([process for process in range(count) if process != me], seconds, look)
+    watch([process for process in range(count) if process != me], seconds, look, answer_seconds)
 
 
-def watch(processes: Sequence[int], seconds: float | None = None, look: Callable[[], None] = lambda: None) -> None:
+def watch(
+    processes: Sequence[int],
+    seconds: float | None = None,
+    look: Callable[[], None] = lambda: None,
+    answer_seconds: float = ANSWER_SECONDS,
+) -> None:
     """Notice from now on when any of these processes dies. They all call this. Raises as `watch_all`."""
     own, seconds = guard(), progress_seconds() if seconds is None else seconds
     new = [process for process in processes if process not in own.watchdog.wires]
     addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds, look).decode() for process in new}
     try:
-        own.connect(addresses, min(seconds, ANSWER_SECONDS), look)
+        own.connect(addresses, answer_seconds, look)
     except ConnectionError as error:
         raise ProcessError(str(error)) from None
 
