@@ -82,7 +82,7 @@ def sharded(value: ir.Value, sharding: ir.Attribute | None, source: ir.Value | N
 
 
 def shardings(found: Sequence[ir.Attribute | None]) -> dict[str, ir.Attribute]:
-    """Returns the sharding attribute for results with these shardings; none if one lacks it, as where no mesh is."""
+    """Returns the sharding attribute for results with these shardings; empty if one is None, as without a mesh."""
     known = [each for each in found if each is not None]
     return {at.SHARDING: sdy.TensorShardingPerValueAttr.get(known)} if len(known) == len(found) else {}
 

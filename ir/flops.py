@@ -113,11 +113,14 @@ class FlopCounter:
         return self._known[name]
 
     def _devices(self, op: ir.Operation) -> int:
-        """Returns how many devices run the body of a shard_map on shards of their own; per device it is 1."""
+        """Returns how many devices run the body of a shard_map on shards of their own; 1 where one device counts."""
         return 1 if self._per_device else shard_count(op, self._mesh.sizes)
 
     def _shares(self, op: ir.Operation) -> int:
-        """Returns the number of shares of a product; devices along an axis that shards no value have the same one."""
+        """Returns the number of shares into which the devices split a product.
+
+        Devices along an axis that shards none of its values all compute the same share.
+        """
         if not self._per_device:
             return 1
         axes = {axis for value in (*op.operands, *op.results) for axis in self._mesh.split_by(value)}

@@ -27,7 +27,7 @@ def name_of(function: ir.Operation | ir.OpView) -> str:
 
 
 def main_of(module: ir.Module) -> ir.Operation:
-    """Returns the function `@main`. Raises PassError when there is none, it is private, or it has no straight body."""
+    """Returns the function `@main`. Raises PassError when it is missing or private, or has not one block."""
     main = functions(module).get("main")
     if main is None:
         raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
@@ -96,7 +96,7 @@ def blocks_of(op: ir.Operation) -> list[ir.Block]:
 
 
 def nested(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Returns all operations inside the regions of `op`, outermost first, from a list that survives edits."""
+    """Returns an iterator over all operations inside the regions of `op`, outermost first; it survives edits."""
     if not len(op.regions):
         return iter(())
     found: list[ir.Operation] = []
@@ -208,7 +208,7 @@ def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
 
 
 def _read_regions(op: ir.Operation, used: list[ir.Value], made: set[ir.Value]) -> None:
-    """Addss the values that the regions of `op` use to `used`, and those that they make to `made`."""
+    """Adds the values that the regions of `op` use to `used`, and those that they make to `made`."""
     for block in blocks_of(op):
         made.update(block.arguments)
         for inner in operations(block):

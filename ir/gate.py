@@ -39,7 +39,10 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("operation", _UNIT, (at.UNIT, at.SCATTER)),
 )
 RULES = {name: (places, form) for places, form, names in _ROWS for name in names}
-"""The places where each attribute may stand, and its form. Readers check the value, and the form where it is any."""
+"""The places where each attribute may stand, and its form.
+
+The reader of an attribute checks its value, and its form where any form is allowed here.
+"""
 
 _KEYS = {
     at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices"},

@@ -62,7 +62,7 @@ def form_of(kind: str) -> Form:
 
 
 def cost_of(kind: str, costs: Mapping[str, float] = COSTS) -> float:
-    """Returns the assumed duration of a call of this kind; a fused one (`forward+backward`) takes that of all tasks."""
+    """Returns the assumed duration of a call of this kind: for `forward+backward` the sum over its tasks."""
     return sum([costs.get(each, 1.0) for each in kind.split("+")])
 
 

@@ -77,7 +77,10 @@ class MicrobatchLoop:
 
     @property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """The meshes that hold each stage, by the placement. With slices, a last entry is for the task after them."""
+        """The meshes that hold each stage, by the placement.
+
+        With slices, there is an entry for each stage of each slice, and a last one for the task after all slices.
+        """
         homes = self.plan.placement.homes
         return homes if self.slices == 1 else homes * self.slices + homes[-1:]
 

@@ -121,7 +121,7 @@ def linear_in(op: ir.Operation) -> Sequence[tuple[int, ...]]:
 
 
 def rounds(op: ir.Operation) -> bool:
-    """Whether `op` may round otherwise elsewhere, for equal operands: XLA fuses sums of products, and casts."""
+    """Whether XLA may round `op` differently elsewhere, for equal operands: it fuses sums of products, and casts."""
     if op.name == "stablehlo.convert":
         are_floats = float_width(op.operands[0]) and float_width(op.results[0])
         return bool(are_floats) and not _keeps_floats(op.operands[0], op.results[0])

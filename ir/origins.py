@@ -82,7 +82,7 @@ class _Group:
     numbers: dict[int, dict[int, tuple[int, _Reader]]] = field(default_factory=lambda: defaultdict(dict))
 
     def read(self, reader: _Reader, microbatches: Sequence[int], values: Sequence[_Value | None]) -> None:
-        """Addss a call that reads `values`. `microbatches` has the microbatch of each of its tasks."""
+        """Adds a call that reads `values`. `microbatches` has the microbatch of each of its tasks."""
         if len(microbatches) == 1:
             (own,) = microbatches
             reads = tuple([(value[0] - own, value[1]) if type(value) is tuple else None for value in values])
@@ -149,7 +149,10 @@ def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]
 
 
 def _units(call: Call) -> tuple[tuple[object, ...], Sequence[int]]:
-    """Returns a key for all that a call does except its microbatches, and these; none for a call that is no task."""
+    """Returns a key of a call's function, stages and slices, and the microbatches of its tasks.
+
+    A call that is no task has no microbatches.
+    """
     if call.stage is not None and call.microbatch is not None:
         return (call.function, call.stage, call.slice), (call.microbatch,)
     stages = [(task.stage, task.slice) for task in call.fused]
@@ -188,7 +191,7 @@ def _values(program: Program) -> tuple[Sequence[Sequence[_Value | None]], Sequen
 
 
 def _makers(program: Program, call: Call, makers: list[Maker]) -> Sequence[tuple[int, int, int]]:
-    """Addss the makers of a call's results to `makers`; returns (result, index of its task, index of its maker)."""
+    """Adds the makers of a call's results to `makers`; returns (result, index of its task, index of its maker)."""
     function, tasks = program.functions[call.function], call.tasks
     parts = function.result_parts or [0] * len(call.results)
     found = list[tuple[int, int, int]]()

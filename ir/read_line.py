@@ -25,7 +25,7 @@ from jaxpp.ir.steps import Channel, MeshLine, Step
 from jaxpp.ir.tensors import TensorSpec, read_constant, read_spec
 
 Source = tuple[ir.Operation | None, MeshAxes]
-"""The func.func of a function of the program, None for a reshard, which has none; and the mesh that it is for."""
+"""The func.func of a function of the program (None for a reshard, which has none), and the mesh that it is for."""
 
 
 End = tuple[Channel, TensorSpec]
@@ -132,7 +132,7 @@ class Tables:
     def _signature(
         self, types: Sequence[ir.Type], entries: Sequence[dict[str, ir.Attribute]], axes: MeshAxes, op: ir.Operation
     ) -> tuple[tuple[TensorSpec, ...], tuple[int, ...]]:
-        """Returns the specs of the arguments or results of a function, and the index of the task of each if fused."""
+        """Returns the specs of a function's arguments or results, and, in a fused function, the task index of each."""
         pairs = zip(types, entries, strict=True)
         specs = tuple(
             _in_memory(self.spec(type_, entry.get(at.SHARDING), axes, op), entry.get(at.MEMORY))
@@ -177,7 +177,7 @@ def _check_operation(op: ir.Operation) -> None:
 
 
 def _sums(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """Returns the arguments that become the results where a call is left out. Raises ProgramError if types differ."""
+    """Returns the arguments that are the results of a call that is left out. Raises ProgramError where types differ."""
     if at.SUMS not in op.attributes:
         return ()
     found = tuple(at.numbers(op.attributes[at.SUMS]))

@@ -66,7 +66,10 @@ class Recomputation:
         return found or set()  # keeping all wanted values takes no FLOPs
 
     def fewest_flops(self, size: int) -> set[int] | None:
-        """Returns the steps to recompute, with the fewest FLOPs, to keep at most `size` bytes; None if none suffice."""
+        """Returns the steps to recompute so that at most `size` bytes are kept, with the fewest FLOPs.
+
+        Returns None if no choice keeps so few bytes.
+        """
         found = self._within(size, self.kept_bytes, self._flops(), self._sizes())
         least = self.fewest_bytes() if found is None else found
         return least if self.kept_bytes(least) <= size else None
@@ -100,7 +103,10 @@ class Recomputation:
         return again
 
     def _solve(self, costs: np.ndarray, limited: np.ndarray, limit: float) -> set[int] | None:
-        """Returns the steps of the cheapest choice with at most `limit` of `limited`; of equal ones, that with less."""
+        """Returns the steps of the cheapest choice with at most `limit` of `limited`.
+
+        Of equally cheap choices, the one with less of `limited` wins.
+        """
         from scipy.optimize import Bounds, LinearConstraint, milp  # here: importing it takes longer than jaxpp-opt
         from scipy.sparse import csr_matrix
 

@@ -181,7 +181,7 @@ def sharding_text(spec: TensorSpec, mesh: str) -> str:
 
 
 def read_constant(op: ir.Operation) -> np.ndarray[Any, Any]:
-    """Returns the elements of a `stablehlo.constant` of any element type, exact in every bit. Equal ones share memory.
+    """Returns the elements of a `stablehlo.constant` of any element type, bit by bit. Equal elements take memory once.
 
     The bindings have no NumPy type for some elements: the reference interpreter evaluates those.
     Raises ProgramError for elements that the module does not hold itself (`dense_resource`).

@@ -36,7 +36,7 @@ _LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
 
 
 def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Passes, Pipelines]:
-    """Returns the passes and pipelines that may be named: the given ones, or, for None, all of jaxpp."""
+    """Returns the passes and pipelines that may be named: the given ones, or all that jaxpp has."""
     if passes is None:
         from jaxpp import hlo_passes
 
@@ -177,7 +177,7 @@ def _named_pipeline(options: argparse.Namespace, pipelines: Pipelines) -> tuple[
 
 
 def _with_flag(message: str) -> str:
-    """Returns the message of a pass about one of its options, with the flag that set it in place of its name."""
+    """Returns the message of a pass about an option, with the flag that set it instead of the option's name."""
     option = re.split(r"\W", message, maxsplit=1)[0]
     key = _OPTIONS.get(option, option)
     return message.replace(option, _flag(key), 1) if key in _OF_PIPELINES else message

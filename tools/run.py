@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _terminated(number: int, _: object) -> None:
-    """Ends this process as an error would, after its child processes and the folder of their programs."""
+    """Ends this process as an error would: its child processes and the folder of their programs go first."""
     raise SystemExit(128 + number)
 
 

@@ -76,7 +76,10 @@ class _Flow:
         return [varies] * len(op.results)
 
     def _loop(self, loop: ir.Operation, carried: list[bool]) -> list[bool]:
-        """Returns which results vary: a value that varies once does so from then on, and all do if the trips vary."""
+        """Returns which results of a loop vary.
+
+        A value that varies in one iteration varies in all later ones. If the number of iterations varies, all do.
+        """
         while True:
             stops = self.block(loop.regions[0].blocks[0], carried)
             made = self.block(loop_body(loop), carried)

@@ -93,7 +93,10 @@ class Interpreter:
 
 
 def _in_one_memory(module: ir.Module) -> ir.Module:
-    """Returns `module`, or a copy that names no memory: `copy-host-state`, which adds the copies, may not have run."""
+    """Returns `module`, or a copy of it that names no memory.
+
+    `copy-host-state`, which adds the copies between memories, may not have run yet.
+    """
     if not any(map(_names_memory, functions(module).values())):
         return module
     module = own_copy(module)

@@ -1,4 +1,4 @@
-"""Finds why a module can't be run for validation: it never ends, waits for another program, or needs a callback."""
+"""Finds why a module can't be run for validation: it never ends, waits for another program, or lacks a callee."""
 
 from collections.abc import Iterable, Mapping
 

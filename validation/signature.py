@@ -29,7 +29,7 @@ class Signature:
 
     @classmethod
     def of(cls, module: ir.Module) -> "Signature":
-        """Reads `@main`, or without it all mesh functions together. Raises PassError where these are missing too."""
+        """Reads `@main`, or, without it, all mesh functions together. Raises PassError where neither exists."""
         main = public_main(module)
         if main is None:
             return cls._of_meshes(module)
@@ -97,7 +97,7 @@ def _whole(border: Border) -> ir.Type:
 
 
 def _state(arguments: dict[int, ir.Type], seen: set[int]) -> set[int]:
-    """Returns the optimizer's state: the floating point arrays that no stage sees; empty if there is no stage.
+    """Returns the optimizer's state: the arrays that no stage sees; empty if no stage sees any argument.
 
     Scalars do not count: one of them may be the learning rate.
     """
