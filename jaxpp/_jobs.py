@@ -86,8 +86,8 @@ def start_coordination(address: str, count: int) -> Any:
 def connected_client(address: str, number: int, seconds: int) -> Any:
     """A client of a `start_coordination`, as soon as all processes of the job have one.
 
-    Nothing but time ends its wait. Raises an error then, or later when the service is gone: jaxlib, which without a
-    callback would abort the process, fails to call this one.
+    Nothing but time ends its wait. Raises ConnectionError then: without a callback jaxlib would abort the process, and
+    it fails to call this one.
     """
     client = jaxlib_extension().get_distributed_runtime_client(
         address,
@@ -96,7 +96,10 @@ def connected_client(address: str, number: int, seconds: int) -> Any:
         missed_heartbeat_callback=_ignore,
         shutdown_on_destruction=False,
     )
-    client.connect()
+    try:
+        client.connect()
+    except Exception:  # std::bad_cast
+        raise ConnectionError(f"not all processes of the job came to {address} within {seconds} s") from None
     return client
 
 

@@ -101,7 +101,10 @@ class Membership:
         own = self.generation
         choice.choose(None)
         connect = partial(_jobs.connected_client, own.coordinator, own.number, int(START_SECONDS))
-        client = aside(connect, lambda _: self._look())
+        try:
+            client = aside(connect, lambda _: self._look())
+        except ConnectionError as error:
+            raise BrokenError(str(error)) from None
         _jobs.join_coordination(client, own.coordinator, own.number, own.count)
         membership.watch_all(START_SECONDS, self._look)
         return own

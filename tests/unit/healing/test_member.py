@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from jaxpp import _jobs
 from jaxpp.healing.member import HEAD, SLOT, BrokenError, Go, Membership
 from jaxpp.healing.messages import Listener, MessageConnection
 from jaxpp.healing.store import Shard, StatePart, Store
+from jaxpp.runtime.processes import membership
 
 SECRET = b"the secret of the job"
 PART = StatePart(1, 7, 0)
@@ -81,6 +83,18 @@ def test_a_generation_that_ends_while_it_begins(process: Process, monkeypatch: p
         process.membership.join()
     assert time.monotonic() - begun < 20
     over.set()
+
+
+def test_a_generation_that_never_begins(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its processes lives, and does not come to the service of JAX; that would abort the others."""
+    monkeypatch.setattr("jaxpp.healing.member.START_SECONDS", 1.0)
+    with membership.keep_port("127.0.0.1") as kept:
+        address = f"127.0.0.1:{kept.getsockname()[1]}"
+        service = _jobs.start_coordination(address, 2)
+        process.head.send(**begin(1, count=2, coordinator=address))
+        with pytest.raises(BrokenError, match=rf"^not all processes of the job came to {address} within 1 s$"):
+            process.membership.join()
+        service.shutdown()
 
 
 def test_a_connection_to_a_launcher_that_is_cut_is_made_anew(
