@@ -17,19 +17,18 @@ from jaxpp.lowering import (
     MpmdMesh,
     MpmdSharding,
     Op,
-    check_slices,
     expect,
     mark_stage_end,
     mark_unit_end,
     pipeline_enter_stage,
-    scan_slices,
-    slice_attention,
     train_loop,
     treduce,
     treduce_i,
-    vocabulary_cross_entropy,
-    vocabulary_embedding,
 )
+from jaxpp.models.attention import slice_attention
+from jaxpp.models.looking_ahead import check_slices
+from jaxpp.models.slices import scan_slices
+from jaxpp.models.vocabulary import vocabulary_cross_entropy, vocabulary_embedding
 from jaxpp.partitioning import partition
 from jaxpp.planning import Plan, PlanError, target
 from jaxpp.rollback import optimistic

@@ -11,18 +11,14 @@ from jaxpp._versions import warn_of_newer_jax
 warn_of_newer_jax()
 hide_frames(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))  # operations of jaxpp get the user's line
 
-from jaxpp.lowering.attention import slice_attention  # noqa: E402
 from jaxpp.lowering.expectation import expect  # noqa: E402  # frames are hidden
-from jaxpp.lowering.looking_ahead import check_slices  # noqa: E402
 from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # frames are hidden
 from jaxpp.lowering.marks import mark_stage_end, mark_unit_end, pipeline_enter_stage  # noqa: E402
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
 from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
 from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
 from jaxpp.lowering.single import in_one_microbatch  # noqa: E402
-from jaxpp.lowering.slices import scan_slices  # noqa: E402
 from jaxpp.lowering.train_loop import TrainLoop, lower_step, train_loop  # noqa: E402
-from jaxpp.lowering.vocabulary import vocabulary_cross_entropy, vocabulary_embedding  # noqa: E402
 
 __all__ = [
     "Add",
@@ -33,7 +29,6 @@ __all__ = [
     "MpmdSharding",
     "Op",
     "TrainLoop",
-    "check_slices",
     "expect",
     "in_one_microbatch",
     "lower",
@@ -41,11 +36,7 @@ __all__ = [
     "mark_stage_end",
     "mark_unit_end",
     "pipeline_enter_stage",
-    "scan_slices",
-    "slice_attention",
     "train_loop",
     "treduce",
     "treduce_i",
-    "vocabulary_cross_entropy",
-    "vocabulary_embedding",
 ]

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpp.lowering.locations import check_whole, here
-from jaxpp.lowering.looking_ahead import check_ahead
 from jaxpp.lowering.marks import is_array, marks_of_slice
+from jaxpp.models.looking_ahead import check_ahead
 
 
 def scan_slices(
