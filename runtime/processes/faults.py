@@ -173,7 +173,9 @@ class Guard:
         skips = is_stuck or (bool(error) and self._transport is None)
         self.watchdog.goodbye(error, skips)
         try:
-            together = self.watchdog.wait_for_goodbyes(min(FAREWELL, self.progress))
+            # Where collectives are stuck in others too, its end is what ends these: then they may raise an error.
+            seconds = LAST / 2 if is_stuck else min(FAREWELL, self.progress)
+            together = self.watchdog.wait_for_goodbyes(seconds)
             if skips or any(loss.is_stuck for loss in self.watchdog.lost):
                 together = False
             if not together and self.me == 0:
