@@ -17,6 +17,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import blocks_of, has_side_effect, nested, operands_with_captures, operations
 from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.locations import source_of
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
 from jaxpp.ir.shardings import MeshAxes
@@ -88,9 +89,10 @@ class Forward:
         again = choice.fewest_bytes(self.budget(keep)) if keep.size is None else _fewest_flops(choice, keep.size)
         if again is None:
             least = choice.kept_bytes(choice.fewest_bytes())
+            first = next((op for op in self._all_ops if source_of(op.location)), self._all_ops[0])
             raise PassError(
                 f"a forward can't keep as little as {keep.size:,} bytes of a microbatch: {least:,} is the least",
-                location=self._all_ops[0].location,
+                location=first.location,
                 hint="keep more, or offload what is kept",
             )
         block = self._all_ops[0].block
