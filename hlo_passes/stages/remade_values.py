@@ -16,8 +16,8 @@ from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import blocks_of, has_side_effect, nested, operands_with_captures, operations
-from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.locations import source_of
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
 from jaxpp.ir.shardings import MeshAxes
