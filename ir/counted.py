@@ -217,7 +217,7 @@ def trip_count(loop: ir.Operation) -> int:
     found = trips(loop)
     if not found:
         raise PassError(
-            "the microbatch loop has no constant trip count",
+            "the microbatch loop has no constant trip count" if found is None else "the microbatch loop has 0 trips",
             location=loop.location,
             hint="loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds",
         )

@@ -187,7 +187,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // It never runs.
 
-// CHECK: loop_invalid.mlir:[[# @LINE + 4]]:10: error: the microbatch loop has no constant trip count
+// CHECK: loop_invalid.mlir:[[# @LINE + 4]]:10: error: the microbatch loop has 0 trips
 // CHECK-NEXT: loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<3> : tensor<i32>
