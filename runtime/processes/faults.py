@@ -32,8 +32,8 @@ START = 2.0
 """Seconds that JAX's backends may go on starting after a loss: their start waits for all processes, in C++."""
 
 LAST = 10.0
-"""Seconds after which a hang is cut short: of process 0, which lets other survivors leave first; of an exit; of a step
-in XLA when a process that shares a mesh has failed."""
+"""Seconds after which this module cuts a hang short: at exit, where process 0 lets other survivors leave first, and in
+a step in XLA after the failure of a process that shares a mesh."""
 
 
 class PeerError(TransferError):
@@ -105,7 +105,7 @@ class Guard:
                 raise PeerError(loss, waiting)
 
     def watch(self, waiting: Waiting, seconds: float) -> None:
-        """As `look`; also raises TransferError when a process lives, but has not come for too long."""
+        """Called during waits. Raises as `look`, and TransferError when a live process has not come in time."""
         self.look(waiting, seconds)
         self._awaited = time.monotonic(), self._needed_for(waiting)
         if seconds > self.progress:
@@ -116,12 +116,12 @@ class Guard:
             )
 
     def _needed_for(self, waiting: Waiting) -> Sequence[int]:
-        """The processes that a wait is for: in a collective all that share the mesh."""
+        """Returns the processes that a wait is for: in a collective, all that share the mesh."""
         owners = waiting.owners[waiting.mesh] if waiting.mesh is not None and waiting.owners else ()
         return sorted({*owners} - {self.me}) if {waiting.peer, self.me} <= {*owners} else [waiting.peer]
 
     def _late(self) -> Sequence[int]:
-        """The processes that others wait for, and that wait for nobody; where all wait, those that this one needs."""
+        """Returns the processes that keep others waiting, and wait for none; if all wait, those that this one needs."""
         needed = list(self._awaited[1])
         found = [*needed]
         for peer in found:  # grows
@@ -136,7 +136,7 @@ class Guard:
         return f"lives, and was last seen at {at}" if at else "lives, and has not come"
 
     def _state(self) -> Mapping[str, Any]:
-        """What this process does, for others that wait for it."""
+        """Returns where this process is, and the processes that it waits for."""
         when, awaited = self._awaited
         awaits = list(awaited[:64]) if time.monotonic() - when < 10 * TICK else []
         return {"at": place(threading.main_thread().ident or 0)[-500:], "awaits": awaits}

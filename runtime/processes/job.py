@@ -234,7 +234,7 @@ def gather(text: str) -> list[str]:
 
 
 _numbers = itertools.count()
-"""The numbers of this process's texts, other ones than those of other processes: who failed in between is behind."""
+"""The numbers of this process's texts. Each process counts its own: one that failed in a call is behind."""
 
 _offered: dict[tuple[int, ...], list[str]] = {}
 """By the processes that may still read them, the keys of this process's texts."""

@@ -1,4 +1,4 @@
-"""Waits for another process, in a thread of their own, and the error if what is waited for will not come."""
+"""Waits for another process in threads that can be left, and the errors of such waits."""
 
 import dataclasses
 import queue
@@ -16,12 +16,12 @@ Found = TypeVar("Found")
 
 
 class TransferError(RuntimeError):
-    """Data from another process will not come, or is not what was expected."""
+    """A process does not get expected data from another process, or gets other data."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """Says what a process waits for, and how long.
+    """A wait of this process for another one.
 
     peer: the process that it comes from; of a mesh that several processes share, one of the others.
     mesh: the mesh that waits; None between steps.
@@ -48,9 +48,9 @@ class Waiting:
 
 
 def place(thread: int) -> str:
-    """The line of the user's that a thread of this process is at; of JAX's and Python's own files the user's callers.
+    """Returns the user's line that a thread of this process runs, or that has called what it runs.
 
-    thread: as of `threading.get_ident`.
+    thread: the identifier of the thread, as `threading.get_ident` returns it.
     """
     frame = innermost = sys._current_frames().get(thread)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
@@ -63,11 +63,11 @@ _NOT_USERS = (
     *(sysconfig.get_paths()[each] for each in ("stdlib", "purelib", "platlib")),
     *(str(Path(__file__).parents[2]), str(Path(__file__).resolve().parents[2]), "<frozen"),
 )
-"""How the names of files begin that are no user's: Python's, installed packages', ours."""
+"""Beginnings of the names of Python's files, of installed packages' and of ours: all others are the user's."""
 
 
 def in_a_line(error: BaseException) -> str:
-    """An error in a line: of a long one its beginning and its end, which says what a callback of the user's raised."""
+    """Returns an error in one line. A long error is cut in its middle: the end says what a user's callback raised."""
     text = " ".join(str(error).split())
     if len(text) > 500:
         text = f"{text[:200]} ... {text[-295:]}"
