@@ -33,9 +33,9 @@ _slice = jax.make_user_context(None)
 def mark_stage_end(x: T, name: str | None = None) -> T:
     """Marks the end of a pipeline stage: operations on the result belong to the next stage.
 
-    The values are unchanged. A model of n stages has n marks (the last one on the loss or the logits), or n - 1 if only
-    the loss follows the last stage. Differentiating a mark yields the mirrored mark on the gradients, so `jax.grad` of
-    a marked function has the backward stages.
+    The values are unchanged. A model of n stages has n marks, the last one on the loss or the logits. It may have n - 1
+    if only the loss follows the last stage. Differentiating a mark yields the mirrored mark on the gradients, so
+    `jax.grad` of a marked function has the backward stages.
 
     Args:
         x: a pytree of arrays of any shape and dtype (integers, booleans and keys pass through).

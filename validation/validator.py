@@ -67,8 +67,8 @@ class Validator:
     Results agree when their largest difference is within a tolerance of the array's largest value. The tolerance is
     1e-5 in float32, and looser for a module that computes in bfloat16 or float16. Added to it is a multiple of the
     difference that a change of the inputs in their last bit makes. Integers must be equal, and NaNs at the same places.
-    A result counts as not compared if rounding moves it by more than 100 times the tolerance, if it is nowhere finite,
-    or if it differs from run to run.
+    A result counts as not compared if rounding moves it by more than 100 times the tolerance. So does a result that is
+    nowhere finite, or that differs from run to run.
 
     Args:
         seed: the seed of the inputs.

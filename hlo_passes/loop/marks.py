@@ -18,8 +18,8 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
     """Returns the stage marks among `ops`, the operations of `main`, in program order.
 
     Raises:
-        PassError: when a mark of a stage or of a unit is not directly in the body of `loop`, has an unknown form, or
-            takes values that are not arrays.
+        PassError: when a mark is not directly in the body of `loop`, has an unknown form, or takes values that are not
+            arrays.
     """
     body = loop_body(loop)
     marks: list[tuple[ir.Operation, Boundary]] = []

@@ -83,7 +83,7 @@ class PlaceResiduals(Pass):
 
 
 def _share_reshaped(loop: MicrobatchLoop) -> None:
-    """Where a task hands on a value and its reshape, lets the value's readers make it from the reshape.
+    """Lets the readers of a value make it from its reshape, where a task hands on both.
 
     Then only the reshape is kept.
     """
