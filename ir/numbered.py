@@ -4,11 +4,12 @@ Operations are no keys of dictionaries: their hash is made of their operands and
 Indices or results are keys. The tests make it an error to hash an operation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir.functions import operands_with_captures
+from jaxpp.ir.values import closure
 
 
 class Numbered:
@@ -37,3 +38,8 @@ class Numbered:
         self.makers: list[list[int]] = [
             [number for value in operands if (number := find(value)) is not None] for operands in self.operands
         ]
+
+    def behind(self, values: Iterable[ir.Value], through: Callable[[int], bool] = lambda _: True) -> list[int]:
+        """Returns the operations that `values` depend on, in program order; those that fail `through` end the way."""
+        makers = (number for value in values if (number := self.producers.get(value)) is not None)
+        return sorted(closure(filter(through, makers), lambda number: filter(through, self.makers[number])))

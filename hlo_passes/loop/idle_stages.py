@@ -13,6 +13,7 @@ from jaxpp.ir.functions import has_side_effect, loop_body, operations, terminato
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
+from jaxpp.ir.values import closure
 
 _UNUSED = "nobody uses the result of this stage mark"
 _NO_WORK = ("stablehlo.constant", "stablehlo.broadcast", boundary.BARRIER)
@@ -136,11 +137,7 @@ class _Dataflow(Numbered):
 
     def _before(self, numbers: Iterable[int]) -> set[int]:
         """Returns these operations, and all on which they depend."""
-        found = set(numbers)
-        for number in reversed(range(len(self.ops))):
-            if number in found:
-                found.update(self.makers[number])
-        return found
+        return set(closure(numbers, self.makers.__getitem__))
 
     def _behind(self, values: set[ir.Value]) -> set[int]:
         """Returns the operations that depend on one of these values."""

@@ -1,6 +1,6 @@
 """`split-conditionals`: splits a conditional over the state of all stages into one per part of the state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,7 +24,7 @@ from jaxpp.ir.functions import (
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
 from jaxpp.ir.outlining import clone_into
-from jaxpp.ir.values import closure, defining_op
+from jaxpp.ir.values import defining_op
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,6 @@ def _condition(op: ir.Operation) -> ir.Value:
         return stablehlo.compare(index, zero, stablehlo.ComparisonDirectionAttr.get("NE"))
 
 
-def _needed(values: Iterable[ir.Value], branch: Numbered) -> list[int]:
-    """Returns the operations of a branch on which some values depend, in program order."""
-    makers = (number for value in values if (number := branch.producers.get(value)) is not None)
-    return sorted(closure(makers, branch.makers.__getitem__))
-
-
 def _parts(
     branches: Sequence[Numbered], returned: Sequence[Sequence[ir.Value]], numbers: Sequence[int]
 ) -> list[list[int]]:
@@ -154,7 +148,7 @@ def _parts(
         expensive = [
             (place, number)
             for place, (branch, values) in enumerate(zip(branches, returned, strict=True))
-            for number in _needed([values[i]], branch)
+            for number in branch.behind([values[i]])
             if not _is_light(branch.ops[number])
         ]
         joined = sorted({part_of[op] for op in expensive if op in part_of})
@@ -176,7 +170,7 @@ def _keep(
         wanted = [values[i] for i in part]
         copies: dict[ir.Value, ir.Value] = {}
         into = ir.Block.create_at_start(region)
-        clone_into(into, [branch.ops[number] for number in _needed(wanted, branch)], copies)
+        clone_into(into, [branch.ops[number] for number in branch.behind(wanted)], copies)
         stablehlo.return_([copies.get(value, value) for value in wanted], ip=ir.InsertionPoint(into), loc=op.location)
     for i, result in zip(part, new.results, strict=True):
         op.results[i].replace_all_uses_with(result)

@@ -22,7 +22,6 @@ from jaxpp.ir.ops import traits
 from jaxpp.ir.program_form import check_parts
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import MainLine, handed, leave
-from jaxpp.ir.values import closure
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class _Units(Numbered):
         self.tasks = [results[part] for part in parts]
         self.unit: dict[int, _Unit] = {}
         self.marks: dict[_Unit, list[ir.Operation]] = {}
-        needed = [sorted(self._behind(values)) for values in self.tasks]
+        needed = [self.behind(values) for values in self.tasks]
         if len({number for numbers in needed for number in numbers}) == sum(map(len, needed)):
             for task, numbers in enumerate(needed):
                 self._divide(task, numbers)
@@ -146,28 +145,20 @@ class _Units(Numbered):
         """Returns the operations in a unit for which `is_one` is true, and on which no other such operation depends."""
         following = self.marks.get(_Unit(unit.task, unit.number + 1))
         work = [mark.operands[0] for mark in following] if following else list(self.tasks[unit.task])
-        reached = self._behind(work, lambda number: self.unit[number] == unit)
-        found = [number for number in sorted(reached) if is_one(self.ops[number])]
+        reached = self.behind(work, lambda number: self.unit[number] == unit)
+        found = [number for number in reached if is_one(self.ops[number])]
         last: list[int] = []
         earlier = set[int]()
         for number in reversed(found):
             if number not in earlier:
                 last.append(number)
-                earlier |= self._behind(self.operands[number], lambda each: self.unit[each] == unit)
+                earlier.update(self.behind(self.operands[number], lambda each: self.unit[each] == unit))
         return last
 
     def made_in(self, unit: _Unit, numbers: Iterable[int]) -> list[ir.Value]:
         """Returns the operands of these operations that operations or initial marks of the unit make."""
         values = dict.fromkeys(value for number in numbers for value in self.operands[number])
         return [value for value in values if self.unit.get(self.producers.get(value, -1)) == unit]
-
-    def _behind(self, values: Iterable[ir.Value], is_in: Callable[[int], bool] = lambda _: True) -> set[int]:
-        """Returns the operations on which `values` depend, directly or through operations for which `is_in` is true."""
-
-        def makers(used: Iterable[ir.Value]) -> list[int]:
-            return [n for value in used if (n := self.producers.get(value)) is not None and is_in(n)]
-
-        return set(closure(makers(values), lambda number: makers(self.operands[number])))
 
 
 def _communicates(mesh: MeshAxes, op: ir.Operation) -> bool:
