@@ -137,7 +137,7 @@ def answer(text: str, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_program_with_mistakes_is_refused_in_words_or_loaded(seed: int) -> None:
     generator = random.Random(seed)
-    names = ("basic.mlir", "peaks.mlir", "attributes_invalid.mlir")
+    names = ("basic.mlir", "origins.mlir", "attributes_invalid.mlir")
     programs = [text for name in names for text in texts(LIT / "verify_program" / name)]
     outcomes: list[str] = []
     while len(outcomes) < 40:
