@@ -1,4 +1,4 @@
-"""A step of which each marked layer is a stage of its own, to find what the layers cost."""
+"""A step in which each marked layer is a separate stage, to measure the costs of the layers."""
 
 import operator
 import statistics
@@ -36,16 +36,16 @@ from jaxpp.schedules.search.cuts import Cuts, even_cuts
 from jaxpp.step import LoweredStep
 
 _KEPT: Final = ("gather_weights", "scatter_gradients")
-"""The options of a step that its layers have when they are measured."""
+"""The options of the step that also apply when its layers are measured."""
 
 
 class LayeredStep:
-    """A step of which each marked layer is a stage of its own, to find what it costs.
+    """A step in which each marked layer is a separate stage, to measure the costs of the layers.
 
-    schedule: one microbatch after the other.
-    compiled: the step, which computes what it computes in any other schedule.
-    donating: lowers the step as it donates, whose programs say what cuts need of the memory. If not given, this is the
-        step that is measured.
+    schedule: the schedule with a stage per layer; it runs one microbatch after the other.
+    compiled: the compiled step, which has the same results as under any other schedule.
+    donating: lowers the step with its donated arguments; the memory peaks of cuts are read from its programs. Without
+        this argument, they are read from programs of the measured step.
     """
 
     def __init__(
@@ -70,28 +70,28 @@ class LayeredStep:
         self.reads = reads_of_layers(lowered.module, self.schedule)
 
     def layers(self, *steps: Sequence[Event], slow: Mapping[int, float] | None = None) -> Layers:
-        """What the layers cost, by traced steps; on devices that are not here by the plan, without any.
+        """Returns the costs of the layers from the events of traced steps; without steps, from the plan of a target.
 
-        slow: the speeds of meshes that are known to be slow; no faster ones are measured.
+        slow: upper bounds on the speeds of meshes that are known to be slow.
         """
         costs, program = self.compiled.costs(*steps), self.compiled.executable.program
         devices = list(program.partitions)
         sizes = _DeviceBytes(program, _as_written(self.lowered.program().module))
         resident, shares = sizes.resident(self.schedule, loop_peaks(program)), sizes.shares
-        in_costs = mesh_speeds(program, *steps, average=statistics.median)  # costs are medians, too
+        in_costs = mesh_speeds(program, *steps, average=statistics.median)  # costs are medians too
         known = [(slow or {}).get(mesh, 1.0) for mesh in range(len(devices))]
         speeds = list(map(min, in_costs, mesh_speeds(program, *steps), known))
         costs = _by_speed(costs, self.schedule, devices, in_costs, speeds)
         return Layers(costs, resident, shares, self.schedule.microbatches, speeds, self.reads, self._peaks)
 
     def _peaks(self, cuts: Cuts, schedule: Schedule) -> Peaks:
-        """By the program of the step in these cuts and this order."""
+        """Rewrites the step with these cuts and this schedule, and returns the peaks of its program."""
         found = rewrite(self._donating(), None, {**self._kept, **cuts_options(cuts), "schedule": str(schedule)})
         return loop_peaks(load(found.module)), found.peak_bytes
 
 
 def loop_of_layers(module: ir.Module) -> LoopOfLayers:
-    """What a lowered step, which stays as it is, says of its marked layers.
+    """Returns the numbers of layers and microbatches of a lowered step; does not change `module`.
 
     Raises:
         PassError: the marks are not in one loop over microbatches.
@@ -103,7 +103,10 @@ def loop_of_layers(module: ir.Module) -> LoopOfLayers:
 
 
 def reads_of_layers(module: ir.Module, schedule: Schedule) -> Reads:
-    """Which layers of a lowered step, which stays as it is, read which; `schedule` has a stage for each."""
+    """Returns for each layer of a lowered step the layers that it reads; does not change `module`.
+
+    schedule: a schedule with one stage per layer.
+    """
     copy = own_copy(module)
     run_passes(copy, tuple(takewhile(lambda step: not isinstance(step, AssignStages), mpmd(str(schedule)))))
     with copy.context, ir.Location.unknown():
@@ -111,10 +114,10 @@ def reads_of_layers(module: ir.Module, schedule: Schedule) -> Reads:
 
 
 def cuts_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Cuts:
-    """As many marked layers on each mesh.
+    """Returns cuts with equally many marked layers on each mesh; the first meshes may have one more.
 
     Raises:
-        ScheduleError: there are fewer layers than meshes; `who` asks for them.
+        ScheduleError: there are fewer layers than meshes. The message begins with `who`.
     """
     if loop.layers < meshes:
         raise ScheduleError(f"{who}: {loop.layers} marked layers are fewer than {meshes} meshes: mark every layer")
@@ -122,10 +125,12 @@ def cuts_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Cuts:
 
 
 def schedule_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Schedule:
-    """Each marked layer of a loop as a stage, equally many on each mesh, microbatch after microbatch.
+    """Returns a schedule with one stage per marked layer, which runs one microbatch after the other.
+
+    Each mesh has equally many neighbouring layers; the first meshes may have one more.
 
     Raises:
-        ScheduleError: there are fewer layers than meshes; `who` asks for them.
+        ScheduleError: there are fewer layers than meshes. The message begins with `who`.
     """
     layers, microbatches, _ = loop
     homes = [mesh for mesh, size in enumerate(cuts_of_layers(loop, meshes, who)) for _ in range(size)]
@@ -141,9 +146,13 @@ def schedule_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Schedule:
 def _by_speed(
     costs: Costs, schedule: Schedule, devices: Sequence[int], in_costs: Sequence[float], speeds: Sequence[float]
 ) -> Costs:
-    """The costs of layers that were measured on meshes of different size or speed, as on one of the smallest.
+    """Returns the costs as if all layers had run on one of the smallest meshes at full speed.
 
-    in_costs: the speeds that the times of the layers show, which may be less slow than the meshes are.
+    The costs get the speed of each mesh, relative to that mesh. They stay as they are if all meshes are alike.
+
+    devices: the number of devices of each mesh.
+    in_costs: the speeds with which the layers were measured.
+    speeds: the speeds of the meshes; they may be lower than `in_costs`.
     """
     size = [count / min(devices) for count in devices]
     shown = list(map(operator.mul, size, in_costs))
@@ -162,7 +171,10 @@ def _by_speed(
 
 
 def _as_written(module: ir.Module) -> Program:
-    """The program as if all meshes had the size for which it was written: an axis of one device shards nothing."""
+    """Returns the program as if all meshes had the largest sizes of the axes.
+
+    Otherwise values on a mesh whose axis has one device would lack their shardings.
+    """
     copy = own_copy(module)
     with copy.context:
         if at.MESH_SIZES in copy.operation.attributes:
@@ -172,21 +184,22 @@ def _as_written(module: ir.Module) -> Program:
 
 @dataclass(frozen=True)
 class _DeviceBytes:
-    """What values take on the devices of each mesh, by their shardings.
+    """The bytes of values on the devices of each mesh, by their shardings.
 
-    written: the program, as if all meshes had the size for which it was written.
+    program: the program.
+    written: the program as if all meshes had the largest sizes of the axes.
     """
 
     program: Program
     written: Program
 
     def of(self, spec: TensorSpec) -> list[int]:
-        """What a value would take on each device of each mesh."""
+        """Returns the bytes that a value would take on each device of each mesh."""
         return [self.program.shard_bytes(mesh, spec)[0] for mesh in range(self.program.meshes)]
 
     @cached_property
     def _kept(self) -> dict[int, list[int]]:
-        """For each stage what one microbatch keeps on each device of each mesh."""
+        """For each stage the bytes of the residuals of one microbatch, on each device of each mesh."""
         registers = self.written.registers
         return {
             stage: list(map(sum, zip(*(self.of(registers[mesh][register]) for mesh, register in places), strict=True)))
@@ -196,7 +209,7 @@ class _DeviceBytes:
 
     @property
     def shares(self) -> list[float]:
-        """How much of an activation each device of each mesh has, on average over all layers."""
+        """For each mesh the share of an activation that is on each of its devices, averaged over all layers."""
         places = chain.from_iterable(kept_places(self.program).values())
         whole = sum(self.program.registers[mesh][register].device_bytes for mesh, register in places)
         if not whole:
@@ -204,10 +217,11 @@ class _DeviceBytes:
         return [sum(each) / whole for each in zip(*self._kept.values(), strict=True)]
 
     def resident(self, schedule: Schedule, peaks: Sequence[int]) -> list[list[float]]:
-        """What each layer takes at all times: the most that its mesh needs, less the activations of one microbatch.
+        """Returns the bytes that each layer takes at all times on each device of each mesh: [layer][mesh].
 
-        The layers of a mesh have it in proportion to the bytes of the arguments that they read, on any mesh. What is
-        whole on several meshes, as a stack of layers may be, is there whichever layers a mesh has, and left out.
+        The layers of a mesh share its peak, less the residuals of one microbatch. Each layer's share is proportional to
+        the bytes of the arguments that it reads. An argument that several meshes hold in whole, such as a stack of
+        layers, is left out: a mesh holds it whichever layers it has.
         """
         meshes, always = range(self.program.meshes), list(map(float, peaks))
         read = [[1.0 for _ in meshes] for _ in range(schedule.stages)]

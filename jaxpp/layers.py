@@ -1,4 +1,4 @@
-"""What the layers of a step cost, and the cuts that are found for them."""
+"""The costs of the layers of a step, and the search for cuts."""
 
 import math
 import operator
@@ -17,26 +17,24 @@ from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
 
 Peaks: TypeAlias = tuple[Sequence[int], Sequence[int]]
-"""For each mesh the most bytes that each of its devices needs at once: until the end of the loop, and in all."""
+"""For each mesh the peak bytes on each of its devices: until the end of the loop, and over the whole step."""
 
 _ROUNDS: Final = 3
-"""How often cuts are looked for where the program of what was found needs more memory than was reckoned."""
+"""The most searches for cuts, if the program of the cuts needs more memory than estimated."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What the layers of a step cost.
+    """The costs of the layers of a step.
 
     Attributes:
-        costs: with a stage for each layer, in milliseconds; the speed of each mesh is that of all its devices.
+        costs: the costs with one stage per layer, in milliseconds. Their speed of a mesh counts all its devices.
         resident: the bytes that each layer takes at all times on each device of each mesh: [layer][mesh].
-        shares: of each mesh, how much of an activation each of its devices has: 1 if all of it, as where it is
-            replicated.
-        microbatches: how many there are.
-        speeds: what is known of the speed of each mesh, as of `mesh_speeds`; the costs know it.
-        reads: for each layer those whose results it reads.
-        peaks: the most bytes that each device of each mesh needs at once in such cuts and order, by the program: until
-            the end of the loop over microbatches, and in all.
+        shares: for each mesh the share of an activation that is on each of its devices: 1 if it is replicated.
+        microbatches: the number of microbatches.
+        speeds: the speed of each mesh, as `mesh_speeds` returns it; `costs` includes it already.
+        reads: for each layer the layers whose results it reads.
+        peaks: rewrites the step with given cuts and schedule, and returns the peaks of its program.
     """
 
     costs: Costs
@@ -48,7 +46,7 @@ class Layers:
     peaks: Callable[[Cuts, Schedule], Peaks]
 
     def cut(self, cuts: Sequence[int]) -> "Layers":
-        """What so many neighbours together cost, each as one layer."""
+        """Returns the costs with neighbouring layers merged: entry i of `cuts` layers become layer i."""
         ends = list(accumulate(cuts))
         stages = [self.resident[end - size : end] for size, end in zip(cuts, ends, strict=True)]
         resident = [list(map(math.fsum, zip(*stage, strict=True))) for stage in stages]
@@ -66,7 +64,7 @@ class Layers:
 
     @property
     def is_chain(self) -> bool:
-        """Whether each layer comes after the one before it: then no two of them can run side by side."""
+        """Whether each layer reads its predecessor, so that no two layers can run side by side."""
         return all(layer in read for layer, read in enumerate(self.reads[1:]))
 
     def partition(
@@ -79,15 +77,23 @@ class Layers:
         seed: int = 0,
         **options: Any,
     ) -> Partition:
-        """`schedules.partition` of them; the limit is in bytes per device, as the option of `verify-program`.
+        """Finds cuts and a schedule with `schedules.partition`.
 
-        Costs are of whole activations: a mesh has room for as many bytes of these as lie on a device, divided by its
-        share. The cuts are those of a chain. Where the stages that they make are a graph, its order is taken if it is
-        shorter. With `by_program` the program of what is found says what it needs: where that is above the limit, the
-        search is repeated with so much less room. Else the layers alone say it, and no program is rewritten.
+        The costs count whole activations. So the room of a mesh is the room of one device divided by the device's share
+        of an activation. The cuts are found for a chain of layers. If the resulting stages are a graph, an order of
+        the graph is searched too, and taken if it is shorter.
+
+        Args:
+            memory_limit: bytes per device, as the option of `verify-program`; "" for none.
+            by_program: whether to check the result against the peaks of its program, and to repeat the search with less
+                room if they exceed the limit. If False, no program is rewritten: the estimate from the layers decides.
+            split_backward: as for `schedules.partition`.
+            seconds: as for `schedules.partition`.
+            seed: as for `schedules.partition`.
+            options: more arguments of `schedules.partition`.
 
         Raises:
-            ScheduleError: nothing fits the memory.
+            ScheduleError: no cuts that were found fit the memory.
         """
         options |= {"split_backward": split_backward, "seconds": seconds, "seed": seed}
         if not memory_limit:
@@ -112,23 +118,23 @@ class Layers:
 
     @cached_property
     def _unreckoned(self) -> list[float]:
-        """For each mesh by how many bytes the loop of equal cuts in 1F1B needs more, by the program, than is reckoned.
+        """For each mesh the peak bytes of the loop minus the estimate, for equal cuts in 1F1B.
 
-        It may need less: a stack that is whole on every mesh takes no more for more layers.
+        The difference may be negative: a stack that is whole on every mesh takes the same bytes for any layers.
         """
         meshes = len(self.shares)
         cuts, order = even_cuts(len(self.resident), meshes), schedules.one_f_one_b(meshes, self.microbatches)
         return list(map(operator.sub, self.peaks(cuts, order)[0], self._reckoned(cuts, order)))
 
     def _reckoned(self, cuts: Cuts, schedule: Schedule) -> list[float]:
-        """The bytes that each device of each mesh needs in such cuts and order, by the layers."""
+        """Returns an estimate of the peak bytes of each device of each mesh, from the layers."""
         stages = self.cut(cuts)
         kept = schedules.simulate(schedule, stages.costs).peak_bytes()
         there = stages._there(schedule.placement)
         return [own + peak * share for own, peak, share in zip(there, kept, self.shares, strict=True)]
 
     def _there(self, placement: Placement) -> list[float]:
-        """The bytes that each device of each mesh has at all times, of these layers as stages."""
+        """Returns the resident bytes on each device of each mesh, where each layer is a stage."""
         found = [0.0] * len(self.shares)
         for resident, (mesh, *_) in zip(self.resident, placement.homes, strict=True):
             found[mesh] += resident[mesh]
@@ -137,7 +143,7 @@ class Layers:
     def _within(
         self, limits: Sequence[float], *, split_backward: bool, seconds: float, seed: int, **options: Any
     ) -> Partition:
-        """What is found within so many bytes of each device of each mesh, as they are reckoned."""
+        """Returns the partition within estimated limits: the bytes per device of each mesh."""
         by_mesh = [max(1.0, limit) / share for limit, share in zip(limits, self.shares, strict=True)]
         parts = 1 if self.is_chain else 2
         same: dict[str, Any] = {"split_backward": split_backward, "seconds": seconds / parts, "seed": seed}
@@ -153,9 +159,10 @@ class Layers:
         return found if self.is_chain else self._side_by_side(found, by_mesh, same)
 
     def _side_by_side(self, found: Partition, limits: Sequence[float], options: Mapping[str, Any]) -> Partition:
-        """What was found for a chain, or the order of the graph of its stages where that takes less.
+        """Returns the partition of a chain, with an order of the graph of its stages if that is shorter.
 
-        limits: the bytes of each mesh. options: of the search.
+        limits: the limit of each mesh in bytes of whole values; resident bytes count too.
+        options: the options of `schedules.search`.
         """
         found = replace(found, lower_bound=min(found.lower_bound, self._least()))
         stages, placement = self.cut(found.cuts), found.schedule.placement
@@ -173,7 +180,7 @@ class Layers:
         return replace(found, schedule=order, value=order.value) if order.value < found.value else found
 
     def _least(self) -> float:
-        """What any order takes of any graph of these layers: their work, divided by the speed of all meshes."""
+        """Returns a lower bound on the makespan of all orders: the work of all layers over the speed of all meshes."""
         kinds = ("forward", "input_grad", "weight_grad")
         times = [cast("Sequence[float]", getattr(self.costs, kind)) for kind in kinds]
         speed = float(np.broadcast_to(np.array(self.costs.speed), len(self.shares)).sum())

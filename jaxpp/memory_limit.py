@@ -1,4 +1,4 @@
-"""`memory_limit`: what each stage computes again, offloads or evicts, so that a program fits into its devices."""
+"""`memory_limit`: chooses which stages recompute, offload or evict residuals, so that a program fits its devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,15 +28,20 @@ from jaxpp.schedules.search.stagewise import StageChoices
 from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
-"""Into so many steps the bytes between all residuals and the least are divided."""
+"""The most choices of a stage besides keeping all residuals (`split_forward.choices`)."""
 
 
 Limit = int | str | Sequence[int | str] | None
-"""The bytes that each device may need: a number, or a text such as "70GiB"; one for all meshes, or one for each."""
+"""The most bytes of each device: a number, or a text such as "70GiB"; one for all meshes, or one per mesh."""
 
 
 def limit_text(limit: Limit | np.integer | Sequence[int | np.integer], meshes: int, name: str = "memory_limit") -> str:
-    """Bytes as the option of `verify-program`. Raises TypeError or ValueError for what is no limit of these meshes."""
+    """Returns a limit in the text form of the option of `verify-program`; "" if it is None.
+
+    Raises:
+        TypeError: the limit is not a positive number, a text such as "70GiB", or a list of these.
+        ValueError: there are several limits, but not one per mesh.
+    """
     if limit is None:
         return ""
     each: list[Any] = list(limit) if isinstance(limit, list | tuple) else [limit]
@@ -55,14 +60,13 @@ def limit_text(limit: Limit | np.integer | Sequence[int | np.integer], meshes: i
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was chosen.
+    """The choice that `fit` made.
 
     Attributes:
-        schedule: another one than that of the loop, where the order is another or residuals wait on other meshes; else
-            as it was given.
-        options: of `mpmd`.
-        kept_less: what is done to keep less, by name: "recompute", "offload", "evict", "order".
-        time: of the step and of its tasks.
+        schedule: the text of a new schedule, if the order changed or residuals are evicted; otherwise as it was given.
+        options: the options of `mpmd`.
+        kept_less: the means that save memory, by name: "recompute", "offload", "evict", "order"; "" if not used.
+        time: the makespan of the step, and the sum of the times of its tasks and copies.
     """
 
     schedule: str
@@ -72,26 +76,30 @@ class Fitted:
 
 
 def smaller(options: Mapping[str, str]) -> str:
-    """What to do about a program with these options of `mpmd` that needs too much, whatever is kept."""
+    """Returns the hint of the error for a program that needs too much memory, with these options of `mpmd`."""
     names = [name for name in CHOICES if options.get(name, "microbatch") != "microbatch"]
     return "".join(f'take {name}="microbatch", ' for name in names) + SMALLER
 
 
 NOTHING: Mapping[str, str] = {"recompute": "", "offload": "", "evict": "", "order": ""}
-"""What is done where nothing is done to keep less."""
+"""The `kept_less` of a program that keeps everything."""
 
 
 def fit(
     module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str], rates: Rates | None = None
 ) -> Fitted:
-    """The fastest program of `module` that stays within the limits of `options`, by what is done to keep less.
+    """Returns the fastest choice of recomputes, offloads, evictions and orders that stays within the memory limits.
 
-    The time of a step is that of `simulate`. The schedule is taken as it is, with residuals that wait on other meshes
-    (`schedules.evict`), and, if it is one of the library, in orders that keep fewer activations.
+    `simulate` gives the time of a step. The schedules to choose from are the given one, the same with evicted residuals
+    (`schedules.evict`), and, for a schedule of the library, orders that keep fewer activations.
+
+    For a program with slices nothing is chosen: `verify-program` refuses it if it is too large. If only the memory of a
+    host is too small, the nearest choice is returned, and `verify-program` refuses that.
 
     Raises:
-        LimitError: nothing of all this is enough; it names the mesh in the way, and the least that this one needs.
-        ScheduleError: costs are given, and for another schedule.
+        LimitError: no choice is enough for the devices. It names the mesh that is most above its limit, and the fewest
+            bytes that this mesh needs.
+        ScheduleError: the costs in `rates` belong to another schedule.
     """
     free = {name: value for name, value in options.items() if name not in ("memory_limit", "host_memory_limit")}
     before, after = divided(mpmd(schedule, meshes, **free))
@@ -107,7 +115,7 @@ def fit(
         return Fitted(schedule, dict(options), dict(NOTHING))
     with base.context:
         loop = MicrobatchLoop.of(base)
-        if loop.slices > 1:  # nothing is chosen for these: `verify-program` refuses what is too large
+        if loop.slices > 1:  # `verify-program` refuses a program that is too large
             return Fitted(schedule, dict(options), dict(NOTHING))
         levels, plan = choices(base, LEVELS), loop.plan
         times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
@@ -116,7 +124,7 @@ def fit(
         fitting = Fitting(base, other, free, limits, levels, times, splits)
         fits = [each.fitted.time for each in found if each.fits]
         if fits and fitting.time(fitting.nothing) >= min(fits):
-            continue  # whatever else is done takes longer still
+            continue  # every other choice takes longer still
         choice = fitting.search()
         if choice is not None or not fits:
             found.append(_found(fitting, choice or fitting.nearest(), plan, schedule, options))
@@ -125,11 +133,11 @@ def fit(
         best = _found(best.fitting, best.fitting.least(), plan, schedule, options)
     if best.excess[1] > 0:
         raise _refusal(best.peaks[:count], limits[:count], loop.op.location, smaller(options))
-    return best.fitted  # where a host is in the way, `verify-program` refuses it
+    return best.fitted  # `verify-program` refuses it if the memory of a host is too small
 
 
 def _refusal(least: Sequence[int], limits: Sequence[float], location: ir.Location, hint: str) -> LimitError:
-    """The error where nothing that is done to keep less is enough; it is about the mesh most above its limit."""
+    """Returns the error if no choice is enough; it names the mesh that is most above its limit."""
     _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(least, limits, strict=True)))
     needed = f"mesh {mesh} needs at least {least[mesh]:,} bytes on each device"
     message = f"{needed}, its memory limit is {limits[mesh]:,.0f}"
@@ -137,13 +145,13 @@ def _refusal(least: Sequence[int], limits: Sequence[float], location: ir.Locatio
 
 
 class _Found(NamedTuple):
-    """What comes of one schedule.
+    """The outcome of the search for one schedule.
 
     Attributes:
-        fitting: the search that found it.
-        fitted: the choice that fits, or else the one that is nearest to the limits.
-        peaks: the bytes that the devices of each mesh need, and the hosts.
-        excess: how far the worst host and the worst mesh are above their limits; 0 where they are not.
+        fitting: the search.
+        fitted: the choice that fits, otherwise the choice that is nearest to the limits.
+        peaks: the peak bytes of the devices of each mesh, then of the host of each mesh.
+        excess: the bytes by which the worst host and the worst mesh exceed their limits; 0 if they do not.
     """
 
     fitting: Fitting
@@ -153,12 +161,20 @@ class _Found(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether all are within their limits."""
+        """Whether all meshes and hosts are within their limits."""
         return self.excess == (0, 0)
 
 
 def _found(fitting: Fitting, choice: StageChoices, plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
-    """What comes of a choice for the schedule of `fitting`, in place of `plan`, whose text is `schedule`."""
+    """Returns the outcome of a choice for the schedule of `fitting`.
+
+    Args:
+        fitting: the search.
+        choice: the choice of each stage.
+        plan: the original schedule.
+        schedule: its text as it was given.
+        options: the original options of `mpmd`.
+    """
     chosen, peaks, count = fitting.options_of(choice), fitting.peaks(choice), len(fitting.limits) // 2
     text = schedule if fitting.plan is plan else str(fitting.plan)
     kept_less = dict(NOTHING) | chosen | _said(plan, fitting.plan)
@@ -168,7 +184,7 @@ def _found(fitting: Fitting, choice: StageChoices, plan: Schedule, schedule: str
 
 
 def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
-    """What another schedule does to keep less."""
+    """Returns the entry of `kept_less` for a schedule other than the original: evicting stages, or activations."""
     if other is plan:
         return {}
     evicted = sorted({task.stage for task in other if task.kind == "evict"})
@@ -178,14 +194,14 @@ def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
 
 
 def _schedules(plan: Schedule, over: Sequence[bool], times: TaskTimes) -> list[Schedule]:
-    """The schedule, and what it can become: what evicts residuals of it, and other orders of its tasks."""
+    """Returns the schedule, the same with evicted residuals if it can evict, and other orders of its tasks."""
     evicted = _evicted(plan)
     costs = times.costs(plan, [(0, 0)] * plan.stages)
     return [plan, *([] if evicted is None else [evicted]), *other_orders(plan, over, costs)]
 
 
 def _evicted(plan: Schedule) -> Schedule | None:
-    """The schedule with residuals that wait on other meshes; None where it can't have any, or has what it needs."""
+    """Returns the schedule with evicted residuals; None if it can't evict any, or evicting gains nothing."""
     try:
         made = schedules.evict(plan)
     except ScheduleError:
@@ -194,13 +210,13 @@ def _evicted(plan: Schedule) -> Schedule | None:
 
 
 def _flops(base: ir.Module, loop: MicrobatchLoop) -> dict[tuple[str, int], int]:
-    """The FLOPs of the function of each kind and stage, on all devices of its mesh together."""
+    """Returns the FLOPs of the function of each (kind, stage), summed over all devices of its mesh."""
     counter, by_name = FlopCounter(base), functions(base)
     return {task: counter.inside(by_name[callee(op)]) for task, op in tasks_of(base, loop).items()}
 
 
 def _entering(base: ir.Module, loop: MicrobatchLoop) -> dict[int, int]:
-    """The bytes that the forward of each stage gets from other tasks, for one microbatch."""
+    """Returns the bytes that the forward of each stage reads from other tasks, for one microbatch."""
     forwards = ((stage, op) for (kind, stage), op in tasks_of(base, loop).items() if kind == "forward")
     return {
         stage: sum(byte_size(each.type) for each in op.operands if loop.is_of_a_task(each)) for stage, op in forwards

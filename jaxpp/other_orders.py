@@ -6,21 +6,22 @@ from jaxpp import schedules
 from jaxpp.schedules import Costs, Schedule, ScheduleError
 
 _SHARES = (0.75, 0.5, 0.25, 0.0)
-"""Of the activations that a mesh keeps, so many are tried where it needs too much memory."""
+"""The shares of its activations that a mesh with too little memory may keep in a search."""
 _SECONDS = 0.2
-"""What each search may take: counted work, so that every process finds the same."""
+"""The `seconds` of each search. They count work instead of time, so that every process finds the same order."""
 
 
 def other_orders(plan: Schedule, over: Sequence[bool], costs: Costs) -> list[Schedule]:
-    """Schedules of the same tasks on the same meshes that keep fewer activations on a mesh that needs too much memory.
+    """Returns other orders of the same tasks on the same meshes, in which a mesh over its limit keeps less.
 
-    They are those of the library, and what `schedules.search` finds with as few as a share of the activations on such
-    meshes. Only a schedule of the library gets others, task for task: the user wrote or chose the order of any other.
+    The candidates are the schedules of the library, and the results of `schedules.search` with limits on the
+    activations of meshes. The list is empty unless `plan` equals a schedule of the library: any other order is the
+    user's choice.
 
     Args:
         plan: the schedule.
-        over: of each mesh whether it needs too much.
-        costs: of the tasks.
+        over: for each mesh whether it needs too much memory.
+        costs: the costs of the tasks.
     """
     tasks = set(plan)
     if not _may_be_changed(plan):
@@ -36,7 +37,7 @@ def other_orders(plan: Schedule, over: Sequence[bool], costs: Costs) -> list[Sch
 
 
 def _may_be_changed(plan: Schedule) -> bool:
-    """Whether a schedule is of the library, task for task, with each stage on one mesh."""
+    """Whether a schedule without slices equals the schedule of the library that has its name."""
     if plan.slices > 1 or not {task.kind for task in plan} <= {"forward", "backward", "input_grad", "weight_grad"}:
         return False
     try:
@@ -51,13 +52,14 @@ def _published(plan: Schedule) -> Iterator[Schedule]:
         try:
             yield schedules.make(name, meshes=plan.meshes, microbatches=plan.microbatches)
         except (ScheduleError, ValueError):
-            continue  # not for as many
+            continue  # it does not exist for so many meshes and microbatches
 
 
 def _searched(plan: Schedule, over: Sequence[bool], costs: Costs) -> Iterator[Schedule]:
-    """What the search finds with fewer activations on the meshes that are over, on all meshes, and on each one alone.
+    """Yields orders from searches with fewer activations: on the meshes over their limits, on all, and on each one.
 
-    The last two do not depend on the limits: what a refusal says is enough has to be found for that limit too.
+    The last two do not depend on the memory limits. A LimitError names a limit that is enough, and the same order must
+    be found under that limit.
     """
     share, kept = plan.meshes / plan.stages, schedules.activations(plan)
     meshes = range(plan.meshes)

@@ -1,4 +1,4 @@
-"""`cuts` and `jaxpp.partition`: which layers of a step that marks all of them each stage has."""
+"""`cuts` and `jaxpp.partition`: the layers of each stage, for a step that marks every layer."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,11 +16,11 @@ from jaxpp.schedules.layers import layers_of_stages
 
 
 def cuts_options(cuts: Partition | Sequence[int] | None) -> dict[str, str]:
-    """The options of passes that say it: "cuts", and with a partition "schedule".
+    """Returns the options of the passes for these cuts: "cuts", and for a `Partition` also "schedule".
 
     Raises:
-        TypeError: it is neither a partition nor a row of whole numbers.
-        ValueError: a stage has no layer.
+        TypeError: `cuts` is neither a partition nor a sequence of whole numbers.
+        ValueError: a stage has no layer, or there is no stage.
     """
     if cuts is None:
         return {}
@@ -37,10 +37,10 @@ def _text(cuts: Sequence[int]) -> str:
 
 
 class _Measurable(Protocol):
-    """What `mpmd_jit_with_loop` makes."""
+    """The function that `mpmd_jit_with_loop` returns."""
 
     def measure_layers(self, *args: Any) -> "Layers":
-        """What each marked layer costs."""
+        """Returns the costs of the marked layers."""
         ...
 
 
@@ -54,32 +54,33 @@ def partition(
     seconds: float = 10.0,
     seed: int = 0,
 ) -> Partition:
-    """How many layers each stage should have, and their schedule, for a step that marks every layer.
+    """Finds the number of layers of each stage and a schedule, for a step that marks every layer.
 
-    Each layer is a stage of its own once, one microbatch after the other, to find what it costs: a step is traced, or
-    planned on the devices of a `jaxpp.target`. Equal layers are compiled once. From these costs `schedules.partition`
-    finds the rest; give what it returns to the step:
+    To measure the layers, it runs and traces a step in which each layer is a stage, one microbatch after the other. On
+    the devices of a `jaxpp.target`, it plans this step instead. Equal layers are compiled once. `schedules.partition`
+    then searches with these costs. Pass the result to the step:
 
         step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh, cuts=jaxpp.partition(step, *args))
 
     Args:
-        step: of `mpmd_jit_with_loop`, with any schedule: it is not used.
-        args: its arguments, which are not donated; or `jax.ShapeDtypeStruct`s, for which zeros are made.
-        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh. What a layer takes at
-            all times, its parameters, gradients and state, is reckoned from the program.
-        chunks: as for `schedules.partition`, as is all that follows.
-        placement: see there.
-        split_backward: see there.
-        seconds: see there.
-        seed: see there.
+        step: the result of `mpmd_jit_with_loop`; its schedule is not used.
+        args: the arguments of the step, which are not donated. `jax.ShapeDtypeStruct`s are replaced by zeros.
+        memory_limit: the most bytes that each device may need at once, for all meshes or for each. The resident bytes
+            of a layer (parameters, gradients and state) are estimated from the program.
+        chunks: as for `schedules.partition`.
+        placement: as for `schedules.partition`.
+        split_backward: as for `schedules.partition`.
+        seconds: as for `schedules.partition`.
+        seed: as for `schedules.partition`.
 
     Returns:
         The cuts, the schedule, the costs of the stages in milliseconds, the predicted makespan and a lower bound.
 
     Raises:
-        PassError: the marks don't fit, as when it is compiled.
+        PassError: the marks don't fit, as when the step is compiled.
         ScheduleError: there are fewer layers than meshes, nothing fits the memory, or an argument is wrong.
-        TypeError, ValueError: the limit is none, or the step; or it takes no gradients.
+        TypeError: `step` does not take `cuts`, or `memory_limit` is not a limit.
+        ValueError: the step takes no gradients, or the number of limits is wrong.
     """
     check_step("partition", step)
     positive(seconds, "seconds")
@@ -93,10 +94,10 @@ def partition(
 
 
 def check_step(who: str, step: Any) -> None:
-    """Refuse what is no step that marks layers.
+    """Checks that `step` takes `cuts`.
 
     Raises:
-        TypeError: names `who` asks for one.
+        TypeError: `step` is not a result of `mpmd_jit_with_loop`. The message begins with `who`.
     """
     if not hasattr(step, "takes_cuts"):
         raise TypeError(f"{who}: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
@@ -105,5 +106,5 @@ def check_step(who: str, step: Any) -> None:
 
 
 def array_of(leaf: Any) -> Any:
-    """The leaf; zeros where only its shape is given."""
+    """Returns the leaf, or zeros for a `jax.ShapeDtypeStruct`."""
     return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf

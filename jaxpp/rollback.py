@@ -1,4 +1,4 @@
-"""`optimistic`: a loop over optimizer steps that assumes what its steps expect, and rolls back where that was wrong."""
+"""`optimistic`: a loop over optimizer steps that assumes that conditions hold, and rolls back steps where not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,26 +14,28 @@ from jaxpp.runtime.processes.fetch import fetch
 
 
 def optimistic(loop: TrainLoop, mpmd_mesh: MpmdMesh, **options: Any) -> "OptimisticLoop":
-    """Compile a step of a `train_loop` twice: with the conditions of `jaxpp.expect` assumed to hold, and as it is.
+    """Compiles two programs for a step of a `train_loop`: one assumes the conditions of `jaxpp.expect`, one waits.
 
-    A call starts step after step in the first form, in which no mesh waits for a condition. When the next step is on
-    its way it looks at the conditions of this one. Where one doesn't hold, both are dropped, this step alone runs again
-    in the second form, and the next one starts anew: the results are those of the loop in every case. (Zero Bubble,
-    arXiv 2401.10241, section 4: a step is validated when the next one has begun, and rolled back.)
+    A call starts each step in the assuming program, in which no mesh waits for a condition. It checks the conditions of
+    a step after it has started the next step. If a condition does not hold, it drops the results of both steps, runs
+    this step again in the waiting program, and starts the next step again. The results always equal the loop's. (Zero
+    Bubble, arXiv 2401.10241, section 4: a step is validated when the next one has begun, and rolled back.)
 
-    The state before a step is kept until its conditions are known, beside those behind it and behind the next one, so
-    there are three where a step that waits has two. A call ends when its last conditions are known.
+    The state before a step is kept until its conditions are known. At that time there are three states: before the
+    step, after it, and after the next step. Without `optimistic` there are two. A call ends when the conditions of its
+    last step are known.
 
-    A loop with a delay overlaps its steps in one program: there a call is rolled back as a whole.
+    A loop with a delay overlaps its steps in one program. Its calls are rolled back as a whole.
 
     Args:
-        loop: what `train_loop` returns; its step calls `expect`.
+        loop: the result of `train_loop`; its step calls `expect`.
         mpmd_mesh: as for `mpmd_jit_with_loop`.
-        options: likewise; what is donated is given away by a step that is rolled back, and else left to its owner.
+        options: as for `mpmd_jit_with_loop`. Only the waiting program donates arguments (`donate_*`), so they stay
+            valid unless a step is rolled back.
 
     Raises:
         TypeError: `loop` is no `train_loop`, or there are static arguments.
-        ValueError: when called: its step expects nothing, or what a `train_loop` refuses.
+        ValueError: when called: the step never calls `expect`, or the loop refuses its arguments.
     """
     if not isinstance(loop, TrainLoop):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
         raise TypeError(
@@ -45,13 +47,13 @@ def optimistic(loop: TrainLoop, mpmd_mesh: MpmdMesh, **options: Any) -> "Optimis
 
 
 class OptimisticLoop:
-    """What `optimistic` returns; it is called like the loop.
+    """The result of `optimistic`; it is called like the loop.
 
     Attributes:
-        assuming: the program that assumes what is expected: of a step, or with a delay of a call. Its metrics are
-            (those of the loop, whether each step's conditions held).
-        waiting: the program of the same as it is.
-        rollbacks: how many steps, with a delay how many calls, ran in both.
+        assuming: the program that assumes the conditions, for one step, or for a whole call if the loop has a delay.
+            Its metrics are (the metrics of the loop, a boolean per step: whether its conditions held).
+        waiting: the program of the same length that waits for the conditions.
+        rollbacks: the number of steps, with a delay the number of calls, that were rolled back.
     """
 
     def __init__(self, loop: TrainLoop, mpmd_mesh: MpmdMesh, options: dict[str, Any]) -> None:
@@ -69,7 +71,7 @@ class OptimisticLoop:
         return f"optimistic({self._loop!r}): {self.rollbacks} rollbacks"
 
     def __call__(self, state: Any, batches: Any) -> Any:
-        """Run all steps: `(state, metrics)`."""
+        """Runs all steps, and returns `(state, metrics)`."""
         if self._loop.delay:
             return self._at_once(state, batches)
         before = (state, batches, no_metrics(self._loop, state, batches))
@@ -85,7 +87,12 @@ class OptimisticLoop:
         return before[0], before[2]
 
     def _assume(self, state: Any, batches: Any, metrics: Any, number: int) -> Any:
-        """What a step makes, and whether the conditions of each held; behind the last step nothing."""
+        """Starts step `number` in the assuming program; returns None after the last step.
+
+        Returns:
+            The state, the batches, the metrics, and an array of booleans, whose entry `number` tells whether the
+            conditions of this step held.
+        """
         if number == self._loop.steps:
             return None
         held = np.zeros(self._loop.steps, bool)
@@ -102,7 +109,10 @@ class OptimisticLoop:
 
 
 def _shardings(options: dict[str, Any], *, assumes: bool, is_one_step: bool) -> dict[str, Any]:
-    """Those of the loop for its program: one step also takes metrics and a number, and returns batches."""
+    """Returns the sharding options of a program, given the loop's (`in_shardings`, `out_specs` and so on).
+
+    The program of one step also takes metrics and the index of the step, and returns the batches.
+    """
     found: dict[str, Any] = {}
     for name in options.keys() & {"in_shardings", "in_specs"}:
         given = options[name]

@@ -1,4 +1,4 @@
-"""What a saved step says of itself, against its program: one that contradicts itself would fail when it is called."""
+"""Checks the description of a saved step against its program, so that a wrong file fails when it is loaded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,11 @@ from jaxpp.saved import SavedStep
 
 
 def check_saved(saved: SavedStep, lowered: Lowered, program: Program) -> None:
-    """Raise ValueError, which says what does not fit."""
+    """Checks that the description, the program and the machine code of a saved step fit together.
+
+    Raises:
+        ValueError: they do not; the message names the mismatch.
+    """
     if program.meshes > lowered.mpmd_mesh.mpmd_dim:
         raise ValueError(f"a program for {program.meshes} meshes, for which there are {lowered.mpmd_mesh.mpmd_dim}")
     nodes = [child.node_data() for child in lowered.in_tree.children()]
@@ -41,8 +45,8 @@ def _check_counts(what: str, tree: Any, avals: Sequence[Any], names: Sequence[An
 
 
 def _check_type(name: str, aval: Any, value: Argument | Result) -> None:
-    """Check an argument or a result; a program has the bits of keys."""
-    if not value.registers:  # nobody uses it
+    """Checks the shape and dtype of an argument or a result; in a program, a random key is its bits."""
+    if not value.registers:  # no mesh has it
         return
     bits = jax.eval_shape(jax.random.key_data, aval) if is_key_type(aval.dtype) else aval
     shape = value.spec.shape
@@ -59,7 +63,7 @@ def _check_feeds(lowered: Lowered) -> None:
 
 
 def _check_code(saved: SavedStep, lowered: Lowered, program: Program) -> None:
-    """Check that it has machine code of the functions that this process runs, and of no others."""
+    """Checks that the step has machine code for exactly the functions that this process runs."""
     options = from_json(saved.description["compiler_options"])
     try:
         check_options(options, lowered.mpmd_mesh.mpmd_dim)

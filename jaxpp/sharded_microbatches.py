@@ -1,4 +1,4 @@
-"""A warning for a batch that is sharded along its microbatch axis, as `PartitionSpec("data")` shards it."""
+"""A warning for a batch that is sharded along its microbatch axis, for example by `PartitionSpec("data")`."""
 
 import warnings
 from collections.abc import Collection, Sequence
@@ -14,19 +14,19 @@ from jaxpp.ir.shardings import sharded_axes
 
 
 class ShardedMicrobatches(Watch):
-    """An observer of the passes that warns where devices have whole microbatches in place of a part of each.
+    """An observer of the passes that warns if devices hold whole microbatches instead of a part of each.
 
-    Every device then gathers each microbatch, and computes all of it: the results are right, the devices of the axis
-    gain nothing.
+    Every device then gathers each microbatch and computes all of its examples. The results are right, but the devices
+    along the axis save no time.
 
-    names: of the arguments of the step.
+    names: the names of the arguments of the step.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Look at the arguments once the loop is known."""
+        """Checks the arguments after `find-microbatch-loop`."""
         if not isinstance(step, FindMicrobatchLoop):
             return
         main, loop = main_of(module), MicrobatchLoop.of(module)
@@ -45,16 +45,19 @@ class ShardedMicrobatches(Watch):
                 f"{name}{f' (and {len(others)} more)' if others else ''} is sharded over {over} along its microbatch "
                 f"axis, {axis}: every device computes all of each microbatch; PartitionSpec({spec}) splits the "
                 "examples of each instead",
-                stacklevel=100,  # the step that is compiled names no line of the user's
+                stacklevel=100,  # beyond the stack, because no line of the user is known here
             )
 
 
 def _sharded_axis(
     value: ir.Value, sharding: ir.Attribute, body: ir.Block, counts: Collection[ir.Value]
 ) -> tuple[int, list[str]] | None:
-    """The dimension along which the loop takes a microbatch of `value`, with the mesh axes over which it is sharded.
+    """Returns the dimension along which the loop slices microbatches of `value`, and the mesh axes that shard it.
 
-    body, counts: of the loop, and what counts its microbatches.
+    None if the loop slices no sharded dimension.
+
+    body: the body of the loop.
+    counts: the values that count microbatches.
     """
     axes = sharded_axes(sharding)
     for use in value.uses:

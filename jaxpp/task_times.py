@@ -1,4 +1,4 @@
-"""How long tasks take for the choice of `memory_limit`: by their FLOPs, or by costs that were measured."""
+"""The times of tasks that `memory_limit` compares: estimated from their FLOPs, or taken from given costs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,15 @@ _COPIES, _SENDS = ("offload", "reload"), ("evict", "load")
 
 @dataclass(frozen=True)
 class Rates:
-    """What bytes take, compared with FLOPs.
+    """The time of a transferred byte, in FLOPs.
 
     Attributes:
-        host_byte: the FLOPs that a device does while a byte goes to its host: 400 TFLOP/s and 40 GB/s if not given.
-        peer_byte: likewise to a peer: 400 GB/s.
-        costs: of the tasks, copies and sends of the step, in place of FLOPs. What they don't say follows from the
-            above, and from the time of a FLOP in a forward.
-        has_host: whether devices have the memory of a host, so that bytes can go there.
+        host_byte: the FLOPs that a device does while one byte goes to its host. The default assumes 400 TFLOP/s and
+            40 GB/s.
+        peer_byte: the FLOPs that a device does while one byte goes to a peer. The default assumes 400 GB/s.
+        costs: the costs of tasks, copies and sends, used instead of FLOPs. Times that they lack follow from the rates
+            above and the time of a FLOP in the forward.
+        has_host: whether devices can keep values in the memory of a host.
     """
 
     host_byte: float = 1e4
@@ -33,7 +34,7 @@ class Rates:
     has_host: bool = True
 
     def on(self, chip: Chip, module: ir.Module) -> "Rates":
-        """Those of a chip, which multiplies numbers of the type that most FLOPs of a module have."""
+        """Returns the rates of a chip for the element type that has most of the FLOPs of products in a module."""
         main = main_of(module)
 
         def products(element: str) -> int:
@@ -49,9 +50,10 @@ class TaskTimes:
     """The times of the tasks of a step.
 
     Attributes:
-        flops: of the function of each (kind, stage).
-        entering: the bytes that enter each stage, which may wait besides those that it keeps of its own.
-        rates: what bytes take.
+        flops: the FLOPs of the function of each (kind, stage).
+        entering: the bytes that the forward of each stage reads from other tasks. They may be offloaded or evicted
+            together with the residuals of the stage.
+        rates: the times of transferred bytes.
     """
 
     flops: Mapping[tuple[str, int], int]
@@ -59,11 +61,13 @@ class TaskTimes:
     rates: Rates
 
     def costs(self, plan: Schedule, kept: Sequence[tuple[int, int]]) -> Costs:
-        """The costs of a schedule; in FLOPs, unless others are given, and next to nothing where nothing says it.
+        """Returns the costs of a schedule, in FLOPs or in the unit of the given costs.
+
+        Recomputes, copies and sends cost at least a billionth of the cheapest forward.
 
         Args:
             plan: the schedule.
-            kept: of each stage the bytes that it keeps, and the FLOPs that it does again.
+            kept: for each stage the bytes that it keeps, and the FLOPs that it recomputes.
         """
         stages, given = range(plan.stages), self.rates.costs
         forward = [1.0] * plan.stages
@@ -85,7 +89,7 @@ class TaskTimes:
         return max(float(sum(self.flops.get((each, stage), 0) for each in (kind, *halves))), 1.0)
 
     def _copy(self, kind: str, plan: Schedule, stage: int, size: int, flop: float) -> float:
-        """The time in which so many bytes go to the host, or come back."""
+        """Returns the time of an offload or reload of `size` bytes; `flop` is the time of a FLOP."""
         if (costs := self.rates.costs) is not None:
             bandwidth = costs.per_mesh("copy_bandwidth", plan)[plan.placement[stage]]
             moved = costs.bytes("activation_bytes", plan)[stage]
@@ -96,13 +100,13 @@ class TaskTimes:
         return self.rates.host_byte * size * flop
 
     def _send(self, plan: Schedule, stage: int, size: int, flop: float) -> float:
-        """The time in which so many bytes go to another mesh."""
+        """Returns the time of a transfer of `size` bytes to another mesh; `flop` is the time of a FLOP."""
         if (costs := self.rates.costs) is not None:
             hop, bandwidth = max(_numbers(costs.hop)), min(_numbers(costs.bandwidth))
             message = max(costs.bytes("message_bytes", plan), default=0.0)
             if math.isfinite(bandwidth):
                 return hop + size / bandwidth
-            if hop and message:  # the time of a message, as it was measured
+            if hop and message:  # `hop` is the measured time of a whole message
                 return hop * size / message
         return self.rates.peer_byte * size * flop
 

@@ -1,4 +1,4 @@
-"""The structures of pytrees as JSON. Classes of the user's are named in it, and found again in a tree that is given."""
+"""The structures of pytrees as JSON. It names the user's classes, which reading looks up in a given tree."""
 
 import re
 from collections.abc import Mapping
@@ -8,20 +8,20 @@ import jax
 from jax.tree_util import PyTreeDef, default_registry
 
 Nodes = Mapping[tuple[str, str | None, int], Any]
-"""Classes of the user's, each as JAX describes a node of it: `PyTreeDef.node_data`.
+"""The nodes of the user's classes, as `PyTreeDef.node_data` returns them.
 
-By the name of the class, what its nodes have beside their children, as text, and the number of these.
+The key is (the name of the class, the text of the node's auxiliary data, the number of its children).
 """
 
 _CONTAINERS = {"tuple": (tuple, None), "list": (list, None), "none": (type(None), None)}
 
 
 class UnknownNodeError(LookupError):
-    """A structure has a node that is not in the tree that was given; its text says which."""
+    """The error for a structure with a node that the given tree lacks; its text names the node."""
 
 
 def to_json(tree: Any) -> Any:
-    """A structure as JSON: None is a leaf, a list is a node, its kind first and its children behind."""
+    """Returns a structure as JSON: a leaf is None, a node is a list of its kind, its data and its children."""
     node = tree.node_data()
     if node is None:
         return None
@@ -34,10 +34,14 @@ def to_json(tree: Any) -> Any:
 
 
 def from_json(tree: Any, nodes: Nodes) -> Any:
-    """The structure that `to_json` wrote.
+    """Returns the structure that `to_json` wrote.
 
-    Raises UnknownNodeError for a class that `nodes` lacks, ValueError for what `to_json` never writes: JAX makes
-    anything of a node and its children, and fails by a signal when values are put into it.
+    JSON of any other form is refused, because JAX does not check a node against its children. It would crash the
+    process when values are put into a wrong structure.
+
+    Raises:
+        UnknownNodeError: `nodes` lacks a node of a class.
+        ValueError: `to_json` never writes this JSON.
     """
     if tree is None:
         return jax.tree.structure(0)
@@ -56,7 +60,7 @@ def from_json(tree: Any, nodes: Nodes) -> Any:
 
 
 def nodes_of(tree: Any) -> Nodes:
-    """The classes of the user's in a pytree."""
+    """Returns all nodes of a pytree, by the keys of `Nodes`."""
     found: dict[tuple[str, str | None, int], Any] = {}
     pending = [jax.tree.structure(tree)]
     while pending:
@@ -88,11 +92,14 @@ def _known(described: Any, count: int, nodes: Nodes) -> Any:
 
 
 def _said(data: str | None, count: int) -> str:
-    """What a node has beside its class."""
+    """Returns the number of children and the auxiliary data of a node, in words."""
     return f"{count} child{'' if count == 1 else 'ren'}" + (f" and {data}" if data is not None else "")
 
 
 def _described(node: tuple[type, Any]) -> tuple[str, str | None]:
-    """A class, and what its nodes have beside their children; without addresses, which differ between processes."""
+    """Returns the name of a node's class, and the text of its auxiliary data, without addresses.
+
+    Addresses differ between processes.
+    """
     kind, data = node
     return f"{kind.__module__}.{kind.__qualname__}", None if data is None else re.sub(" at 0x[0-9a-f]+", "", str(data))

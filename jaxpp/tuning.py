@@ -1,4 +1,4 @@
-"""What `schedule="auto"` and `jaxpp.tune` choose from, and what they found."""
+"""The choices that `schedule="auto"` and `jaxpp.tune` try, and the result of their trials."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Choice:
     """One way to run a step that marks every layer.
 
     Attributes:
-        cuts: how many layers each stage has, from the first one on.
-        schedule: of the stages.
-        costs: of the stages, in milliseconds; None while nothing is measured.
+        cuts: the number of layers of each stage, first stage first.
+        schedule: the order of the tasks of these stages.
+        costs: the costs of these stages, in milliseconds; None before the layers are measured.
     """
 
     cuts: Cuts
@@ -29,23 +29,23 @@ class Choice:
 
     @cached_property
     def key(self) -> tuple[Cuts, str]:
-        """What two equal choices have in common, whatever they cost."""
+        """The cuts and the text of the schedule: the identity of the choice, without its costs."""
         return self.cuts, str(self.schedule)
 
     @cached_property
     def options(self) -> dict[str, str]:
-        """The options of passes that say it."""
+        """The options `cuts` and `schedule` of the passes."""
         return {"cuts": ",".join(map(str, self.cuts)), "schedule": self.key[1]}
 
     @cached_property
     def report(self) -> Report:
-        """The simulated run on the measured costs. Raises ScheduleError where there are none."""
+        """The simulated run on the measured costs. Raises ScheduleError if `costs` is None."""
         if self.costs is None:
             raise ScheduleError(f"{self}: what its stages cost was not measured")
         return schedules.simulate(self.schedule, self.costs)
 
     def __str__(self) -> str:
-        """In words: `7, 3 layers in zb-h1`."""
+        """Returns the choice in words: `7, 3 layers in zb-h1`."""
         name, chunks = self.schedule.name, self.schedule.stages // self.schedule.meshes
         if name == "search":
             is_split = any(task.kind == "input_grad" for task in self.schedule)
@@ -59,11 +59,12 @@ class Trial:
     """A choice that was tried.
 
     Attributes:
-        choice: what was tried.
-        predicted: milliseconds of a step: simulated, and scaled so that the first choice takes what it took; on devices
-            that are not here by its own plan.
-        measured: likewise, the median of several steps, in proportion to what the first choice took before and after
-            them, as the machine may be more or less busy then; None on devices that are not here.
+        choice: the choice.
+        predicted: the predicted milliseconds of a step: the simulated time, scaled so that the prediction of the first
+            choice equals its measured time. On devices that are not here, the time in the plan of this choice.
+        measured: the measured milliseconds of a step, the median of several steps; None on devices that are not here.
+            The first choice runs before and after these steps, and the time is relative to its times: how busy the
+            machine is may change.
     """
 
     choice: Choice
@@ -77,7 +78,7 @@ class Trial:
 
     @property
     def alone(self) -> str:
-        """What it takes, and how busy its meshes are, in a line."""
+        """One line: the time of a step, and the busy share of each mesh if costs were measured."""
         verb = "takes" if self.measured is not None else "would take"
         text = f"{self.choice}: {verb} {self.time:.4g} ms a step"
         if self.choice.costs is None:
@@ -88,22 +89,22 @@ class Trial:
 
     @property
     def outcome(self) -> str:
-        """What it was to take, and what it took, in a line."""
+        """One line: the predicted time of a step, and the measured one."""
         measured = "" if self.measured is None else f", took {self.measured:.4g}"
         return f"{self.choice}: should take {self.predicted:.4g} ms{measured}"
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was tried, and what of it is the fastest.
+    """The trials, and the fastest of them.
 
     Attributes:
-        trials: the first one is that which was there before: as many layers in each stage, in 1F1B.
-        layers: what each layer costs, in milliseconds; None where that could not be measured: `failed` says why.
-        lower_bound: milliseconds of a step, scaled as predictions are: no cuts and no order of those that were looked
-            for take less by these costs.
-        moved: how many arguments of the step have other stages now, and how many bytes these are.
-        failed: choices that could not be compiled, or whose times did not agree, and why.
+        trials: all trials. The first one is the choice before the tuning: equally many layers in each stage, in 1F1B.
+        layers: the cost of each layer, in milliseconds; None if the layers could not be measured, as `failed` reports.
+        lower_bound: a lower bound on the milliseconds of a step, scaled like the predictions. It holds for the cuts and
+            orders that the search covers, at these costs.
+        moved: the number of arguments of the step that changed their devices, and their bytes in all.
+        failed: one line for each choice that failed to compile, or whose times did not agree, with the reason.
     """
 
     trials: tuple[Trial, ...]
@@ -114,39 +115,39 @@ class Tuning:
 
     @property
     def before(self) -> Trial:
-        """What was there before."""
+        """The trial of the choice before the tuning."""
         return self.trials[0]
 
     @cached_property
     def best(self) -> Trial:
-        """The fastest; of equally fast ones that which was tried first."""
+        """The fastest trial; the earliest one if several are equally fast."""
         return min(self.trials, key=lambda trial: trial.time)
 
     @property
     def cuts(self) -> Cuts:
-        """The layers of each stage, as `mpmd_jit_with_loop` takes them."""
+        """The number of layers of each stage, for `cuts` of `mpmd_jit_with_loop`."""
         return self.best.choice.cuts
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule, as `treduce` and `mpmd_jit_with_loop` take it."""
+        """The schedule of the fastest trial, for `treduce` and `mpmd_jit_with_loop`."""
         return self.best.choice.schedule
 
     @property
     def costs(self) -> Costs:
-        """The costs of the stages, in milliseconds. Raises ScheduleError where layers were not measured."""
+        """The costs of the stages, in milliseconds. Raises ScheduleError if layers were not measured."""
         return self.best.choice.report.costs
 
     @property
     def speedup(self) -> float:
-        """How many times as fast it is as what was there before."""
+        """The time of the choice before the tuning, divided by the time of the fastest."""
         return self.before.time / self.best.time
 
     @property
     def partition(self) -> Partition:
-        """What `cuts` of `mpmd_jit_with_loop` takes, so that a step does the same without being tuned.
+        """A `Partition` for `cuts` of `mpmd_jit_with_loop`, which gives the same step without tuning.
 
-        Its times are simulated ones, not scaled. Raises ScheduleError where layers were not measured.
+        Its times are the simulated ones, not scaled. Raises ScheduleError if layers were not measured.
         """
         value = self.best.choice.report.makespan
         bound = self.lower_bound * self.before.choice.report.makespan / self.before.time
@@ -154,7 +155,7 @@ class Tuning:
 
     @property
     def code(self) -> str:
-        """What to write instead of `schedule="auto"`, so that it stays as it is: `schedule="1f1b", cuts=[6, 2]`."""
+        """The Python arguments that replace `schedule="auto"` and fix this choice: `schedule="1f1b", cuts=[6, 2]`."""
         name, size = self.schedule.name, {"meshes": self.schedule.meshes, "microbatches": self.schedule.microbatches}
         is_named = name in schedules.names() and schedules.make(name, **size).cells == self.schedule.cells
         text = f'"{name}"' if is_named else 'Path("auto.txt")'
@@ -162,20 +163,20 @@ class Tuning:
         return f"schedule={text}, cuts={list(self.cuts)}{saved}"
 
     def save(self, path: str | Path) -> None:
-        """Write the schedule to a file, a grid, as `schedule` of a step takes it.
+        """Writes the schedule to a file as a grid, which `schedule` of a step takes.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         write_file(str(path), str(self.schedule).encode())
 
     def draw(self, path: str | Path) -> None:
-        """Write a picture: what was there before, and below it what is the fastest, on one scale of time.
+        """Writes a picture of the schedule before the tuning and the fastest one below it, on one time scale.
 
         Raises:
-            ScheduleError: the name ends in something else than .svg, .png or .html, or a library is missing; or layers
-                were not measured.
-            OSError: it cannot be written.
+            ScheduleError: the name does not end in .svg, .png or .html, or a library is missing; or layers were not
+                measured.
+            OSError: the file cannot be written.
         """
         names = {"before": self.before, "after": self.best}
         reports = [
@@ -185,14 +186,14 @@ class Tuning:
         schedules.draw(reports, path)
 
     def __str__(self) -> str:
-        """Three lines: what was there, what was tried, what is taken, and why."""
-        # Several orders may read alike.
+        """Returns three lines: the choice before the tuning, the trials and failures, and the decision."""
+        # Several orders may have the same text.
         tried = "; ".join(dict.fromkeys([*(trial.outcome for trial in self.trials[1:]), *self.failed]))
         return "\n".join((self.before.alone, tried or NOTHING_FASTER, self.decision))
 
     @property
     def decision(self) -> str:
-        """What is taken, and why, in a line."""
+        """One line: the choice that is kept, its speedup, and the arrays that moved for it."""
         if self.best is self.before:
             verb = "stays with" if all(trial.measured is None for trial in self.trials[1:]) else "goes back to"
             return f"{verb} {self.before.choice}"

@@ -1,4 +1,4 @@
-"""Compiles the functions of a program for devices that are not here: each distinct one once, kept on disk."""
+"""Compiles each distinct function of a program for devices that are not here, and caches the results on disk."""
 
 import contextlib
 import dataclasses
@@ -25,39 +25,42 @@ from jaxpp.runtime.execution.options import Options, options_of
 from jaxpp.runtime.measuring.analysis import ADDED
 
 CACHE = "JAXPP_PLAN_CACHE"
-"""The environment variable that names the folder in which compilations are kept; empty: nowhere."""
+"""The environment variable that names the folder of the cache; if it is empty, nothing is cached."""
 
 AT_ONCE = 2
-"""How many programs are compiled at once: a compiler of TPUs takes gigabytes for each."""
+"""The number of programs that are compiled at once: the TPU compiler takes gigabytes for each."""
 
 _EXTRAS = {"tpu": "tpu-plan", "cuda": "gpu-plan", "cpu": "dev"}
-"""What installs the compiler for a platform in the version that JAX asks for."""
+"""The extra of jaxpp that installs the compiler for each platform, in the version that JAX requires."""
 
 _FORMAT = 5
-"""Of what is kept on disk; counts its changes."""
+"""The version of the format of cached files; increase it when the format changes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of one function, for each device that runs it; XLA counts a loop once.
+    """The compiler's statistics of one function.
+
+    Unless stated otherwise, numbers are per device, and the body of a loop counts once, as in XLA's cost analysis.
 
     Attributes:
-        argument_bytes: as the compiler lays them out, in the memory of the device; likewise the next three.
-        output_bytes: see above.
-        alias_bytes: of the outputs that take the place of a donated argument.
-        temp_bytes: of temporaries.
-        code_bytes: of the program itself.
-        host_bytes: arguments, outputs and temporaries in the memory of the host, where the compiler tells them apart.
-        flops: of all operations, a loop as if it ran once.
-        transcendentals: how many of these are such, likewise.
-        accessed_bytes: that operations read and write, likewise.
-        collective_bytes: that a device sends in collectives, likewise.
-        between_bytes: of these, what is sent in collectives between hosts.
-        optimal_seconds: the compiler's own estimate, likewise, in which collectives take no time; 0 where it has none.
-        products: the FLOPs of matrix products and convolutions on all devices together, by element type, loops as
-            often as they run.
-        device_products: likewise, those of each device, which are all of them where it has replicas.
-        trips: by how much loops multiply the FLOPs of these.
+        argument_bytes: the bytes of the arguments in device memory, in the compiler's layout.
+        output_bytes: the bytes of the outputs in device memory, in the compiler's layout.
+        alias_bytes: the bytes of the outputs that reuse the buffer of a donated argument.
+        temp_bytes: the bytes of the temporaries in device memory.
+        code_bytes: the bytes of the machine code.
+        host_bytes: the bytes of arguments, outputs and temporaries in host memory; 0 if the compiler does not separate
+            the memories.
+        flops: the FLOPs of all operations.
+        transcendentals: the number of transcendental operations.
+        accessed_bytes: the bytes that operations read and write.
+        collective_bytes: the bytes that a device sends in collectives.
+        between_bytes: the part of `collective_bytes` that belongs to collectives between hosts.
+        optimal_seconds: the TPU compiler's estimate, in which collectives take no time; 0 for other platforms.
+        products: the FLOPs of matrix products and convolutions by element type, on all devices together. The body of a
+            loop counts once per trip.
+        device_products: as `products`, for one device. A product of replicated values counts in full.
+        trips: `products` divided by the same FLOPs with each loop body counted once.
     """
 
     argument_bytes: int
@@ -78,7 +81,7 @@ class Compiled:
 
     @property
     def stats(self) -> FunctionStats:
-        """As a step that runs has them."""
+        """The same statistics in the form of a step that runs."""
         numbers = self.flops, self.transcendentals, self.accessed_bytes, self.optimal_seconds
         costs = {name: value for name, value in zip(ADDED, numbers, strict=True) if value}
         return FunctionStats(self.temp_bytes, self.code_bytes, costs)
@@ -91,11 +94,18 @@ def compile_all(
     options: Options,
     host_callbacks: Sequence[Any] = (),
 ) -> dict[str, Compiled]:
-    """Compile every function that a mesh calls, for the first mesh that does; shows its progress on stderr.
+    """Compiles every function that a mesh calls, for the first mesh that calls it; shows progress on stderr.
 
-    meshes: the devices of each.
-    Raises ValueError where the meshes that call a function have different options; what XLA raises, with the function's
-    name as a note.
+    Args:
+        program: the program.
+        meshes: the devices of each mesh.
+        target: the target that has these devices.
+        options: the compiler options of XLA.
+        host_callbacks: the Python functions that the program calls back; if there are any, nothing is cached.
+
+    Raises:
+        ValueError: two meshes that call one function have different options.
+        Exception: any error of XLA, with the name of the function as a note.
     """
     first: dict[str, int] = {}
     for mesh, sequence in enumerate(program.sequences):
@@ -121,22 +131,25 @@ def compile_all(
 def _kept(
     bytecode: bytes, devices: Sequence[Any], target: Target, options: Mapping[str, Any], host_callbacks: Sequence[Any]
 ) -> Compiled:
-    """What is on disk of a compilation, or else that of now, which is put there."""
+    """Returns the cached statistics of a module; if there are none, compiles the module and caches its statistics."""
     folder = cache_folder()
-    if folder is None or host_callbacks:  # they are addresses of this process
+    if folder is None or host_callbacks:  # callbacks are addresses in this process
         return compile_now(bytecode, devices, options, host_callbacks)
     path = folder / f"{_key(bytecode, devices, target, options)}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file is no file
+    with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file counts as missing
         return Compiled(**json.loads(path.read_text(encoding="utf-8")))
     made = compile_now(bytecode, devices, options, ())
-    with contextlib.suppress(OSError):  # a folder that can't be written keeps nothing
+    with contextlib.suppress(OSError):  # nothing is cached in a read-only folder
         folder.mkdir(parents=True, exist_ok=True)
         write_file(str(path), json.dumps(dataclasses.asdict(made)).encode())
     return made
 
 
 def cache_folder() -> Path | None:
-    """Where compilations are kept: `$JAXPP_PLAN_CACHE`, or jaxpp/plan in the user's folder of caches."""
+    """Returns the folder of the cache: `$JAXPP_PLAN_CACHE`, by default `jaxpp/plan` in the user's cache folder.
+
+    None if the variable is empty.
+    """
     named = os.environ.get(CACHE)
     if named is not None:
         return Path(named) if named else None
@@ -144,14 +157,14 @@ def cache_folder() -> Path | None:
 
 
 def _key(bytecode: bytes, devices: Sequence[Any], target: Target, options: Mapping[str, Any]) -> str:
-    """A digest of all that a compilation depends on; lines of the user's source are not among it."""
+    """Returns a digest of all inputs of a compilation. Source locations do not change it."""
     with _compat.make_context():
         text = str(ir.Module.parse(bytecode))
     parts = [
         str(_FORMAT),
         text,
         target.name,
-        _compat.compile_options(devices, options).SerializeAsString().hex(),  # what is set in jax.config, too
+        _compat.compile_options(devices, options).SerializeAsString().hex(),  # includes settings of jax.config
         os.environ.get("XLA_FLAGS", ""),
         os.environ.get("LIBTPU_INIT_ARGS", ""),
         compilers(target),
@@ -160,7 +173,7 @@ def _key(bytecode: bytes, devices: Sequence[Any], target: Target, options: Mappi
 
 
 def compilers(target: Target) -> str:
-    """The versions of the packages that compile: `jaxlib 0.10.2, libtpu 0.0.52`."""
+    """Returns the versions of the installed packages that compile: `jaxlib 0.10.2, libtpu 0.0.52`."""
     packages = {
         "tpu": ["jaxlib", "libtpu"],
         "cuda": ["jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"],
@@ -176,7 +189,11 @@ def compilers(target: Target) -> str:
 def compile_now(
     bytecode: bytes, devices: Sequence[Any], options: Mapping[str, Any], host_callbacks: Sequence[Any]
 ) -> Compiled:
-    """Compile a module, and read what the compiler says of it."""
+    """Compiles a module, and returns its statistics.
+
+    Raises:
+        PlanError: libtpu can't compile a collective of this size, or jaxlib can't read the compiler's output.
+    """
     executable = _executable(bytecode, devices, options, host_callbacks)
     sent = [_sent(each.to_string(), devices) for each in _modules(executable, devices[0].platform)]
     memory = executable.get_compiled_memory_stats()
@@ -208,11 +225,11 @@ def compile_now(
 def _executable(
     bytecode: bytes, devices: Sequence[Any], options: Mapping[str, Any], host_callbacks: Sequence[Any]
 ) -> Any:
-    """What the compiler makes of a module.
+    """Compiles a module, and returns the executable.
 
     Raises:
-        PlanError: libtpu refuses a collective over the first host of a v6e alone: JAX numbers its chips 0 to 3, and
-            the compiler knows them as 0, 1, 4 and 5.
+        PlanError: libtpu refuses a collective over only the first host of a v6e. JAX numbers its chips 0 to 3, but the
+            compiler numbers them 0, 1, 4 and 5.
     """
     try:
         return compile_only(bytecode, devices, options, host_callbacks)
@@ -226,10 +243,10 @@ def _executable(
 
 
 def _modules(executable: Any, platform: str) -> Sequence[Any]:
-    """What the compiler made.
+    """Returns the optimized HLO modules of an executable.
 
     Raises:
-        PlanError: jaxlib can't read it, as the compiler is newer, or older, than the one that JAX asks for.
+        PlanError: jaxlib can't read them, because the compiler is newer or older than the one that JAX requires.
     """
     try:
         return executable.hlo_modules()
@@ -245,7 +262,7 @@ def _sent(text: str, devices: Sequence[Any]) -> Sent:
 
 
 def _costs(executable: Any) -> dict[str, float]:
-    """The compiler's cost analysis, or, where it has none, XLA's of the program that it made."""
+    """Returns the compiler's cost analysis; if it has none, XLA's analysis of the optimized modules."""
     try:
         found = executable.cost_analysis()
     except jax.errors.JaxRuntimeError as error:

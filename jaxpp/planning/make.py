@@ -29,7 +29,16 @@ def make_plan(
     name: str,
     schedule: str,
 ) -> Plan:
-    """What a step of `program` takes on the devices of `meshes`, which are those of `target`."""
+    """Returns the plan of a step.
+
+    Args:
+        program: the program of the step.
+        compiled: the statistics of each function that it calls.
+        meshes: the devices of each mesh, from `target`.
+        target: the target.
+        name: the name of the step.
+        schedule: its schedule as a grid.
+    """
     network = Network(target, tuple(frozenset(device.process_index for device in devices) for devices in meshes))
     homes = _homes(program)
     seconds = {function: seconds_of(each, target.chip) for function, each in compiled.items()}
@@ -61,7 +70,7 @@ def make_plan(
 
 
 def _homes(program: Program) -> dict[str, int]:
-    """The first mesh that calls each function."""
+    """Returns for each function the first mesh that calls it."""
     found: dict[str, int] = {}
     for mesh in range(program.meshes):
         for function in calls(program, mesh):
@@ -77,7 +86,7 @@ def _program_plan(
     program: Program, mesh: int, compiled: Compiled, seconds: float, target: Target, name: str
 ) -> ProgramPlan:
     function = program.functions[name]
-    on_host = 1 if target.chip.platform == "cuda" else 0  # its statistics do not tell the memories apart
+    on_host = 1 if target.chip.platform == "cuda" else 0  # its compiler counts both memories together
     sizes = [program.shard_bytes(mesh, spec) for spec in (*function.arguments, *function.results)]
     taken = [program.shard_bytes(mesh, function.arguments[donor]) for donor in function.donors if donor is not None]
     accounted = sum(size[0] + on_host * size[1] for size in sizes) - sum(size[0] + on_host * size[1] for size in taken)
@@ -101,7 +110,7 @@ def _program_plan(
 
 
 def _mesh_plan(program: Program, mesh: int, programs: Mapping[str, ProgramPlan], network: Network) -> MeshPlan:
-    """One mesh: its memory is that of the program's account, with what the compiler needs beyond it."""
+    """Returns the plan of one mesh. Its peak is the program's own, plus padding, temporaries and machine code."""
     counts = calls(program, mesh)
     stats = {
         name: FunctionStats(programs[name].temp_bytes + max(programs[name].padding_bytes, 0), 0, {}) for name in counts
@@ -133,7 +142,11 @@ def _hops(program: Program, network: Network) -> tuple[HopPlan, ...]:
 
 
 def _model_flops(program: Program, programs: Sequence[ProgramPlan]) -> int:
-    """Three times the products of the forwards; where some run in no program of their own, all products of tasks."""
+    """Returns `Numbers.model_flops`.
+
+    These are three times the products of the forwards, or once if there is nothing else. If the forward of a stage has
+    no program of its own, these are the products of all tasks.
+    """
     tasks = [
         task for sequence in program.sequences for each in sequence if isinstance(each, Call) for task in each.tasks
     ]
@@ -145,13 +158,13 @@ def _model_flops(program: Program, programs: Sequence[ProgramPlan]) -> int:
 
 
 def _stages_of(program: Program, function: str) -> set[int]:
-    """The stages of the tasks that a function is called for."""
+    """Returns the stages of the tasks that call a function."""
     calls = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
     return {task.stage for each in calls if each.function == function for task in each.tasks}
 
 
 def _cost_table(program: Program, events: Sequence[Event], network: Network) -> dict[str, object]:
-    """The costs of predicted events, with a latency and a bandwidth for each pair of meshes."""
+    """Returns the costs of predicted events in ms, with a latency and a bandwidth for each pair of meshes."""
     costs = measured_costs(program, events, unit="ms")
     share, meshes = network.target.chip.efficiency.links, range(program.meshes)
     spread = _spread(program)
@@ -168,7 +181,7 @@ def _cost_table(program: Program, events: Sequence[Event], network: Network) -> 
 
 
 def _spread(program: Program) -> float:
-    """Over how many links the bytes of a message are spread: the median over messages."""
+    """Returns the number of links that carry the bytes of a message in parallel: the median over all messages."""
     found: list[float] = []
     for channel, hop in program.hops.items():
         spec = program.registers[hop.source][hop.operand]

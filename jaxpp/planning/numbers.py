@@ -1,4 +1,4 @@
-"""The numbers of a plan: what a step takes on devices that are not here, as plain data."""
+"""The numbers of a plan as plain data: predicted time and memory of a step on devices that are not here."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,23 +11,24 @@ from jaxpp.planning.chips import CHIPS, Chip
 
 @dataclasses.dataclass(frozen=True)
 class ProgramPlan:
-    """One compiled function, for each device that runs it.
+    """One compiled function. Numbers are per device and per call, unless stated otherwise.
 
     Attributes:
-        name: of the function.
-        kind: of its tasks: "forward", "backward+forward" where they are fused, "before" and "after" around the loop.
-        stages: of its tasks; equal stages have one program.
-        calls: in one step, of all meshes together.
-        argument_bytes: by the compiler, in the memory of the device, as the next three.
-        output_bytes: see above.
-        alias_bytes: of the outputs that take the place of arguments.
-        temp_bytes: see above.
-        code_bytes: see above.
-        accounted_bytes: arguments and outputs, less aliases, by the shapes and shardings of the program.
-        products: FLOPs of matrix products and convolutions, of all devices together.
-        accessed_bytes: read and written by operations.
-        collective_bytes: sent in collectives.
-        seconds: of one call.
+        name: the name of the function.
+        kind: the kind of its tasks: "forward", "backward+forward" if they are fused, "before" and "after" around the
+            loop.
+        stages: the stages of its tasks; equal stages share one program.
+        calls: the number of calls in one step, on all meshes together.
+        argument_bytes: the bytes of the arguments in device memory, in the compiler's layout.
+        output_bytes: the bytes of the outputs in device memory, in the compiler's layout.
+        alias_bytes: the bytes of the outputs that reuse the buffers of arguments.
+        temp_bytes: the bytes of the temporaries in device memory.
+        code_bytes: the bytes of the machine code.
+        accounted_bytes: the bytes of arguments and outputs less aliases, from shapes and shardings.
+        products: the FLOPs of matrix products and convolutions, on all devices together.
+        accessed_bytes: the bytes that operations read and write.
+        collective_bytes: the bytes that a device sends in collectives.
+        seconds: the time of a call.
         timed_by: "compiler" or "roofline".
     """
 
@@ -49,25 +50,25 @@ class ProgramPlan:
 
     @property
     def padding_bytes(self) -> int:
-        """What the compiler needs for arguments and outputs beyond their shapes."""
+        """The bytes that the compiler's layout adds to the shapes of arguments and outputs."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes - self.accounted_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshPlan:
-    """One mesh; bytes are of each of its devices.
+    """One mesh. Bytes are per device, unless stated otherwise.
 
     Attributes:
-        stages: that it runs.
-        devices: how many it has.
-        hosts: how many these are on.
-        argument_bytes: what it holds between two steps.
-        temp_bytes: the temporaries of the program that has most.
-        peak_bytes: the most that it needs at once, with temporaries, padding and the code of its programs.
-        host_bytes: likewise in the memory of the host.
-        products: FLOPs of matrix products and convolutions of one step, of all its devices together.
-        sent_bytes: to other meshes, of all its devices together.
-        busy_seconds: of one step.
+        stages: the stages that the mesh runs.
+        devices: the number of its devices.
+        hosts: the number of hosts of these devices.
+        argument_bytes: the bytes of the step's arguments on the mesh.
+        temp_bytes: the most temporaries of one of its programs.
+        peak_bytes: the peak bytes, with temporaries, padding and the code of all its programs.
+        host_bytes: the peak bytes in the memory of the host.
+        products: the FLOPs of matrix products and convolutions of one step, on all its devices together.
+        sent_bytes: the bytes that all its devices together send to other meshes in a step.
+        busy_seconds: the time in which it computes in one step.
     """
 
     stages: tuple[int, ...]
@@ -89,7 +90,15 @@ class MeshPlan:
 
 @dataclasses.dataclass(frozen=True)
 class HopPlan:
-    """What one mesh sends to another in a step; `seconds` is that of the longest message, alone on its way."""
+    """The messages from one mesh to another in a step.
+
+    Attributes:
+        source: the sending mesh.
+        target: the receiving mesh.
+        messages: the number of messages.
+        bytes: the bytes of all messages.
+        seconds: the time of the longest message, if no other uses its link.
+    """
 
     source: int
     target: int
@@ -100,22 +109,23 @@ class HopPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """What a step takes on a target: the numbers of a `Plan`.
+    """The numbers of a `Plan`: the predicted time, FLOPs and memory of a step on a target.
 
     Attributes:
-        name: of the step.
-        target: the target's name.
+        name: the name of the step.
+        target: the name of the target.
         chip: the name of its chip.
-        compilers: the versions that compiled it.
-        microbatches: of a step.
-        schedule: of its tasks, as a grid.
-        step_seconds: predicted, from the first task to the last.
-        model_flops: of a step: three times the products of the forwards.
-        products: the FLOPs of products by element type, of all devices together.
-        meshes: one for each mesh.
-        programs: the compiled functions, the longest of a step first.
-        hops: between meshes that send.
-        cost_table: of `costs`.
+        compilers: the names and versions of the compilers.
+        microbatches: the number of microbatches of a step.
+        schedule: the schedule as a grid.
+        step_seconds: the predicted time of a step, from its start to the end of its last task or transfer.
+        model_flops: the FLOPs of the model in a step: three times the products of the forwards. Without backwards it is
+            these products once; where a forward has no program of its own, it is the products of all tasks.
+        products: the FLOPs of products by element type, on all devices together.
+        meshes: one entry per mesh.
+        programs: the compiled functions; the one with the most time per step comes first.
+        hops: one entry per pair of meshes with messages.
+        cost_table: the data of `costs`.
     """
 
     name: str
@@ -133,29 +143,29 @@ class Numbers:
     cost_table: Mapping[str, Any]
 
     def costs(self, unit: str = "ms") -> schedules.Costs:
-        """What tasks and hops cost, for `jaxpp.schedules.simulate`, `search` and `tune`.
+        """Returns the costs of tasks and transfers, for `jaxpp.schedules.simulate`, `search` and `tune`.
 
         Args:
-            unit: of time: "s", "ms" or "us".
+            unit: the unit of time: "s", "ms" or "us".
 
         Raises:
-            ScheduleError: the unit is none.
+            ScheduleError: the unit is unknown.
         """
         return schedules.Costs.of_table(self.cost_table).in_unit(unit)
 
     @property
     def facts(self) -> Chip:
-        """What is known of the chip."""
+        """The facts of the chip."""
         return CHIPS[self.chip]
 
     @property
     def devices(self) -> int:
-        """How many devices run the step."""
+        """The number of devices that run the step."""
         return sum(mesh.devices for mesh in self.meshes)
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """The most that each device of each mesh needs at once."""
+        """The peak bytes on each device, for each mesh."""
         return tuple(mesh.peak_bytes for mesh in self.meshes)
 
     @property
@@ -164,9 +174,9 @@ class Numbers:
         return max(self.peak_bytes) <= self.facts.memory_bytes
 
     def activation_limits(self) -> list[float]:
-        """Returns the bytes that the activations of each mesh may take, on all its devices together, for it to fit.
+        """Returns the most bytes of activations with which each mesh fits, on all its devices together.
 
-        Whatever else the plan needs, such as arguments, stays; a limit may be below 0.
+        Everything else that the plan needs, such as arguments, is assumed to stay the same. A limit may be below 0.
         """
         kept = schedules.simulate(schedules.parse(self.schedule), self.costs()).peak_bytes()
         memory = self.facts.memory_bytes

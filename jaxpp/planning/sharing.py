@@ -1,4 +1,4 @@
-"""When activities run that wait for one another and share processors."""
+"""Simulates activities that wait for one another and share processors."""
 
 import heapq
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Activity(NamedTuple):
-    """What takes time.
+    """An activity that takes time, such as a task or a message.
 
     Attributes:
-        seconds: that it takes alone.
-        processor: which it shares with what else runs there; None of what needs none.
-        after: the numbers of the activities that it waits for.
+        seconds: its duration if it has its processor for itself.
+        processor: the index of the processor that it runs on; None if it needs no processor.
+        after: the indices of the activities that must end before it starts.
     """
 
     seconds: float
@@ -22,15 +22,20 @@ class Activity(NamedTuple):
 
 @dataclass
 class _Processor:
-    """Divides its time equally among what runs on it."""
+    """A processor that divides its time equally among the activities that run on it.
+
+    Attributes:
+        now: the time up to which it was simulated.
+        left: the seconds that each running activity still needs.
+        changes: how often the set of running activities has changed.
+    """
 
     now: float
     left: dict[int, float]
-    """The seconds that each activity still needs."""
     changes: int = 0
 
     def advance(self, now: float) -> None:
-        """Let time pass."""
+        """Simulates it up to the time `now`, and counts a change."""
         if self.left:
             share = (now - self.now) / len(self.left)
             for each in self.left:
@@ -38,19 +43,19 @@ class _Processor:
         self.now, self.changes = now, self.changes + 1
 
     def next_end(self) -> tuple[float, int]:
-        """When the first of them ends, and which."""
+        """Returns the time at which the first running activity ends, and its index."""
         first = min(self.left, key=self.left.__getitem__)
         return self.now + self.left[first] * len(self.left), first
 
 
 def times(activities: Sequence[Activity]) -> list[tuple[float, float]]:
-    """The start and the end of each activity, each as soon as what it waits for has ended.
+    """Returns the start and the end of each activity; each one starts as soon as those it waits for have ended.
 
-    What runs on one processor at the same time gets equal shares of it, as an operating system gives them. O(n log n)
-    where few share one.
+    Activities that run on one processor at the same time get equal shares of it, as from an operating system. The
+    simulation takes O(n log n) if few activities share a processor.
 
     Args:
-        activities: in an order in which each comes after those that it waits for.
+        activities: the activities; each one comes after those that it waits for.
     """
     waits = [len(each.after) for each in activities]
     followers: list[list[int]] = [[] for _ in activities]
@@ -59,7 +64,8 @@ def times(activities: Sequence[Activity]) -> list[tuple[float, float]]:
             followers[before].append(number)
     found = [(0.0, 0.0)] * len(activities)
     processors: dict[int, _Processor] = {}
-    # (time, is a start, activity, changes of its processor): ends first; what a change has made wrong is passed by.
+    # (time, whether it is a start, activity, changes of its processor). At equal times, ends come before starts. An end
+    # is skipped if its processor has changed since then: another end was pushed.
     heap = [(0.0, 1, number, 0) for number, each in enumerate(activities) if not each.after]
     heapq.heapify(heap)
 
