@@ -1,10 +1,10 @@
-"""Steps on a cluster of Ray actors, told by one driver what to run.
+"""Runs steps on a cluster of Ray actors that one driver controls.
 
     with jaxpp.ray.Cluster(actors=4, devices=2) as cluster:
         mesh = cluster.mesh((4, 2), ("mpmd", "data"), "mpmd")
         step = jaxpp.mpmd_jit_with_loop(train_step, mesh)
 
-Needs Ray: `pip install 'jaxpp[ray]'`. In this package `ray` is that one, `jaxpp.ray` this one.
+Needs Ray: `pip install 'jaxpp[ray]'`. In this package `ray` is Ray's package, and `jaxpp.ray` is this one.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""What runs in an actor's process: its meshes' part of every program, and the arrays that the driver has handles of."""
+"""The code of an actor's process. It runs its meshes' part of every program, and holds the arrays behind handles."""
 
 import asyncio
 import os
@@ -28,9 +28,9 @@ from jaxpp.runtime.processes.waiting import TransferError
 
 @dataclass(frozen=True)
 class Failed:
-    """What a call returns that failed: the driver may not be able to unpickle what was raised.
+    """The result of a call that failed. It has the error as text, as the driver may not be able to unpickle the error.
 
-    follows: whether it failed because another actor did.
+    follows: whether the call failed because another actor did.
     """
 
     message: str
@@ -39,7 +39,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Started:
-    """What an actor says of itself: where it runs, and of what."""
+    """The place where an actor runs, and the versions of its packages."""
 
     host: str
     node: str
@@ -49,11 +49,11 @@ class Started:
 
 @dataclass(frozen=True)
 class ProgramPart:
-    """What an actor needs to run its meshes of a program.
+    """The part of a program that an actor needs to run its meshes.
 
-    program: without the stage programs of other actors.
+    program: the program without the functions' code and the constants of other actors.
     owners: the actor of each mesh.
-    devices: of each mesh of this actor, which of its devices, in the shape of the mesh.
+    devices: for each mesh of this actor, the indices of its devices, in the shape of the mesh.
     """
 
     program: Program
@@ -70,13 +70,14 @@ class ProgramPart:
 
 @dataclass(frozen=True)
 class StepCall:
-    """One step of a program, as an actor is told of it.
+    """The message that asks an actor for one step of a program.
 
-    held: arguments by number that are arrays of this actor, by their numbers; given: those that come along.
-    released: arrays of earlier steps that nobody needs any more.
+    held: the arguments that are arrays of this actor: argument index to array number.
+    given: the arguments that this message brings: argument index to value.
+    released: the numbers of earlier arrays that nobody needs any more.
     results: the number of the first result; the others follow.
-    nans, infs: what the driver has `jax_debug_nans` and `jax_debug_infs` set to.
-    frozen: what the step leaves out (`jaxpp.frozen`).
+    nans, infs: the driver's `jax_debug_nans` and `jax_debug_infs`.
+    frozen: the weight gradients that the step leaves out (`jaxpp.frozen`).
     """
 
     program: int
@@ -90,10 +91,10 @@ class StepCall:
 
 
 class Actor:
-    """A process of its own with a JAX client of its own.
+    """A separate process with its own JAX client.
 
-    It is asynchronous so that it can give a sign of life during a step. Ray then doesn't keep the order of calls: they
-    are numbered, and run one after the other in a thread.
+    The actor is asynchronous so that it can answer a heartbeat during a step. Ray does not keep the order of calls of
+    such an actor. So the calls are numbered, and run one after the other in a thread.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class Actor:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxpp-actor")
 
     async def call(self, turn: int, method: str, *args: Any) -> Any:
-        """Run a method when all calls of an earlier turn have run; returns what it returns, or Failed."""
+        """Runs a method after all calls of earlier turns; returns the method's result, or Failed."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.early[turn] = lambda: self._submit(done, method, args)
         while self.turn in self.early:
@@ -115,14 +116,14 @@ class Actor:
         return await done
 
     async def ping(self) -> None:
-        """Give a sign of life."""
+        """Answers a heartbeat."""
 
     def _submit(self, done: "asyncio.Future[Any]", method: str, args: Sequence[Any]) -> None:
         loop = done.get_loop()
         self.thread.submit(lambda: loop.call_soon_threadsafe(done.set_result, self._report(method, args)))
 
     def _report(self, method: str, args: Sequence[Any]) -> Any:
-        """What a method returns, or Failed. One that fails fails all that follow: what they need isn't there."""
+        """Returns a method's result, or Failed. After a failure every later method fails too, until `again`."""
         if method == "again":
             self.failure = None
         if self.failure is not None:
@@ -141,23 +142,23 @@ class Actor:
         return Started(socket.gethostname(), ray.get_runtime_context().get_node_id(), os.getpid(), versions())
 
     def again(self) -> None:
-        """Begin with no programs and no arrays, as other actors take part from now on."""
+        """Drops all programs and arrays, because the set of actors changes."""
         self.arrays, self.programs = {}, {}
 
     def listen(self, number: int, host: str) -> str:
-        """Be actor `number`, with a new transport on the address `host`; where its transfers are to be had."""
+        """Makes this actor number `number`, with a new transport on `host`; returns the transport's address."""
         self.number = number
         self.transport = PullTransport(number, self.devices[0], self._find, host or get_node_ip_address())
         return self.transport.address
 
     def meet(self, addresses: Sequence[str]) -> None:
-        """Hear where the transport of each actor is."""
+        """Stores the address of each actor's transport."""
         self.addresses = addresses
 
     def load(self, number: int, secret: bytes, pickled: bytes) -> None:
-        """Compile this actor's part, a `ProgramPart`, of program `number`.
+        """Compiles this actor's part of a program, a `ProgramPart`, under `number`.
 
-        secret: the same for all actors of a program, and of no other: it goes into the numbers of the transfers.
+        secret: bytes from which the numbers of the transfers are made. All actors of a program, and no others, have it.
         """
         part: ProgramPart = pickle.loads(pickled)
         types = part.axis_types
@@ -191,24 +192,24 @@ class Actor:
         self._run(step, run)
 
     def trace(self, step: StepCall) -> list[Event]:
-        """Run one step task by task; returns what each took."""
+        """Runs one step task by task; returns its events."""
         return self._run(step, trace_step)
 
     def stats(self, program: int) -> Stats:
-        """What the compiler says of the functions of a program that this actor runs."""
+        """Returns the compiler's statistics of the functions of a program that this actor runs."""
         return self.programs[program].stats
 
     def fetch(self, number: int) -> np.ndarray[Any, Any]:
-        """The numbers of an array."""
+        """Returns the numbers of an array."""
         return np.asarray(self.arrays[number])
 
     def wait(self, numbers: range) -> None:
-        """Return when those of these arrays are computed that it has, and has not given away."""
+        """Waits until the arrays of these numbers are computed, except those that the actor lacks or has donated."""
         held = [self.arrays[number] for number in numbers if number in self.arrays]
         jax.block_until_ready([array for array in held if not array.is_deleted()])
 
     def count(self) -> int:
-        """How many arrays it holds."""
+        """Returns how many arrays the actor holds."""
         return len(self.arrays)
 
     def _run(self, step: StepCall, run: Callable[..., tuple[Any, Any]]) -> Any:
@@ -232,13 +233,13 @@ class Actor:
 
 
 def versions() -> dict[str, str]:
-    """What driver and actors must have the same of."""
+    """Returns the versions of the packages that must be the same in the driver and the actors."""
     return {name: version(name) for name in ("jax", "jaxlib", "jaxpp")}
 
 
 def _devices(platform: str, count: int) -> list[Any]:
     if platform == "cpu":
-        # A driver that forces a number of devices on its own process hands that on to those that it starts.
+        # Actors inherit the driver's XLA_FLAGS, which may force a number of devices.
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags).strip()
         jax.config.update("jax_num_cpu_devices", count)

@@ -1,4 +1,4 @@
-"""`RemoteArray`: an array that actors hold and the driver only names, and the buffers that it stands for."""
+"""`RemoteArray`: the driver's handle of an array that actors hold, and `Buffers`: the actors' parts of the array."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from jaxpp.runtime.processes.fetch import Handle
 
 
 class RemoteArray(np.lib.mixins.NDArrayOperatorsMixin, Handle):
-    """An array in the memory of other processes, as a step on a cluster returns it.
+    """An array in the memory of other processes. A step on a cluster returns its results as such arrays.
 
-    It goes back into a step of the same cluster without being moved. Where its numbers are needed (`np.asarray`,
-    `jnp.asarray`, `float`, arithmetic, indexing, a format) they are fetched, once. `jax.tree.map`, `jax.device_get`,
-    `jax.block_until_ready` and `jaxpp.checkpoint.save` take it as they take a `jax.Array`; a function of `jax.numpy`
-    wants `jnp.asarray` around it.
+    A step of the same cluster takes the array without moving it. The numbers are fetched once, where they are needed:
+    `np.asarray`, `jnp.asarray`, `float`, arithmetic, indexing, formatting. `jax.tree.map`, `jax.device_get`,
+    `jax.block_until_ready` and `jaxpp.checkpoint.save` take the array as they take a `jax.Array`. Functions of
+    `jax.numpy` need `jnp.asarray` around it.
 
     Args:
-        aval: shape, dtype (of a random key, that of keys) and weak type.
-        buffers: what the actors have of it. Random keys are their bits.
+        aval: shape, dtype and weak type. Of random keys, `dtype` is a key dtype.
+        buffers: the actors' parts of the array. Of random keys they hold the bits.
     """
 
     __array_priority__ = 100
@@ -35,7 +35,7 @@ class RemoteArray(np.lib.mixins.NDArrayOperatorsMixin, Handle):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of a `jax.Array`, as are the next ones."""
+        """The same as this property of a `jax.Array`; so are the next five."""
         return self.aval.shape
 
     @property
@@ -65,13 +65,13 @@ class RemoteArray(np.lib.mixins.NDArrayOperatorsMixin, Handle):
 
     @property
     def sharding(self) -> NamedSharding:
-        """How the array is laid out, over the mesh that the cluster made: its devices stand for those of the actors."""
+        """The sharding over the cluster's mesh, whose devices stand for the actors' devices."""
         return self.buffers.sharding
 
     def fetch(self) -> Any:
-        """The array in this process: in numpy, or a `jax.Array` if it is one of random keys.
+        """Returns the array in this process: a numpy array, or a `jax.Array` of random keys.
 
-        Raises RuntimeError when it was donated, and what `Buffers.read` raises.
+        Raises RuntimeError if the array was donated, and the errors of `Buffers.read`.
         """
         if self._numbers is None:
             self._numbers = self.buffers.read()
@@ -81,29 +81,29 @@ class RemoteArray(np.lib.mixins.NDArrayOperatorsMixin, Handle):
         return self._numbers
 
     def copy_to_host_async(self) -> None:
-        """Ask for the numbers, without waiting for them: `jax.device_get` so fetches many at once."""
+        """Asks for the numbers, without waiting for them. So `jax.device_get` fetches many arrays at once."""
         if self._numbers is None:
             self.buffers.start_reading()
 
     def block_until_ready(self) -> "RemoteArray":
-        """Wait until it is computed."""
+        """Waits until the array is computed."""
         self.buffers.wait()
         return self
 
     def delete(self) -> None:
-        """Free its memory, wherever that is."""
+        """Frees the array's memory on all actors."""
         self.buffers.delete()
 
     def is_deleted(self) -> bool:
-        """Whether it was deleted, or donated to a step."""
+        """Whether the array was deleted, donated to a step, or lost with an actor."""
         return self.buffers.is_deleted()
 
     def item(self) -> Any:
-        """Its one number."""
+        """Returns the only element, as a Python number."""
         return self.fetch().item()
 
     def tolist(self) -> Any:
-        """Its numbers as lists."""
+        """Returns the elements as nested lists."""
         return self.fetch().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -147,13 +147,13 @@ class RemoteArray(np.lib.mixins.NDArrayOperatorsMixin, Handle):
 class Buffers:
     """A value in the memory of actors.
 
-    pool: of the actors.
-    number: under which each of them has it.
-    meshes: those that have it.
+    pool: the pool of these actors.
+    number: the number of the value on each of them.
+    meshes: the meshes that hold the value.
     owners: the actor of each mesh of the cluster.
-    stacked: whether each mesh has another block of it, along the first dimension, and not the whole.
-    placed: sharding and type of the whole, over the devices that stand for those of the actors.
-    made: the step that makes it.
+    stacked: whether each mesh holds a different block along the first dimension, instead of the whole value.
+    placed: the sharding and type of the whole value, over devices that stand for the actors' devices.
+    made: the step that makes the value.
     """
 
     def __init__(
@@ -172,17 +172,17 @@ class Buffers:
         self.epoch = pool.epoch
         self.deleted = False
         self.reads: dict[int, Any] = {}
-        """The calls that read each actor's part."""
+        """The pending `fetch` call of each actor that is asked for its part."""
 
     def start_reading(self) -> None:
-        """Ask for the numbers, unless that was done before."""
+        """Asks for the numbers, unless a request is pending."""
         self.check()
         if not self.reads:
             actors = self.parts if self.stacked else [min(self.parts)]
             self.reads = {actor: self.pool.call(actor, "fetch", self.number) for actor in actors}
 
     def read(self) -> np.ndarray[Any, Any]:
-        """The numbers. Raises RuntimeError when it was donated or lost, ActorError when an actor can't say."""
+        """Returns the numbers. Raises RuntimeError if the value was donated or lost, ActorError if an actor fails."""
         self.start_reading()
         parts = dict(zip(self.reads, self.pool.calls.get(list(self.reads.values()), "reading an array"), strict=True))
         self.reads = {}
@@ -196,23 +196,23 @@ class Buffers:
         return np.concatenate(blocks)
 
     def wait(self) -> None:
-        """Return when it is computed, and all that was made with it. Raises as `read`."""
+        """Waits until all results of the value's step are computed. Raises as `read`."""
         self.check()
         self.made.wait()
 
     def delete(self) -> None:
-        """Have the actors give the buffers up, with their next step."""
+        """Tells the actors to free the buffers, in the message of their next step."""
         if not self.deleted and self.epoch == self.pool.epoch:
             for actor in self.parts:
                 self.pool.released[actor].append(self.number)
         self.deleted = True
 
     def is_deleted(self) -> bool:
-        """Whether it was deleted, donated to a step, or lost with an actor."""
+        """Whether the value was deleted, donated to a step, or lost with an actor."""
         return self.deleted or self.epoch != self.pool.epoch
 
     def check(self, name: str = "the array") -> None:
-        """Raise RuntimeError, that speaks of `name`, when there is nothing left."""
+        """Raises RuntimeError, with `name` in its message, if the value was deleted, donated or lost."""
         if self.epoch != self.pool.epoch:
             raise RuntimeError(f"{name} was lost when the cluster recovered: restore it from a checkpoint")
         if self.deleted:
@@ -226,14 +226,14 @@ class Buffers:
 
 
 class Made:
-    """What a step makes: the arrays `numbers`, each on some of `actors`. Waited for as one."""
+    """The results of one step: the arrays `numbers`, each on some of `actors`. One wait covers all of them."""
 
     def __init__(self, pool: Pool, actors: Sequence[int], numbers: range) -> None:
         self.pool, self.actors, self.numbers = pool, actors, numbers
         self.is_done = False
 
     def wait(self) -> None:
-        """Return when all of it is computed: one call per actor, once. Raises ActorError."""
+        """Waits until all results are computed. Calls each actor once in all. Raises ActorError."""
         if not self.is_done:
             calls = [self.pool.call(actor, "wait", self.numbers) for actor in self.actors]
             self.pool.calls.get(calls, "waiting for a step")
@@ -241,7 +241,7 @@ class Made:
 
 
 def parts(meshes: Sequence[int], owners: Sequence[int]) -> dict[int, list[int]]:
-    """For each actor that owns some of `meshes` their positions among them."""
+    """Returns the positions in `meshes` of each actor's meshes."""
     found: dict[int, list[int]] = {}
     for position, mesh in enumerate(meshes):
         found.setdefault(owners[mesh], []).append(position)

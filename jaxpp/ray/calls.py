@@ -1,4 +1,4 @@
-"""The driver's calls of its actors, and waits for them that end when an actor dies, freezes or fails."""
+"""The driver's calls of its actors, and waits for these calls that end when an actor dies, freezes or fails."""
 
 import collections
 import os
@@ -15,19 +15,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from jaxpp.ray.actor import Failed, Started
 
 TICK = 0.2
-"""Seconds after which a wait looks whether an actor failed."""
+"""Seconds between two checks, during a wait, whether an actor failed."""
 
 GRACE = 2.0
-"""Seconds that the others have to say what they miss, when one actor is gone."""
+"""Seconds that the other actors have to report their own errors after one actor failed."""
 
 AHEAD = 1
-"""Steps that are under way when the driver is asked for the next one. That hides what a call costs."""
+"""The number of steps that may still run when the driver begins the next one. This hides the latency of a call."""
 
 
 class ActorError(RuntimeError):
-    """An actor died, froze or failed, and the step under way with it. `Cluster.recover` starts anew.
+    """An actor died, froze or failed, and so did the running step. `Cluster.recover` starts anew.
 
-    actor: its number; None when it was not an actor that failed.
+    actor: the actor's number; None if no actor failed.
     """
 
     def __init__(self, message: str, actor: int | None) -> None:
@@ -36,16 +36,17 @@ class ActorError(RuntimeError):
 
 
 PendingCall = tuple["Remote", Any]
-"""An actor, and what Ray will hand out as the result of one of its methods."""
+"""An actor, and Ray's reference to the result of one of its methods."""
 
 
 @dataclass
 class Remote:
-    """An actor as the driver knows it.
+    """The driver's record of an actor.
 
-    number: among those that take part.
-    starting: what Ray will hand out when it has started; started: that.
-    meshes: those that it runs.
+    number: the actor's index among the actors that take part.
+    starting: Ray's reference to the result of `Actor.start`.
+    started: that result; None until the actor takes part.
+    meshes: the meshes that the actor runs.
     """
 
     number: int
@@ -58,7 +59,7 @@ class Remote:
     turn: int = 0
 
     def call(self, method: str, *args: Any) -> PendingCall:
-        """Have the actor run a method, after all that it was called for before."""
+        """Asks the actor to run a method after all its earlier calls."""
         self.turn += 1
         return self, self.handle.call.remote(self.turn - 1, method, *args)
 
@@ -69,20 +70,20 @@ class Remote:
         return f"actor {self.number}" + (f" ({', '.join(known)})" if known else "")
 
     def alive(self, patience: float) -> bool:
-        """Whether it answered, within `patience` seconds, when it was last asked for a sign of life; asks again."""
+        """Whether the last heartbeat was answered, or is younger than `patience` seconds; then sends another."""
         now = time.monotonic()
         if self.ping is None:
             self.ping, self.pinged = self.handle.ping.remote(), now
         elif ray.wait([self.ping], timeout=0)[0]:
-            self.ping = None  # also when it is dead: the call that waits for it will say so
+            self.ping = None  # a dead actor also ends here; the wait for the call reports the death
         return self.ping is None or now - self.pinged < patience
 
 
 @dataclass
 class Calls:
-    """Waits for calls. One that fails fails all that follow, with the same error, until `failure` is reset.
+    """Waits for calls. After a failure all later waits raise the same error, until `failure` is reset.
 
-    patience: seconds without a sign of life after which an actor is taken to be frozen.
+    patience: seconds without an answered heartbeat after which an actor counts as frozen.
     """
 
     patience: float
@@ -90,23 +91,23 @@ class Calls:
     steps: collections.deque[tuple[list[PendingCall], str]] = field(
         default_factory=collections.deque[tuple[list[PendingCall], str]]
     )
-    """The steps that nobody waited for yet: what is called, and what it is."""
+    """The steps that nobody has waited for yet: their calls, and their name in messages."""
 
     def check(self) -> None:
-        """Raise the error of a call that failed."""
+        """Raises the error of an earlier call that failed."""
         if self.failure is not None:
             raise ActorError(str(self.failure), self.failure.actor)
 
     def ahead(self, calls: list[PendingCall], what: str) -> None:
-        """Leave a step to itself, unless AHEAD others are under way: then wait for the first of them."""
+        """Lets a step run on without a wait. If more than AHEAD steps now run, waits for the oldest."""
         self.steps.append((calls, what))
         while len(self.steps) > AHEAD:
             self._wait(*self.steps.popleft())
 
     def get(self, calls: Sequence[PendingCall], what: str) -> list[Any]:
-        """What the calls return. All steps before them are waited for too.
+        """Returns the results of the calls, after waiting for all earlier steps.
 
-        Raises ActorError: `what`, the actor and its meshes, why, and what the others waited for at that time.
+        Raises ActorError, which names `what`, the actor, its meshes, the reason, and the errors of the other actors.
         """
         self.check()
         while self.steps:
@@ -126,7 +127,7 @@ class Calls:
         return results
 
     def _watch(self, calls: Sequence[PendingCall], what: str) -> None:
-        """Return when all calls have ended."""
+        """Waits until all calls have ended. Raises ActorError if one fails or an actor freezes."""
         actors = {remote.number: remote for remote, _ in calls}.values()
         for remote in actors:
             remote.ping = None
@@ -140,7 +141,7 @@ class Calls:
                 raise self._failed(calls, what, frozen[0])
 
     def _failed(self, calls: Sequence[PendingCall], what: str, frozen: Remote | None = None) -> ActorError:
-        """The error of the first to fail: of a frozen or dead actor, else of one that failed by itself."""
+        """Returns the error of the first to fail: a frozen or dead actor, otherwise one that failed by itself."""
         refs = [ref for _, ref in calls]
         ray.wait(refs, num_returns=len(refs), timeout=GRACE)
         found = sorted(((error_of(ref), remote) for remote, ref in calls), key=lambda each: _rank(each[0]))
@@ -158,12 +159,12 @@ class Calls:
 
 
 def error_of(ref: Any) -> Failed | RayError | None:
-    """What a call failed with; None when it did not, or not yet."""
+    """Returns the error of a call; None if the call succeeded or still runs."""
     try:
         result = ray.get(ref, timeout=0)
     except GetTimeoutError:
         return None
-    except RayTaskError as error:  # the call never began
+    except RayTaskError as error:  # Ray could not begin the call
         return Failed(str(error), False)
     except RayError as error:
         return error
@@ -177,7 +178,7 @@ def _rank(error: Failed | RayError | None) -> int:
 
 
 def kill(remote: Remote) -> None:
-    """End an actor's process, also one that is frozen and could not do so itself."""
+    """Kills an actor's process, even a frozen one that would not react to Ray."""
     ray.kill(remote.handle)
     if remote.started is None:
         return
@@ -190,7 +191,7 @@ def kill(remote: Remote) -> None:
 
 
 def kill_process(pid: int) -> None:
-    """End a process of this machine, if it still runs."""
+    """Kills a process of this machine, if it still runs."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

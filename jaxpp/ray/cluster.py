@@ -1,4 +1,4 @@
-"""`Cluster`: actors of Ray that hold the meshes, and the driver that tells them what to run."""
+"""`Cluster`: Ray actors that hold the meshes, under the control of one driver."""
 
 import itertools
 import math
@@ -20,23 +20,24 @@ from jaxpp.runtime.execution.options import Options
 
 
 class Cluster(Pool):
-    """Actors of Ray, each a process with a JAX client of its own, that run the steps of this one, the driver.
+    """Ray actors that run the steps of this process, the driver. Each actor is a process with its own JAX client.
 
         with jaxpp.ray.Cluster(actors=4, devices=2) as cluster:
             mesh = cluster.mesh((4, 2), ("mpmd", "data"), "mpmd")
             step = jaxpp.mpmd_jit_with_loop(train_step, mesh)
 
-    The rest is as in one process. The driver needs no devices; it traces, and ships each actor its part of the program
-    once. A step is one call per actor, and its results are handles (`RemoteArray`) of arrays that stay where they are.
+    All other code is the same as in one process. The driver needs no devices. It traces the step, and ships each actor
+    its part of the program once. A step is one call per actor. Its results are handles (`RemoteArray`), and the arrays
+    stay on the actors.
 
     Args:
-        actors: how many.
-        devices: of each actor.
+        actors: the number of actors.
+        devices: the number of devices of each actor.
         platform: "cpu": each actor has as many virtual devices as it needs; "cuda": the GPUs that Ray gives it.
-        address: of a running Ray cluster, as for `ray.init`: "auto" finds it. None: the one this process has joined
-            already, or else one started on this machine, which ends with the Cluster.
-        options: of each actor, as for Ray's `.options()`: resources, scheduling_strategy, runtime_env...
-        watchdog: seconds without a sign of life after which an actor is taken to be frozen. A step may take longer.
+        address: the address of a running Ray cluster, as for `ray.init`: "auto" finds it. None: the Ray cluster that
+            this process has joined, or one that is started on this machine and ends with the Cluster.
+        options: options of each actor, as for Ray's `.options()`: resources, scheduling_strategy, runtime_env...
+        watchdog: heartbeat timeout in seconds after which an actor counts as frozen. A step may take longer.
         patience: seconds that the actors have to start.
 
     Raises:
@@ -54,12 +55,12 @@ class Cluster(Pool):
         *,
         axis_types: Any = None,
     ) -> MpmdMesh:
-        """A mesh over the actors' devices, the first arguments as of `jax.make_mesh`.
+        """Returns a mesh over the actors' devices. The first arguments are the same as of `jax.make_mesh`.
 
-        The meshes along the mpmd axis are dealt out evenly, neighbours together; each is on one actor as a whole. The
-        devices that the mesh shows are stand-ins: arrays put there by hand stay in the driver.
+        The meshes along the mpmd axis are dealt out evenly, neighbours to the same actor. Each mesh is whole on one
+        actor. The devices that the returned mesh shows are stand-ins: arrays put there by hand stay in the driver.
 
-        Raises ValueError when the actors can't hold it.
+        Raises ValueError if the actors can't hold the mesh, or the names don't match the axes.
         """
         if len(axis_shapes) != len(axis_names) or mpmd_axis_name not in axis_names or min(axis_shapes) < 1:
             raise ValueError(
@@ -78,9 +79,9 @@ class Cluster(Pool):
         *,
         axis_types: Any = None,
     ) -> MpmdMesh:
-        """Meshes of these shapes, which may differ, over the actors' devices: see `jaxpp.MpmdMesh.of`.
+        """Returns meshes of these shapes, which may differ, over the actors' devices: see `jaxpp.MpmdMesh.of`.
 
-        Each is on one actor as a whole, neighbours together. Raises ValueError when the actors can't hold them.
+        Each mesh is whole on one actor, and neighbours share an actor. Raises ValueError if the actors can't hold them.
         """
         sizes = [math.prod(shape) for shape in axis_shapes]
         self.owners(sizes)
@@ -94,7 +95,7 @@ class Cluster(Pool):
         return MpmdMesh.of(meshes, mpmd_axis_name, self)
 
     def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> RemoteExecutable:
-        """Have the actors compile a program, as a `jaxpp.backend.Backend` does."""
+        """Compiles a program on the actors, for the protocol `jaxpp.backend.Backend`."""
         return RemoteExecutable(self, lowered, load(program.module), compiler_options)
 
     def __enter__(self) -> "Cluster":

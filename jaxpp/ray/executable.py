@@ -1,4 +1,4 @@
-"""A program that runs on actors: arguments go to the actors that use them, results stay there."""
+"""A program that runs on actors. Arguments go to the actors that use them, and results stay there."""
 
 import dataclasses
 import math
@@ -25,10 +25,10 @@ from jaxpp.runtime.execution.shardings import SubmeshShardings
 
 
 class RemoteExecutable:
-    """A `jaxpp.backend.CompiledProgram` of actors: call it with the flat arguments, get handles of the flat results.
+    """A `jaxpp.backend.CompiledProgram` on actors: takes the flat arguments, returns handles of the flat results.
 
-    What an argument must be is checked here, before any actor hears of it, with the messages of one process. Each step
-    is one call per actor.
+    The driver checks the arguments before it calls any actor, with the messages of a step in one process. Each step is
+    one call per actor.
     """
 
     def __init__(self, pool: Pool, lowered: Lowered, program: Program, options: Options | None) -> None:
@@ -53,9 +53,9 @@ class RemoteExecutable:
         self._steps = 0
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """Begin one step; returns while it runs. Donated arguments are deleted.
+        """Begins one step, and returns while it runs. Donated arguments are deleted.
 
-        Raises TypeError, ValueError or RuntimeError for an argument, as in one process, and ActorError when an earlier
+        Raises TypeError, ValueError or RuntimeError for an argument, as in one process, and ActorError if an earlier
         step failed.
         """
         calls, results, what = self._begin("step", arguments)
@@ -63,26 +63,26 @@ class RemoteExecutable:
         return results
 
     def trace(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
-        """Run one step task by task, and return its events too. Each actor has its own clock, from its own start."""
+        """Runs one step task by task, and also returns its events. Each actor's clock starts at its own beginning."""
         calls, results, what = self._begin("trace", arguments)
         events = self.pool.calls.get(calls, what)
         return results, [event for each in events for event in each]
 
     @cached_property
     def stats(self) -> Stats:
-        """What the compiler says of each function, asked of the actors once."""
+        """The compiler's statistics of each function. The actors are asked once."""
         self.pool.ship(self._number)
         calls = [self.pool.call(actor, "stats", self._number) for actor in self.actors]
         parts = self.pool.calls.get(calls, "memory_analysis")
         return {mesh: each for part in parts for mesh, each in part.items()}
 
     def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
-        """(the calls, the results, what it is called in messages)"""
+        """Returns the pending calls, the results, and the name of the step in messages."""
         self.pool.calls.check()
         arguments = key_bits(arguments, self._keys, self.names)
         self._check(arguments)
         left_out = current_frozen()
-        frozen_tasks(self.program, left_out)  # refuses here what the actors would refuse
+        frozen_tasks(self.program, left_out)  # raises here what the actors would raise
         held: dict[int, dict[int, int]] = {actor: {} for actor in self.actors}
         given: dict[int, dict[int, Any]] = {actor: {} for actor in self.actors}
         for entrance in self._entrances:
@@ -99,7 +99,7 @@ class RemoteExecutable:
                     self._number, held[actor], given[actor], self.pool.drain(actor), first, *watched, left_out
                 )
                 calls.append(self.pool.call(actor, method, step))
-        except BaseException as error:  # Ctrl-C too: those that were told would go on with what is not meant for them
+        except BaseException as error:  # also Ctrl-C: only some actors run this step, so later steps would not match
             self.pool.calls.failure = ActorError(f"{what} was not sent to all actors: {type(error).__name__}", None)
             raise
         made = Made(self.pool, self.actors, range(first, first + len(self._results)))
@@ -114,14 +114,14 @@ class RemoteExecutable:
         return calls, results, what
 
     def _check(self, arguments: Sequence[Any]) -> None:
-        """Raise for too few or too many arguments, and for one that is donated and given twice."""
+        """Raises TypeError for a wrong number of arguments, ValueError for a donated one that is given twice."""
         if len(arguments) != len(self.names):
             raise TypeError(f"expected {len(self.names)} arguments, found {len(arguments)}")
         check_donated_once(arguments, self._donated, self.names.__getitem__)
 
 
 class _Entrance:
-    """Takes one argument in: checks it, and finds for each actor that uses it what to send."""
+    """Takes in one argument of a step: checks it, and finds what to send to each actor that uses it."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Entrance:
         self._parts = parts(self._meshes, owners)
 
     def enter(self, value: Any, held: Mapping[int, dict[int, int]], given: Mapping[int, dict[int, Any]]) -> None:
-        """Add the argument to what each actor has of it already, or else to what is given to it."""
+        """Adds the argument to `held` for actors that have it, or to `given` for actors that must be sent it."""
         door = self._door
         if isinstance(value, RemoteArray):
             numbers = self._find(value)
@@ -157,7 +157,7 @@ class _Entrance:
             given[actor][self.number] = part
 
     def _find(self, value: RemoteArray) -> int | None:
-        """The number under which all actors that use the argument have the value; None if they don't all have it."""
+        """Returns the value's number if all actors that use the argument have the value, otherwise None."""
         door, buffers = self._door, value.buffers
         if buffers.pool is not self._pool:
             return None
@@ -177,7 +177,7 @@ def _meshes(value: Argument | Result) -> tuple[int, ...]:
 def _part(
     lowered: Lowered, program: Program, options: Options | None, owners: Sequence[int], actor: int
 ) -> ProgramPart:
-    """What one actor has to know of a program."""
+    """Returns the part of a program that one actor needs."""
     mesh = lowered.mpmd_mesh
     mine = [number for number, owner in enumerate(owners) if owner == actor]
     devices: dict[int, np.ndarray[Any, Any]] = {}
@@ -201,7 +201,7 @@ def _part(
 
 
 def _without_others(program: Program, meshes: Collection[int]) -> Program:
-    """`program` without the code and the constants of other meshes."""
+    """Returns `program` without the code and the constants of other meshes."""
     called = {each.function for mesh in meshes for each in program.sequences[mesh] if isinstance(each, Call)}
     functions = {
         name: function if name in called else dataclasses.replace(function, bytecode=b"")

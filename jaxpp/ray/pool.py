@@ -1,4 +1,4 @@
-"""`Pool`: the actors of a cluster, what each holds, and those that take the place of the dead."""
+"""`Pool`: the actors of a cluster, their programs and arrays, and replacements for dead actors."""
 
 import collections
 import dataclasses
@@ -16,23 +16,23 @@ from jaxpp.ray.actor import Actor, ProgramPart, versions
 from jaxpp.ray.calls import ActorError, Calls, PendingCall, Remote, error_of, kill, kill_process
 
 OLDEST = (2, 53)
-"""The first version of Ray that will do; pyproject.toml has it too."""
+"""The oldest version of Ray that works; pyproject.toml names it too."""
 
 PLATFORMS = ("cpu", "cuda")
 
 RECOVERY = 30.0
-"""Seconds that living actors have to come to the end of what they are computing, when another one is replaced."""
+"""Seconds that living actors have to finish their current computation when another actor is replaced."""
 
 
 class Pool:
-    """The actors as the driver knows them: their programs, the numbers of their arrays, the calls under way.
+    """The driver's record of the actors: their programs, the numbers of their arrays, the running calls.
 
-    platform, devices: what each actor has.
-    epoch: how often actors were replaced, or taken in. Arrays of an earlier epoch are lost.
+    platform, devices: the platform and the number of devices of each actor.
+    epoch: the number of recoveries so far. Arrays of an earlier epoch are lost.
     calls: waits for calls.
     released: for each actor the arrays whose handles are gone; its next step frees them.
 
-    Args and Raises: see `Cluster`, which is one.
+    Args and Raises: see the subclass `Cluster`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Pool:
         self._host = "127.0.0.1" if self._owns_ray else ""
         self._remotes: list[Remote] = []
         self._programs: list[Mapping[int, tuple[bytes, Collection[int]]]] = []
-        """By actor: its part, and the meshes that it runs."""
+        """For each program, by actor: the pickled part, and the meshes that the actor runs."""
         self._shipped: set[int] = set()
         self._values = 0
         self.epoch = 0
@@ -74,18 +74,19 @@ class Pool:
 
     @property
     def processes(self) -> list[int]:
-        """The process number of each actor that takes part, on its own machine."""
+        """The process id of each actor that takes part, on the actor's machine."""
         return [remote.started.pid for remote in self._remotes if remote.started]
 
     @property
     def _present(self) -> list[Remote]:
-        """The actors that take part, by number; those that are starting don't yet."""
+        """The actors that take part, by number, without those that are still starting."""
         return [remote for remote in self._remotes if remote.started]
 
     def owners(self, sizes: Sequence[int]) -> list[int]:
-        """The actor of each mesh, where there are meshes of so many devices: neighbours together, evenly if they fit.
+        """Returns the actor of each mesh, for meshes of the given numbers of devices. Neighbours share an actor.
 
-        Raises ValueError when they don't, however they are dealt out.
+        The meshes are dealt out evenly if they fit so, otherwise each actor takes as many as it can hold. Raises
+        ValueError if they don't fit at all.
         """
         actors = len(self._present)
         used = min(actors, len(sizes))
@@ -104,18 +105,18 @@ class Pool:
         raise ValueError(f"{what}: {actors} actors have {self.devices} devices each, and a mesh is on one")
 
     def load(self, parts: Mapping[int, ProgramPart]) -> int:
-        """Ship each actor its part of a program, and return the program's number when all have compiled it."""
+        """Ships each actor its part of a program; returns the program's number when all have compiled it."""
         try:
             self._programs.append({actor: (_pickle(part), part.devices) for actor, part in parts.items()})
-        except Exception as error:  # of whatever the user's callbacks hold
+        except Exception as error:  # any kind: user's callbacks may hold anything
             raise TypeError(f"a function that the step calls back can't be sent to the actors: {error}") from None
         self.ship(len(self._programs) - 1)
         return len(self._programs) - 1
 
     def ship(self, number: int) -> None:
-        """Have the actors compile a program, unless they have done so since others were replaced or taken in.
+        """Compiles a program on the actors, unless they have compiled it since the last recovery.
 
-        Raises RuntimeError when it is for more actors than take part, ActorError when one of them fails.
+        Raises RuntimeError if the program needs more actors than take part, ActorError if an actor fails.
         """
         if number in self._shipped:
             return
@@ -134,31 +135,31 @@ class Pool:
         self._shipped.add(number)
 
     def call(self, actor: int, method: str, *args: Any) -> PendingCall:
-        """Have an actor run a method, after all that it was called for before."""
+        """Asks an actor to run a method after all its earlier calls."""
         self.calls.check()
         return self._present[actor].call(method, *args)
 
     def reserve(self, count: int) -> int:
-        """The first of `count` numbers for arrays."""
+        """Reserves `count` consecutive numbers for arrays; returns the first."""
         self._values += count
         return self._values - count
 
     def drain(self, actor: int) -> list[int]:
-        """The arrays of an actor whose handles are gone."""
+        """Returns and forgets the arrays of an actor whose handles are gone."""
         released = self.released[actor]
         return [released.popleft() for _ in range(len(released))]
 
     def recover(self, least: int | None = None) -> list[int]:
-        """Replace dead actors; returns the numbers of the actors that are new.
+        """Replaces dead actors; returns the numbers of the new actors that take part from now on.
 
-        All arrays are given up, also those of living actors, which may be of a step that the others have not made:
-        give the next step a state from a checkpoint, or one that was fetched before. A compiled step stays what it is
-        for as many actors; they compile it again when it is called.
+        All arrays are lost, also on living actors, since these may belong to a step that the others have not made. Give
+        the next step a state from a checkpoint, or one that was fetched before. A compiled step stays valid for the
+        same number of actors: they compile it again at its next call.
 
-        least: with how many actors to go on at once, if so many live. Those that are started anew then take part from
-            the next call of `recover` on that finds them started, which `has_newcomers` tells. None: wait for all.
+        least: the number of living actors that is enough to go on at once. Actors that are still starting then join at
+            a later `recover`; `has_newcomers` tells when one has started. None: wait for all.
 
-        Raises ValueError or ActorError as when the cluster was made.
+        Raises ValueError or ActorError as the constructor does.
         """
         self.epoch += 1
         self.calls = Calls(self.calls.patience)
@@ -174,11 +175,11 @@ class Pool:
         return [remote.number for remote in starting]
 
     def has_newcomers(self) -> bool:
-        """Whether an actor has started that does not take part yet."""
+        """Whether an actor that does not take part yet has started."""
         return any(_has_ended(remote.starting) for remote in self._starting())
 
     def shutdown(self) -> None:
-        """End the actors, and Ray too if it was started here. Does nothing the second time."""
+        """Ends the actors, and Ray if the Pool started it. Does nothing the second time."""
         for remote in self._remotes:
             ray.kill(remote.handle)
             if self._owns_ray and remote.started:
@@ -189,20 +190,23 @@ class Pool:
             ray.shutdown()
 
     def _create(self, number: int) -> Remote:
-        """Have Ray start an actor, without waiting for it."""
+        """Asks Ray for a new actor, without waiting for it."""
         remote = Remote(number, ray.remote(Actor).options(**self._options).remote())
         _, remote.starting = remote.call("start", self.platform, self.devices)
         return remote
 
     def _starting(self) -> list[Remote]:
-        """The actors that don't take part yet. One that died while it started is started once more."""
+        """Returns the actors that don't take part yet. Replaces each that died while it started."""
         for number, remote in enumerate(self._remotes):
             if remote.started is None and isinstance(error_of(remote.starting), RayError):
                 self._remotes[number] = self._create(number)
         return [remote for remote in self._remotes if remote.started is None]
 
     def _wait_for(self, remotes: Sequence[Remote]) -> None:
-        """Wait until these actors have started, and see whether they are what they should be."""
+        """Waits until these actors have started, and checks their versions.
+
+        Raises ValueError if an actor does not start within `patience` seconds or has another version of a package.
+        """
         refs = [remote.starting for remote in remotes]
         missing = ray.wait(refs, num_returns=len(refs), timeout=self._patience)[1] if refs else []
         if missing:
@@ -224,7 +228,7 @@ class Pool:
             remote.started = started
 
     def _meet(self) -> None:
-        """Number the actors that take part, and tell all where the transfers of the others are to be had."""
+        """Numbers the actors that take part, and tells each the addresses of all transports."""
         for number, remote in enumerate(self._present):
             remote.number, remote.meshes = number, ()
         calls = [remote.call("listen", remote.number, self._host) for remote in self._present]
@@ -232,12 +236,12 @@ class Pool:
         self.calls.get([remote.call("meet", addresses) for remote in self._present], "connecting")
 
     def _replace(self) -> None:
-        """Have the living actors begin anew, and Ray start others for the dead."""
+        """Resets the living actors, and asks Ray for replacements of the others."""
         calls = {number: remote.call("again") for number, remote in enumerate(self._remotes) if remote.started}
         refs = [ref for _, ref in calls.values()]
         ready = ray.wait(refs, num_returns=len(refs), timeout=RECOVERY)[0] if refs else []
         for number, (remote, ref) in calls.items():
-            if ref not in ready or error_of(ref) is not None:  # dead, or still waiting for one that is
+            if ref not in ready or error_of(ref) is not None:  # dead, or still waiting for a dead one
                 kill(remote)
                 self._remotes[number] = self._create(number)
 
@@ -247,9 +251,9 @@ def _has_ended(ref: Any) -> bool:
 
 
 def _join(address: str | None, actors: int) -> None:
-    """Join a Ray cluster, or start one on this machine.
+    """Joins a Ray cluster, or starts one on this machine.
 
-    Raises ImportError when Ray is too old, ConnectionError when there is no cluster at the address.
+    Raises ImportError if Ray is too old, ConnectionError if there is no cluster at the address.
     """
     if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -259,7 +263,7 @@ def _join(address: str | None, actors: int) -> None:
     if ray.is_initialized():
         return
     with warnings.catch_warnings():
-        # JAX warns of forks in a process with threads; Ray forks only to start other programs at once.
+        # JAX warns of forks in a process with threads. Ray's forks start other programs at once, which is safe.
         warnings.filterwarnings("ignore", message="os.fork")
         if address is not None:
             ray.init(address=address)

@@ -1,4 +1,4 @@
-"""`train`: a training that outlives its actors."""
+"""`train`: a training that goes on after actors die."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jaxpp.ray.cluster import Cluster
 from jaxpp.runtime.processes.fetch import fetched
 
 ATTEMPTS = 3
-"""How often one step may fail before it is taken for its own fault."""
+"""The number of failures of one step after which `train` gives up."""
 
 
 TrainStep = Callable[[Any, Any], tuple[Any, Any]]
@@ -30,35 +30,35 @@ def train(
     fewer: Callable[[int], TrainStep] | None = None,
     least: int = 1,
 ) -> Any:
-    """Make `steps` steps, going on from the last checkpoint whenever an actor dies, freezes or fails.
+    """Makes `steps` steps. Goes on from the last checkpoint whenever an actor dies, freezes or fails.
 
-    Step i is `state, output = step(state, batch(i))`; checkpoint i is the state before it. With a checkpoint in
-    `directory` the training goes on from there, so a driver that died is simply started again. Steps after the last
-    checkpoint are made again, from the same state and with the same batches: the result is that of a run in which
-    nothing happened. A directory needs `jaxpp[checkpoint]`. Without one the driver keeps the last checkpoint in its
-    memory, which has to hold the whole state: with `every=1` an actor that dies then costs one step.
+    Step i is `state, output = step(state, batch(i))`, and checkpoint i is the state before it. If `directory` has a
+    checkpoint, the training goes on from there: a driver that died is simply started again. Steps after the last
+    checkpoint are made again, from the same state and with the same batches, so failures do not change the result.
+    `directory` needs `jaxpp[checkpoint]`. Without it the driver keeps the last checkpoint in its memory, which has to
+    hold the whole state. With `every=1` a dead actor then costs one step.
 
     Args:
-        cluster: where `step` runs.
-        step: of `mpmd_jit_with_loop`, over a mesh of `cluster`.
-        state: the first; where there is a checkpoint only its structure, shapes and dtypes count.
-        batch: makes the batch of a step, the same whenever it is asked.
-        steps: how many, those before the first checkpoint included.
-        directory: of the checkpoints, which only the driver reads and writes; None: its memory.
-        every: steps from checkpoint to checkpoint.
-        keep: how many of them to keep in the directory.
-        on_step: called as (i, output) after each step; for one that is made again, once more.
-        fewer: makes the step for so many actors, over a new mesh of `cluster`, which then has as many; called once for
-            each number. With it the training goes on with the actors that are left while those that died are started
-            anew, and takes them in after the step during which they are ready. None: it waits for them.
-        least: with how many actors it goes on, given `fewer`; it waits for others where fewer are left.
+        cluster: the cluster that runs `step`.
+        step: a step of `mpmd_jit_with_loop`, over a mesh of `cluster`.
+        state: the first state. If there is a checkpoint, only its structure, shapes and dtypes count.
+        batch: makes the batch of a step, the same at each call.
+        steps: the number of steps, including those before a checkpoint.
+        directory: the directory of the checkpoints, which only the driver reads and writes. None: its memory.
+        every: the number of steps between two checkpoints.
+        keep: the number of checkpoints to keep in the directory.
+        on_step: called as (i, output) after each step, again if the step is made again.
+        fewer: makes the step for a given number of actors, over a new mesh of `cluster`. Called once for each number.
+            The training then goes on with the living actors, and new actors join after the step during which they
+            have started. None: the training waits for all actors.
+        least: with `fewer`, the least number of actors with which the training goes on; it waits if fewer live.
 
     Returns: the last state.
 
     Raises:
         ActorError: the same step failed three times.
-        ValueError, OSError: as `jaxpp.checkpoint`; ValueError also when `least` is not between 1 and the actors of the
-            cluster, and when a dead actor is waited for that does not start.
+        ValueError, OSError: as `jaxpp.checkpoint`. Also ValueError if `least` is not between 1 and the number of
+            actors, or if a replacement of a dead actor does not start in time.
     """
     count = len(cluster.processes)
     if not 1 <= least <= count:
@@ -74,10 +74,10 @@ def train(
 
 @dataclass
 class _ActorTraining:
-    """What `train` was given, and how far it is.
+    """The arguments of `train`, and the progress of the training.
 
     made: the step for each number of actors.
-    done: the steps that were made.
+    done: the number of finished steps.
     """
 
     cluster: Cluster
@@ -92,7 +92,7 @@ class _ActorTraining:
     done: int = 0
 
     def run(self) -> Any:
-        """Make all steps; returns the last state."""
+        """Makes all steps; returns the last state."""
         failures: list[int] = []
         recovers = False
         while True:
@@ -109,7 +109,7 @@ class _ActorTraining:
             self.states.settle()
 
     def _run_until_actors_return(self) -> tuple[Any] | None:
-        """Go on from the last checkpoint; the last state alone in a tuple, if all steps are made."""
+        """Makes steps from the last checkpoint on; returns (last state,), or None to let new actors join."""
         found = self.states.latest()
         assert found is not None  # `train` has saved the first
         self.done, state = found
@@ -127,7 +127,7 @@ class _ActorTraining:
         return (state,)
 
     def _step(self) -> TrainStep:
-        """The step for as many actors as take part now."""
+        """Returns the step for the number of actors that take part now."""
         count = len(self.cluster.processes)
         if count not in self.made:
             assert self.fewer is not None  # without it `recover` waits for all
@@ -142,15 +142,15 @@ class _Memory:
         self._last: tuple[int, Any] | None = None
 
     def latest(self) -> tuple[int, Any] | None:
-        """The number of the checkpoint, and the state; None if there is none."""
+        """Returns the number and the state of the checkpoint; None before the first."""
         return self._last
 
     def save(self, step: int, state: Any) -> None:
-        """Keep a state."""
+        """Keeps a state."""
         self._last = step, state
 
     def settle(self) -> None:
-        """Wait until what was saved is safe."""
+        """Does nothing: a state in memory needs no wait."""
 
     def __enter__(self) -> "_Memory":
         return self
@@ -160,7 +160,7 @@ class _Memory:
 
 
 class _Directory:
-    """Checkpoints in files; as `_Memory`."""
+    """Checkpoints in files, with the interface of `_Memory`."""
 
     def __init__(self, directory: str | os.PathLike[str], keep: int | None, like: Any) -> None:
         from jaxpp import checkpoint

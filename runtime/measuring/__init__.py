@@ -1,1 +1,1 @@
-"""What a program takes: memory, FLOPs, bytes sent, and time."""
+"""The memory, FLOPs, bytes sent and time of a program."""

@@ -1,7 +1,7 @@
-"""What a program needs of each mesh: memory, FLOPs, bytes sent.
+"""The memory, FLOPs and sent bytes of each mesh in one step of a program.
 
-All of it comes from the program and from what the compiler says of each function. So it is known, too, of programs that
-are compiled for devices which are not here.
+All numbers come from the program and from the compiler's statistics of each function. So they are also known for
+programs that are compiled for devices which this machine lacks.
 """
 
 import dataclasses
@@ -15,22 +15,22 @@ from jaxpp.runtime.execution.compiling import FunctionStats, Stats
 from jaxpp.runtime.execution.route import route_of
 
 ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
-"""The numbers of XLA's cost analysis that may be added up over calls."""
+"""The entries of XLA's cost analysis that can be summed over calls."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """The memory that a step takes on each device of one mesh, with the names of `jax.stages.Compiled`'s.
+    """The bytes that a step takes on each device of one mesh, under the names of `jax.stages.Compiled`.
 
     Attributes:
         argument_size_in_bytes: the arguments on this mesh.
         output_size_in_bytes: the results on this mesh.
-        alias_size_in_bytes: those of the results that take the place of a donated argument.
-        temp_size_in_bytes: the temporaries of the task that has most of them.
+        alias_size_in_bytes: the results that take the buffer of an argument.
+        temp_size_in_bytes: the temporaries of the function that has most of them.
         generated_code_size_in_bytes: the code of all functions that this mesh runs.
-        peak_memory_in_bytes: the most that the step needs at once, without the code: the arguments, the results of
-            tasks that are still needed, and the temporaries of the running task. A value of another mesh counts from
-            when it is received on. Other arrays on the device are not in it.
+        peak_memory_in_bytes: the most bytes that the step needs at once, without the code. It counts the arguments,
+            the results of tasks until their last use, and the temporaries of the running task. A value from another
+            mesh counts from its receive on. Other arrays on the device do not count.
     """
 
     argument_size_in_bytes: int
@@ -42,7 +42,7 @@ class MemoryStats:
 
 
 def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None, ...]:
-    """The memory of each mesh; None of one that only other processes run."""
+    """Return the memory of each mesh; None for a mesh that only other processes run."""
     return tuple(
         memory_of(program, mesh, stats[mesh]) if _knows(program, mesh, stats) else None
         for mesh in range(program.meshes)
@@ -50,12 +50,12 @@ def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None,
 
 
 def memory_of(program: Program, mesh: int, stats: Mapping[str, FunctionStats]) -> MemoryStats:
-    """The memory of one mesh, with the statistics of all of its functions."""
+    """Return the memory of one mesh. `stats` has all functions that the mesh runs."""
     return _BufferWalk(program, mesh, stats).analysed()
 
 
 def host_bytes(program: Program, mesh: int) -> int:
-    """The most that a step needs of the memory of the host at once, for each device of a mesh."""
+    """Return the most bytes of host memory that a step needs at once, for each device of a mesh."""
     stats = dict.fromkeys(calls(program, mesh), FunctionStats(0, 0, {}))
     return _BufferWalk(program, mesh, stats, on_host=True).analysed().peak_memory_in_bytes
 
@@ -63,7 +63,7 @@ def host_bytes(program: Program, mesh: int) -> int:
 def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
     """Return the costs of each mesh's tasks per device and step, under XLA's names; None for a mesh of other processes.
 
-    XLA counts a loop inside of a task as if it ran once.
+    XLA counts a loop inside a task as one iteration.
     """
     found: list[dict[str, float] | None] = []
     for mesh in range(program.meshes):
@@ -78,15 +78,16 @@ def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | No
 
 
 def calls(program: Program, mesh: int) -> Counter[str]:
-    """How often a mesh calls each compiled function in a step: copies and the user's own functions cost no FLOPs."""
+    """Return how often a mesh calls each compiled function in a step. Copies and user's functions are left out."""
     names = Counter(each.function for each in program.sequences[mesh] if isinstance(each, Call))
     return Counter({name: count for name, count in names.items() if program.functions[name].is_compiled})
 
 
 def sent_bytes(program: Program, mesh: int) -> int:
-    """The bytes that all devices of a mesh together send to other meshes in a step, a part once for each receiver.
+    """Return the bytes that all devices of a mesh together send to other meshes in a step.
 
-    Where a process has several devices that want the same part, it receives the part once, and copies it.
+    A part counts once for each device that gets it over the channel. If several devices of one process want the same
+    part, the process receives the part once and copies it.
     """
     sends = (each for each in program.sequences[mesh] if isinstance(each, Send))
     return sum(
@@ -100,20 +101,20 @@ def stages(program: Program, mesh: int) -> list[int]:
 
 
 def microbatches(program: Program) -> int:
-    """How many microbatches there are in a step."""
+    """Return the number of microbatches in a step."""
     return 1 + max((task.microbatch for sequence in program.sequences for task in _tasks(sequence)), default=-1)
 
 
 def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
-    """The tasks of the microbatch loop that a mesh runs, also those that are fused into one call."""
+    """Yield the tasks of the microbatch loop that a mesh runs, including the tasks of fused calls."""
     return (task for each in sequence if isinstance(each, Call) for task in each.tasks)
 
 
 def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
     """Return the parameters of a model: for each argument, the number of elements on each of its meshes.
 
-    They are the floating-point arguments, of those that the step returns updated (`state`), that a task of a
-    microbatch reads, also after a cast of them that stands before the loop.
+    A parameter is a floating-point argument that the step returns updated (`state`) and that a task of a microbatch
+    reads, perhaps through operations before the loop, such as a cast.
     """
     readers: dict[tuple[int, int], list[tuple[int, Call]]] = {}
     for mesh, sequence in enumerate(program.sequences):
@@ -155,13 +156,13 @@ def _knows(program: Program, mesh: int, stats: Stats) -> bool:
 
 
 class _BufferWalk:
-    """Follows the buffers of one device of a mesh through a step, those in its memory or those in that of its host.
+    """Follows the buffers of one device of a mesh through a step, either in device memory or in host memory.
 
-    A buffer is named by the register that had it first: a result that takes the buffer of an operand has that name.
+    A buffer is named by its first register. A result that takes the buffer of an operand keeps that name.
 
     buffers: the buffer of each register.
     live: the bytes of each buffer that is still needed.
-    total: the sum of these bytes.
+    total: the sum of `live`.
     """
 
     def __init__(self, program: Program, mesh: int, stats: Mapping[str, FunctionStats], on_host: bool = False) -> None:
@@ -214,7 +215,7 @@ class _BufferWalk:
                 self.total -= self.live.pop(self.buffers[register], 0)
 
     def _call(self, call: Call) -> set[int]:
-        """Allocate the results of a call; returns the operands whose buffers they take over."""
+        """Allocate the results of a call; return the operands whose buffers the results take over."""
         function = self.program.functions[call.function]
         taken: set[int] = set()
         for register, donor in zip(call.results, function.donors, strict=True):

@@ -1,4 +1,4 @@
-"""What meshes do between runs of tasks of one stage: gathers of weights, scatters of their gradients (FSDP)."""
+"""Times of the gathers of weights and the scatters of gradients between the runs of a stage's tasks (FSDP)."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -13,9 +13,9 @@ _Steps = Sequence[Sequence[Event]]
 
 
 def gather_times(program: Program, steps: _Steps, times: Mapping[tuple[str, int], float], stages: int) -> list[float]:
-    """The seconds in which weights are gathered for each run of the tasks of a stage.
+    """Returns for each stage the mean seconds of a weight gather per run of the stage's tasks.
 
-    times: of each kind of task of each stage alone.
+    times: the seconds of a task that does not gather, by (kind, stage).
     """
     alone, beside, runs = _gathered(program)
     totals = _totals(alone, steps, "gather", stages)
@@ -32,7 +32,10 @@ def gather_times(program: Program, steps: _Steps, times: Mapping[tuple[str, int]
 
 
 def scatter_times(program: Program, steps: _Steps, stages: int) -> list[float]:
-    """The seconds in which gradients are scattered for each run of tasks that add to those of a stage, with zeros."""
+    """Returns for each stage the mean seconds of a scatter per run of tasks that add to the stage's gradients.
+
+    The calls that make the zeros before a run count too.
+    """
     found: list[list[int]] = [[] for _ in program.sequences]
     runs = Counter[int]()
     for mesh, sequence in enumerate(program.sequences):
@@ -49,20 +52,21 @@ def scatter_times(program: Program, steps: _Steps, stages: int) -> list[float]:
 
 
 def _totals(found: Sequence[Sequence[int]], steps: _Steps, kind: str, stages: int) -> list[float]:
-    """The seconds of the calls of a kind for each stage; `found` has the stages of those of each mesh, in order."""
+    """Returns the seconds of a kind of calls for each stage. `found` has the stages of each mesh's calls, in order."""
     totals = [0.0] * stages
     for mesh, of_mesh in enumerate(found):
         events = [[each for each in step if each.mesh == mesh and each.kind == kind] for step in steps]
-        for stage, same in zip(of_mesh, zip(*events, strict=True), strict=False):  # none of other processes
+        for stage, same in zip(of_mesh, zip(*events, strict=True), strict=False):  # other processes' meshes lack events
             totals[stage] += statistics.median(each.seconds for each in same)
     return totals
 
 
 def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...], tuple[int, int]], Counter[int]]:
-    """What gathers weights, and for which stage, which is that of the next task that reads them.
+    """Finds the calls that gather weights, and the stage of each gather: the stage of the next task that reads it.
 
-    Returns for each mesh the stages of its gathers, in their order; of each task that gathers too (its mesh and its
-    names) the stage and a number; and how many runs of tasks each stage has.
+    Returns three values. The first has the stages of each mesh's separate gathers, in order. The second maps each task
+    that also gathers, by its mesh and names, to the stage and a unique index. The third is the number of runs of each
+    stage's tasks.
     """
     alone: list[list[int]] = [[] for _ in program.sequences]
     beside: dict[tuple[object, ...], tuple[int, int]] = {}
@@ -87,6 +91,6 @@ def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...
 
 
 def weights_of(program: Program, call: Call) -> set[int]:
-    """The registers of the weights that a task gathers."""
+    """Returns the registers of the weights that a call gathers."""
     function = program.functions.get(call.function)
     return {call.results[number] for number in function.gathered} if function else set()

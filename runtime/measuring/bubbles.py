@@ -1,4 +1,4 @@
-"""How much of the bubbles of a traced step side work has filled."""
+"""The share of a traced step's bubbles that side work has filled."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class BubbleUse:
 
     Attributes:
         used: seconds of side work.
-        idle: seconds in which a mesh still has nothing to do, between the first task and the last of all.
+        idle: seconds in which a mesh runs nothing, between the first start and the last end of a task on any mesh.
     """
 
     used: float
@@ -25,11 +25,11 @@ class BubbleUse:
 
 
 def bubble_use(events: Sequence[Event], kinds: Collection[str]) -> BubbleUse:
-    """What the tasks of these kinds, functions of the user's, made of the bubbles of a traced step.
+    """Returns the time in the bubbles of a traced step that tasks of the given kinds used, and the idle rest.
 
     Args:
-        events: of one step, from `CompiledStep.trace`.
-        kinds: those of the side work.
+        events: the events of one step, from `CompiledStep.trace`.
+        kinds: the kinds of the user's functions that count as side work.
 
     Raises:
         ValueError: there is no task among the events.

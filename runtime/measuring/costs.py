@@ -14,47 +14,51 @@ from jaxpp.schedules.costs import UNITS
 from jaxpp.schedules.formats.chrome_trace import Label
 
 _NOTHING = 1e-9
-"""Seconds of a task that the program lacks, such as the backward of a stage without weights, or that takes none by a
-prediction, such as one that XLA does not compile: costs must be positive."""
+"""Seconds of a task that the program lacks, such as the backward of a stage without weights, or whose predicted time
+is 0, such as a task that XLA does not compile. Costs must be positive."""
 
 _BACKWARD = ("backward", "input_grad", "weight_grad")
 
 _MAKERS = ("forward", "recompute", *filter(None, (form.back for form in FORMS.values())))
-"""The kinds of tasks that make what a backward reads of its stage, or bring it back."""
+"""The kinds of tasks whose operands or results the backward of the same stage reads."""
 
 
 def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") -> Costs:
-    """The costs of the program's tasks and hops, from one or several traced steps.
+    """Returns the costs of the program's tasks and transfers, from one or several traced steps.
 
-    Times are medians over microbatches and steps. Of each step the first run of each task on a mesh is left out, as it
-    may be slower than the rest, unless it is the only one. A full backward counts as input and weight gradient in equal
-    parts, unless that stage has them as tasks of their own: then it is in `kinds`, as are recomputes, copies
-    of residuals and the user's own functions. A task that never runs alone takes the time of its calls less the times
-    of the other tasks. `fused` is the time of a call of several tasks as a share
-    of what they take alone, the median over the calls. `hop` is one number for all pairs of meshes: the time of the
-    largest of the copies that a task sends to a mesh. `gather` is what gathers of a stage take in all, by the number of
-    the runs of its tasks: some need none; `scatter` likewise, by those runs that add to gradients. Beside a task
-    (`gather_weights="ahead"`) a gather is what that one takes longer than others of its kind.
+    Times are medians over microbatches and steps. The first run of each task on a mesh is left out of each step, as it
+    may be slower, unless it is the only run.
 
-    Bytes are of whole values, from the program: what the forward of stage s + 1 reads of stage s (`message_bytes`);
-    what a backward reads of what its forward or recompute has or makes, or of what is brought back
-    (`activation_bytes`); where the backward is split, what the weight gradient reads (`weight_grad_bytes`). What all
-    microbatches share, weights and sums, is in none of them, and what runs outside the microbatch loop is in no time.
+    A full backward counts as input and weight gradient in equal parts. If its stage also has separate gradients, the
+    full backward is in `kinds` instead. There are also recomputes, copies of residuals and the user's own functions.
+    The time of a task that never runs alone is the time of its calls minus the times of the calls' other tasks. `fused`
+    is the duration of a call of several tasks divided by the sum of the tasks' own durations, the median over the
+    calls.
+
+    `hop` is one number for all pairs of meshes: the time of the largest copy that a task sends to a mesh. `gather` is
+    the time of all gathers of a stage, divided by the number of runs of its tasks; some runs need no gather. `scatter`
+    is the time of all scatters, divided by the number of runs that add to gradients. A task that also gathers
+    (`gather_weights="ahead"`) counts with its additional time over other tasks of its kind.
+
+    Bytes are counted for whole values, from the program. `message_bytes` are the values that the forward of stage s + 1
+    reads from stage s. `activation_bytes` are the values that a backward reads and that its forward, its recompute or a
+    reload reads or makes. `weight_grad_bytes` are the values that a separate weight gradient reads. None of them counts
+    values that all microbatches share, such as weights and sums. No time includes calls outside the microbatch loop.
 
     Args:
-        program: what was traced.
+        program: the traced program.
         steps: the events of each step, from `trace_step`.
-        unit: of time in the costs: "s", "ms" or "us".
+        unit: the unit of time in the costs: "s", "ms" or "us".
 
     Raises:
         ValueError: no task of a stage is among the events.
-        ScheduleError: the unit is none.
+        ScheduleError: `unit` is unknown.
     """
     scale = 1 / UNITS[Costs(unit=unit).unit]
     times = _task_times(steps)
     share = _add_fused(times, steps)
     slices = 1 + max((each.slice for events in steps for each in events), default=0)
-    per_task = scale * slices  # tasks are of whole microbatches
+    per_task = scale * slices  # the costs are of tasks of whole microbatches
     if not times:
         raise ValueError("measured_costs: the events have no task of a stage")
     activation_bytes, message_bytes, weight_grad_bytes = _bytes(program)
@@ -77,18 +81,18 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
 
 
 def slice_shares(*steps: Sequence[Event]) -> tuple[float, ...]:
-    """The share of each slice of the sequence in the time of a microbatch: `Costs.slices`, and for `equal_cuts`.
+    """Returns each slice's share of the time of a microbatch, for `Costs.slices` and `equal_cuts`.
 
-    Times are medians, as of `measured_costs`; a task of several calls takes the time of all of them.
+    Times are medians, as in `measured_costs`. A task of several calls takes the time of all of them.
 
     Args:
-        steps: the events of each step, from `trace_step`: those of slices of equal lengths.
+        steps: the events of each step, from `trace_step`. The slices must have equal lengths.
 
     Raises:
-        ValueError: the events are of no schedule with slices.
+        ValueError: the events have no tasks of several slices.
     """
     tasks = [[each for each in events if each.stage is not None and each.target is None] for events in steps]
-    # What follows the last slice has the number behind it, and no backward.
+    # The operations after the last slice have the next index, and no backward.
     count = 1 + max((each.slice for events in tasks for each in events if each.kind != "forward"), default=0)
     if count == 1:
         raise ValueError("slice_shares: the events have no tasks of several slices")
@@ -98,17 +102,17 @@ def slice_shares(*steps: Sequence[Event]) -> tuple[float, ...]:
 
 
 def _rounded(time: float) -> float:
-    """Round to six digits: people read cost files too."""
+    """Rounds to six significant digits, because people also read cost files."""
     return float(f"{time:.6g}")
 
 
 def _times(seconds: Sequence[float], scale: float) -> list[float] | float:
-    """The time of each stage; one 0 where none takes any."""
+    """Returns the scaled time of each stage, or a single 0 if all are 0."""
     return [_rounded(scale * each) for each in seconds] if any(seconds) else 0.0
 
 
 def _task_times(steps: Iterable[Sequence[Event]]) -> dict[tuple[str, int], float]:
-    """The median of each (kind, stage), in seconds."""
+    """Returns the median time of each (kind, stage), in seconds."""
     found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for events in steps:
         runs: defaultdict[tuple[str, int, int], defaultdict[Label, float]] = defaultdict(lambda: defaultdict(float))
@@ -122,7 +126,7 @@ def _task_times(steps: Iterable[Sequence[Event]]) -> dict[tuple[str, int], float
 
 
 def _add_fused(times: dict[tuple[str, int], float], steps: Iterable[Sequence[Event]]) -> float:
-    """Add the tasks that never run alone to `times`; returns the time of a fused call as a share of its tasks' sum."""
+    """Adds the tasks that never run alone to `times`; returns the time of a fused call as a share of its tasks' sum."""
     calls: list[Event] = []
     for events in steps:
         runs: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
@@ -148,7 +152,7 @@ def _add_fused(times: dict[tuple[str, int], float], steps: Iterable[Sequence[Eve
 
 
 def _stage_times(times: Mapping[tuple[str, int], float], stage: int) -> tuple[float, float, float]:
-    """Forward, input gradient and weight gradient of a stage, in seconds."""
+    """Returns the forward, input gradient and weight gradient of a stage, in seconds."""
     halves = [times.get((kind, stage)) for kind in ("input_grad", "weight_grad")]
     if halves == [None, None] and ("backward", stage) in times:
         halves = [times["backward", stage] / 2] * 2
@@ -159,7 +163,10 @@ def _stage_times(times: Mapping[tuple[str, int], float], stage: int) -> tuple[fl
 def _full_backwards(
     times: Mapping[tuple[str, int], float], table: Sequence[tuple[float, float, float]], scale: float
 ) -> dict[str, list[float]]:
-    """The time of a full backward of each stage, if one is measured beside its halves: it need not be their sum."""
+    """Returns the time of each stage's full backward, if a stage has both full and split backwards; otherwise nothing.
+
+    A full backward need not take the sum of its two gradients.
+    """
     halved = {stage for kind, stage in times if kind in ("input_grad", "weight_grad")}
     if not any(("backward", stage) in times for stage in halved):
         return {}
@@ -170,7 +177,7 @@ def _full_backwards(
 def _other_kinds(
     program: Program, times: Mapping[tuple[str, int], float], stages: int, scale: float
 ) -> dict[str, list[float]]:
-    """The times of the kinds that are no forward and no backward: a recompute, a copy, a function of the user's."""
+    """Returns the times of the other kinds for each stage: recomputes, copies, user's functions."""
     own = {each.kind for each in program.functions.values() if each.is_operation}
     kinds = sorted(({kind for kind, _ in times} & {*FORMS, *own}) - {"forward", *_BACKWARD})
     return {
@@ -179,9 +186,9 @@ def _other_kinds(
 
 
 def _hop(steps: Iterable[Sequence[Event]]) -> float:
-    """Return the median over messages, in seconds.
+    """Returns the median duration of a message, in seconds.
 
-    All copies that a task sends to one mesh are one message, which takes as long as the longest of them.
+    All copies that a task sends to one mesh are one message. The message takes as long as its longest copy.
     """
     found: list[float] = []
     for events in steps:
@@ -199,14 +206,14 @@ def _hop(steps: Iterable[Sequence[Event]]) -> float:
 
 
 def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
-    """Bytes of activations, of messages, and of what a weight gradient reads (None without one), for each stage."""
+    """Returns for each stage the bytes of activations, of messages, and of a weight gradient's operands (or None)."""
     values = _Values(program)
     stages = 1 + max((task.stage for task in values.tasks), default=-1)
     activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
     for stage, microbatch in {task[1:3] for task in values.tasks}:
         makers = values.of(_MAKERS, stage, microbatch)
         activations[stage] = max(activations[stage], values.size(values.kept(stage, microbatch)))
-        # Stages may be a graph: the message of a stage is as large as what the stage that reads most of it reads.
+        # Stages may be a graph: a stage's message has the size of the largest one that any other stage reads.
         for source in {source for kind, source in values.sources(makers) if kind == "forward"} - {stage}:
             sent = values.read(makers, made_by=("forward", source))
             messages[source] = max(messages[source], values.size(sent))
@@ -216,13 +223,13 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
 
 
 def kept_places(program: Program) -> dict[int, set[Place]]:
-    """For each stage the values that the forward of one microbatch keeps for its backward (`activation_bytes`)."""
+    """Returns for each stage the values that one microbatch keeps from forward to backward (`activation_bytes`)."""
     values = _Values(program)
     return {task.stage: values.kept(task.stage, task.microbatch) for task in values.tasks if not task.microbatch}
 
 
 def _apart(program: Program, call: Call) -> list[Call]:
-    """Divide a call that is several tasks into one for each, with its own operands and results."""
+    """Divides a fused call into one call per task, each with its own operands and results."""
     if not call.fused:
         return [call]
     function = program.functions[call.function]
@@ -241,10 +248,10 @@ def _apart(program: Program, call: Call) -> list[Call]:
 
 
 class _Values:
-    """The tasks of a program, and which call made each value, wherever it was sent since.
+    """The tasks of a program, and the call that made each value, also after sends to other meshes.
 
-    tasks: (mesh, call) of each task.
-    slices: into how many the sequence of a microbatch is cut.
+    tasks: the (mesh, call) pairs of each task.
+    slices: the number of slices of a microbatch's sequence.
     """
 
     def __init__(self, program: Program) -> None:
@@ -269,12 +276,12 @@ class _Values:
         self.slices = 1 + max((task.slice for task in self.tasks), default=0)
 
     def of(self, kinds: Iterable[str], stage: int, microbatch: int) -> list[tuple[int, Call]]:
-        """Return the tasks of these kinds, of one stage and microbatch, of all its slices."""
+        """Returns the tasks of these kinds, of one stage and microbatch, in all its slices."""
         names = (TaskName(kind, stage, microbatch, part) for kind in kinds for part in range(self.slices))
         return [call for name in names for call in self.tasks.get(name, ())]
 
     def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
-        """Return what the calls read of their own microbatch, if tasks of `made_by`, a (kind, stage), made it."""
+        """Returns the operands of the calls that their own microbatch made, in tasks of `made_by` if it is given."""
         return {
             (mesh, register)
             for mesh, call in calls
@@ -284,13 +291,13 @@ class _Values:
         }
 
     def kept(self, stage: int, microbatch: int) -> set[Place]:
-        """Return what a backward reads of what its forward or recompute has or makes, or of what is brought back."""
+        """Returns the values that a backward reads, and that its forward, recompute or reload reads or makes."""
         makers = self.of(_MAKERS, stage, microbatch)
         known = self.read(makers) | {(mesh, register) for mesh, call in makers for register in call.results}
         return known & self.read(self.of(_BACKWARD, stage, microbatch))
 
     def sources(self, calls: Iterable[tuple[int, Call]]) -> set[tuple[str, int]]:
-        """Return the (kind, stage) of the tasks that made what the calls read."""
+        """Returns the (kind, stage) of the tasks that made the operands of the calls."""
         makers = (self._maker((mesh, register)) for mesh, call in calls for register in call.operands)
         return {(maker.kind, maker.stage) for found in makers for maker in found if maker.stage is not None}
 
@@ -299,7 +306,7 @@ class _Values:
         return sum(self.program.registers[mesh][register].bytes for mesh, register in places)
 
     def _maker(self, place: Place) -> Iterator[Call]:
-        """Return the call that made a value; None for an argument or a constant."""
+        """Yields the call that made a value; nothing for an argument or a constant."""
         while place in self._channels:
             place = self._sent[self._channels[place]]
         if place in self._makers:

@@ -1,4 +1,4 @@
-"""How fast each mesh is: what the same function takes on one and on the others."""
+"""The speed of each mesh, from the times of the same function on different meshes."""
 
 import statistics
 from collections import defaultdict
@@ -10,7 +10,7 @@ from jaxpp.runtime.measuring.trace import Event
 from jaxpp.schedules.formats.chrome_trace import Label
 
 SLOW = 0.75
-"""What is at most so fast as the others is slow; the rest are differences of the moment."""
+"""A mesh is slow if its speed is at most this. Smaller differences are taken for noise."""
 
 Average: TypeAlias = Callable[[Sequence[float]], float]
 _Function: TypeAlias = tuple[str, int]
@@ -22,19 +22,22 @@ _Times: TypeAlias = Mapping[_Function, Mapping[int, float]]
 def mesh_speeds(
     program: Program, *steps: Sequence[Event], before: Sequence[Event] = (), average: Average = statistics.fmean
 ) -> list[float]:
-    """The speed of each mesh, where 1 is that of most meshes: 0.5 of one that takes twice as long.
+    """Returns the speed of each mesh relative to the others: 0.5 for a mesh that takes twice as long, 1 if not slow.
 
-    Stages with equal layers run the same functions. The time of a function on a mesh is the mean of its runs there, but
-    for the first one: a process that is stopped in bursts runs most of its tasks at full speed. The speed of a mesh is
-    the median, over its functions that other meshes of its size run too, of what these take by what it takes. A mesh
-    without such a function is compared with an earlier step: by how much it slowed down more than the others did. A
-    mesh with a function that it runs faster than SLOW counts as 1, and so does one that can't be compared.
+    Stages with equal layers run the same functions. The time of a function on a mesh is the average of its runs there,
+    without the first run of each step. The default average is the mean, because a process that is stopped in bursts
+    runs most of its tasks at full speed.
+
+    The speed compares a function's median time on the other meshes of equal size with its time on this mesh. The
+    result is the median over the functions. A mesh whose functions no other mesh runs is compared with the earlier
+    step: its slowdown since then against the slowdown of the other meshes. A mesh counts as 1 if one of its ratios is
+    above SLOW, or if it can't be compared.
 
     Args:
-        program: what was traced.
-        steps: the events of each step, from `trace_step`, with those of all meshes.
-        before: those of an earlier step of the same program.
-        average: of the runs of a function on a mesh.
+        program: the traced program.
+        steps: the events of each step on all meshes, from `trace_step`.
+        before: the events of an earlier step of the same program.
+        average: averages the runs of a function on a mesh.
     """
     times, earlier = _times(program, steps, average), _times(program, [before], average)
     ratios: list[list[float]] = [[] for _ in program.sequences]
@@ -45,7 +48,7 @@ def mesh_speeds(
     changes: defaultdict[int, list[float]] = defaultdict(list)
     for function, by_mesh in earlier.items():
         for mesh in by_mesh.keys() & times.get(function, {}).keys():
-            changes[mesh].append(min(1.0, by_mesh[mesh] / times[function][mesh]))  # one that is faster slows no other
+            changes[mesh].append(min(1.0, by_mesh[mesh] / times[function][mesh]))  # a speedup must not slow the others
     for mesh, each in changes.items():
         if not ratios[mesh] and (others := [statistics.median(changes[k]) for k in changes if k != mesh]):
             usual = statistics.median(others)
@@ -54,14 +57,14 @@ def mesh_speeds(
 
 
 def _times(program: Program, steps: Iterable[Sequence[Event]], average: Average) -> _Times:
-    """The times of the functions of single tasks, without the first run of each step on a mesh."""
+    """Returns the times of functions that run one task alone, without the first run of each step on a mesh."""
     alone: dict[tuple[int, Label], list[_Function]] = defaultdict(list)
     for mesh, sequence in enumerate(program.sequences):
         for each in sequence:
             if isinstance(each, Call) and not each.fused:
                 for task in each.tasks:
                     alone[mesh, Label(*task)].append((each.function, program.partitions[mesh]))
-    functions = {place: calls[0] for place, calls in alone.items() if len(calls) == 1}  # none of tasks in two calls
+    functions = {place: calls[0] for place, calls in alone.items() if len(calls) == 1}  # no task that two calls run
     times: defaultdict[_Function, dict[int, list[float]]] = defaultdict(dict)
     for events in steps:
         runs: defaultdict[tuple[_Function, int], list[float]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""`summary`: a program as a table that people read, a row for each mesh."""
+"""`summary`: a table about a program for people, with one row per mesh."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -49,10 +49,10 @@ def summary(
     rows_sent: int = 0,
     rows_padded: int = 0,
 ) -> str:
-    """Return what a step needs of each mesh, as a table in plain text.
+    """Return a plain-text table of the parameters, FLOPs, sent bytes and memory of each mesh in one step.
 
-    stats: of the functions that were compiled in this process.
-    device: what the devices are called.
+    stats: the statistics of the functions that this process has compiled.
+    device: the name of the kind of device.
     state: the arguments that the step returns updated.
     rows_sent: the bytes of stacked layers that a step sends to the meshes of their stages.
     rows_padded: the bytes of stacked layers that no stage reads.

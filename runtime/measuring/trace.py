@@ -1,4 +1,4 @@
-"""Traces one step: the time and the memory of every task and copy, each measured alone."""
+"""Traces one step: the time and the memory of every task and copy, each measured while nothing else runs."""
 
 import dataclasses
 import json
@@ -22,22 +22,21 @@ class Event:
     """A task, or a copy to another mesh (kind "send"), of one step.
 
     Attributes:
-        mesh: where it runs, or from which mesh it goes.
-        kind: of the task: "forward", "backward", ...
-        stage: of the task, or of the one that made what is sent; None outside the microbatch loop.
-        microbatch: likewise.
-        start: where it stands, in seconds, when each mesh runs its tasks in order, each as soon as its operands are
-            there, and copies take no time of a mesh.
-        end: likewise.
-        seconds: how long it took with nothing else running.
+        mesh: the mesh that runs the task or sends the copy.
+        kind: the kind of the task: "forward", "backward", ...
+        stage: the stage of the task, or of the task that made the sent value; None outside the microbatch loop.
+        microbatch: the microbatch of that task; None outside the microbatch loop.
+        start: seconds since the beginning of the step. Start and end are computed: each mesh runs its tasks in order,
+            each as soon as its operands are there, and copies take no time of a mesh.
+        end: the start plus `seconds`.
+        seconds: the measured duration, with nothing else running.
         target: of a send, the mesh that receives.
-        made: bytes that are allocated on its mesh (of a send: on `target`) at its start, those of whole values, as if
-            each were on one device. A result that takes the buffer of an operand allocates nothing.
-        freed: bytes on its mesh that nobody needs any more at its end, of what the step made.
-        fused: the names of the tasks, where it is several that run as one; then it has no stage and
-            no microbatch of its own.
-        slice: of the sequence, where the schedule cuts it.
-        processor_seconds: the processor time of this process meanwhile, without that of other programs.
+        made: bytes that are allocated at the start, on `mesh` or, for a send, on `target`. They are the bytes of whole
+            values, not of shards. A result that takes the buffer of an operand allocates nothing.
+        freed: bytes on `mesh`, made by this step, whose last use is this event.
+        fused: the names of the tasks if one call runs several. The call then has no stage and no microbatch.
+        slice: the slice of the sequence, where the schedule cuts it.
+        processor_seconds: the processor time of this process during the event.
     """
 
     mesh: int
@@ -56,12 +55,12 @@ class Event:
 
     @property
     def label(self) -> Label:
-        """Its name in a trace."""
+        """The name of the event in a trace."""
         return Label(self.kind, self.stage, self.microbatch, self.slice)
 
     @property
     def labels(self) -> list[Label]:
-        """The names of its tasks in a trace; a fused call has several."""
+        """The names of the event's tasks in a trace; a fused call has several."""
         return [Label(*task) for task in self.fused] or [self.label]
 
     def __str__(self) -> str:
@@ -70,12 +69,12 @@ class Event:
 
 
 def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:
-    """Run one step, waiting for each instruction; returns its results and its events, in the order of dispatch.
+    """Run one step, waiting for each instruction; return its results and its events, in the order of dispatch.
 
-    The results are the step's own, and donated arguments are gone: this is a step of the training, only slower.
+    This is a real training step, only slower: the results are valid, and donated arguments are deleted.
 
-    In several processes, which call it together, each gets the events of all if their `Peers` have a `gather`; else its
-    own, in which what goes to another process takes no time.
+    Several processes call it together. If the executable has a `gather`, each process gets the events of all.
+    Otherwise each gets its own events, and a copy to another process takes no time.
     """
     tracer = _Tracer(executable)
     if executable.gather is not None:
@@ -88,7 +87,7 @@ def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[j
 
 
 def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
-    """Write the events for Perfetto or chrome://tracing, in the shape that `Report.to_chrome_trace` has too.
+    """Write the events for Perfetto or chrome://tracing, in the same form as `Report.to_chrome_trace`.
 
     The counter of live bytes leaves out the arguments of the step.
     """
@@ -113,10 +112,10 @@ def _memory(events: Sequence[Event]) -> Memory:
 
 
 def _since_epoch() -> float:
-    """Return the number to add to `time.perf_counter()` for the clock that all processes share.
+    """Return the number to add to `time.perf_counter()` to get the time of the system clock.
 
-    The two clocks are read one after the other, several times, and the readings that are nearest to each other count:
-    if the process is interrupted between two readings, they are apart by as much as several hops take.
+    The two clocks are read in turn, ten times. The reading that took the shortest time counts, because an interruption
+    between two readings adds an error.
     """
     readings: list[tuple[float, float]] = []
     for _ in range(10):
@@ -126,10 +125,10 @@ def _since_epoch() -> float:
 
 
 def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """Merge the events of several processes; of a mesh that several processes share, those of the first count.
+    """Merge the events of several processes. Of a mesh that several processes share, the events of the first count.
 
-    A copy between processes takes from when it is offered and asked for until it is there: the clocks of two hosts have
-    to agree to say that. JSON has made strings of the channels.
+    A copy between processes begins when it is both offered and asked for, and ends on arrival. So the clocks of the
+    hosts must agree. The channels are strings here, as JSON writes keys as strings.
     """
     arrived: dict[str, list[float]] = {}
     for part in parts:
@@ -168,12 +167,12 @@ class _Tracer:
         self.makers: dict[tuple[int, int], TaskName | None] = {}
         self.arrivals: dict[int, float] = {}
         self.bytes: dict[tuple[int, int], int] = {}
-        """What each register holds beyond the arguments."""
+        """The bytes of each (mesh, register) that the step has allocated."""
         self.begin = math.nan
         self.offered: dict[int, tuple[int, float]] = {}
-        """Of a channel to another process the number of its event, and when the value was there."""
+        """For each channel to another process: the index of the send's event, and when the value was there."""
         self.arrived: dict[int, tuple[float, float]] = {}
-        """Of a channel from another process when it was asked for, and when it was there, likewise."""
+        """For each channel from another process: when the value was asked for, and when it arrived."""
 
     def on_start(self, registers: Sequence[Any]) -> None:
         """Wait for the arguments, then start the clock."""
@@ -182,7 +181,7 @@ class _Tracer:
         self.last = self.begin
 
     def part(self) -> dict[str, Any]:
-        """The events of this process, for `_merged`, by the clock that all processes have."""
+        """Return the events and times of this process for `_merged`, by the system clock."""
         shift = _since_epoch()
         return {
             "begin": self.begin + shift,
@@ -192,7 +191,7 @@ class _Tracer:
         }
 
     def on_step(self, label: StepLabel, made: Sequence[Any], _: object) -> None:
-        """One step was dispatched."""
+        """Record the instructions of one dispatched step, after waiting for its results."""
         jax.block_until_ready(made)
         seconds, self.processor_seconds = time.perf_counter() - self.last, time.process_time() - self.last_processor
         for mesh, instruction in label:
@@ -237,7 +236,7 @@ class _Tracer:
             self.makers[mesh, register] = call.maker(number, self.program.functions[call.function])
 
     def make(self, mesh: int, call: Call) -> int:
-        """The bytes of the results that take no operand's buffer; the others take over what it counts."""
+        """Return the bytes of the results that take no operand's buffer; the other results inherit a count."""
         function = self.program.functions[call.function]
         made = 0
         for register, spec, donor in zip(call.results, function.results, function.donors, strict=True):

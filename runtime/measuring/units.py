@@ -1,4 +1,4 @@
-"""Numbers as people read them, `30.4 GiB`, `3.81 TFLOP`, `174 B`, and tables of them."""
+"""Formats quantities for people: `30.4 GiB`, `3.81 TFLOP`, `174 B`, and tables of them."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ def bytes_text(count: float) -> str:
 
 
 def bytes_texts(counts: Sequence[float]) -> list[str]:
-    """Format bytes in one unit, that of the largest, so that they compare at a glance: `30.40 GiB`, `0.21 GiB`."""
+    """Format all byte counts in the unit of the largest: `30.40 GiB`, `0.21 GiB`."""
     most = max(counts, default=0)
     power = max((power for power in range(len(_BYTES)) if most >= 1024**power), default=0)
     digits = 2 if power else 0
@@ -29,7 +29,7 @@ def count_text(count: float) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: bool = False) -> list[str]:
-    """The lines of a table with columns flush right. A rule separates the last row, if it is the total."""
+    """Return the lines of a table with right-aligned columns. If `total`, a rule separates the last row."""
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (columns, *rows)]
     return [*lines[:-1], "-" * len(lines[0]), lines[-1]] if total else lines
