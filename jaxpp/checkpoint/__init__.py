@@ -1,4 +1,4 @@
-"""Save the state of a training, and restore it on other stages, meshes or processes, or into plain `jax.jit`.
+"""Saves the state of a training, and restores it on other stages, meshes or processes, or into plain `jax.jit`.
 
     with jaxpp.checkpoint.Saver("checkpoints", keep=3) as saver, jaxpp.checkpoint.Preemption() as preemption:
         for step in range(first, steps):
@@ -8,8 +8,8 @@
             ...
     state = jaxpp.checkpoint.restore("checkpoints", like=state)
 
-What lies on the disk is an ordinary orbax checkpoint (`ocp.CheckpointManager` reads it), one for all processes. Needs
-orbax: `pip install 'jaxpp[checkpoint]'`.
+The files are an ordinary orbax checkpoint (`ocp.CheckpointManager` reads it), one for all processes. Needs orbax:
+`pip install 'jaxpp[checkpoint]'`.
 """
 
 try:

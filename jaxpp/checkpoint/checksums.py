@@ -1,11 +1,12 @@
-"""Checksums of the values of a checkpoint: made while it is written, compared when it is restored.
+"""Checksums of the values of a checkpoint, made while it is written and compared when it is restored.
 
-A value has one for each block in which it is stored, the shards that it was saved from, whatever shards it is restored
-to. Each process writes a file for the blocks that it writes; those of leaves that are no `jax.Array`s go with the
-notes. The file with the tree and the notes has a checksum in a file of its own.
+Each value has one checksum for each block in which it is stored. The blocks are the shards that the value was saved
+from, whatever shards it is restored to. Each process writes a file with the checksums of the blocks that it writes. The
+checksums of leaves that are not `jax.Array`s are in the notes. The file with the tree and the notes has its checksum in
+a separate file.
 
-CRC-32 of the standard library finds every error of up to 32 bits in a row, and takes a fraction of the time that
-compressing the same bytes takes.
+The CRC-32 of the standard library finds every error of up to 32 bits in a row. It is much faster than compressing the
+same bytes.
 """
 
 import json
@@ -31,25 +32,25 @@ METADATA, OF_METADATA = "_METADATA", "checksums.metadata.json"
 
 
 class DamagedError(OSError):
-    """A checkpoint is not what was saved, or can't be read."""
+    """A checkpoint differs from the saved one, or can't be read."""
 
 
 def checksum(array: np.ndarray[Any, Any]) -> int:
-    """CRC-32 of the elements in order."""
+    """Returns the CRC-32 of the elements in row-major order."""
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def write_checksum_of_metadata(directory: epath.Path) -> None:
-    """Write the checksum of orbax's own file about a checkpoint: its tree, and our notes."""
+    """Writes the checksum of orbax's metadata file, which has the tree of a checkpoint and jaxpp's notes."""
     found = {METADATA: zlib.crc32((directory / METADATA).read_bytes())}
     (directory / OF_METADATA).write_text(json.dumps(found))
 
 
 def check_metadata(directory: epath.Path) -> None:
-    """Compare orbax's file about a checkpoint with its checksum; earlier versions of jaxpp wrote none.
+    """Compares orbax's metadata file with its checksum, if there is one. Earlier versions of jaxpp wrote none.
 
     Raises:
-        DamagedError: it is not what was saved, or can't be read.
+        DamagedError: the file differs from the saved one, or can't be read.
     """
     path, saved = directory / METADATA, directory / OF_METADATA
     if not saved.exists():
@@ -63,9 +64,9 @@ def check_metadata(directory: epath.Path) -> None:
 
 
 class Writing:
-    """The checksums of one process's blocks, on their way to a file of `directory`. A future, as orbax knows them.
+    """The pending checksums of one process's blocks, for a file of `directory`. A future, as orbax expects.
 
-    blocks: (name of the leaf, bounds, the elements, which nobody writes to).
+    blocks: (name of the leaf, bounds, elements); nobody may write to the elements.
     """
 
     def __init__(self, directory: epath.Path, blocks: Iterable[tuple[str, Bounds, np.ndarray[Any, Any]]]) -> None:
@@ -75,7 +76,7 @@ class Writing:
         pool.shutdown(wait=False)
 
     def result(self, timeout: float | None = None) -> None:
-        """Write the file. Orbax asks for it after those of the values, so that the directory is there."""
+        """Writes the file. Orbax calls this after it has written the values, so the directory exists."""
         found: dict[str, list[Any]] = {}
         for name, bounds, pending in self._pending:
             found.setdefault(name, []).append([bounds, pending.result(timeout)])
@@ -83,7 +84,7 @@ class Writing:
 
 
 def blocks_of(array: jax.Array) -> Iterator[tuple[Bounds, np.ndarray[Any, Any]]]:
-    """What this process writes of an array: the first copy of each shard, on the host."""
+    """Yields the blocks of an array that this process writes: the first copy of each shard, on the host."""
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
             yield bounds_of(shard.index, array.shape), np.asarray(shard.data)
@@ -92,7 +93,8 @@ def blocks_of(array: jax.Array) -> Iterator[tuple[Bounds, np.ndarray[Any, Any]]]
 class Checksums:
     """The checksums of a checkpoint.
 
-    path: of the folder with the values; `leaves` those that are with the notes.
+    path: the folder with the values.
+    leaves: the checksums of the leaves that are not `jax.Array`s, from the notes.
 
     Raises DamagedError for a file that can't be read.
     """
@@ -109,19 +111,20 @@ class Checksums:
                 raise DamagedError(f"{file} is damaged: {error}") from None
 
     def check(self, held: Mapping[str, Held], read: Mapping[str, Any]) -> None:
-        """Compare what this process has read of each leaf.
+        """Compares the leaves that this process has read with their checksums.
 
-        A block of which it has a part only, because the value is sharded otherwise now, is read once more, whole.
+        If this process has read only parts of a block, because the value is now sharded differently, it reads the whole
+        block again.
 
         Raises:
-            DamagedError: a block is not what was saved.
+            DamagedError: a block differs from the saved one, or has no checksum.
         """
         with ThreadPoolExecutor(THREADS, thread_name_prefix="jaxpp-checksum") as pool:
             for pending in [pool.submit(self._check, *block) for block in self._find(held, read)]:
                 pending.result()
 
     def _find(self, held: Mapping[str, Held], read: Mapping[str, Any]) -> Iterator[tuple[str, Held, Bounds, int, Any]]:
-        """(name, what is held, bounds, checksum, what was read) of every block."""
+        """Yields (name, description, bounds, checksum, array that was read) of every block."""
         for name, each in held.items():
             if each.is_empty:
                 continue
@@ -136,7 +139,7 @@ class Checksums:
     def _check(self, name: str, held: Held, bounds: Bounds, saved: int, read: Any) -> None:
         parts = list(_parts(read, bounds))
         if not parts:
-            return  # it is other processes'
+            return  # only other processes have read it
         block = next((part for part in parts if part is not None and part.dtype == held.dtype), None)
         found = checksum(self._read(name, bounds) if block is None else block)
         if found != saved:
@@ -147,7 +150,7 @@ class Checksums:
             )
 
     def _read(self, name: str, bounds: Bounds) -> np.ndarray[Any, Any]:
-        """A block as it is stored."""
+        """Returns a block as it is stored."""
         text = str(self._path)
         base = f"{text}/" if "://" in text else {"driver": "file", "path": f"{text}/"}
         spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": f"{name}/"}}
@@ -159,24 +162,24 @@ class Checksums:
 
 
 def unreadable(path: epath.Path, error: Exception) -> DamagedError:
-    """The error for a checkpoint that orbax or tensorstore can't read."""
+    """Returns the error for a checkpoint that orbax or tensorstore can't read."""
     if isinstance(error, json.JSONDecodeError):
         return DamagedError(f"{path / METADATA} is damaged: {error}")
     while type(error) is Exception and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # orbax puts the whole specification of the array around what tensorstore says
+        error = error.__cause__  # orbax wraps tensorstore's message in the specification of the array
     text = str(error).partition(" [")[0] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     return DamagedError(f"{path.parent} is damaged or incomplete: {text}")
 
 
 def warn_unchecked(directory: epath.Path) -> None:
-    """Say, once for each directory, that there is nothing to compare with."""
+    """Warns that a directory has checkpoints without checksums. Python shows a warning once for each directory."""
     warnings.warn(
         f"{directory} has checkpoints without checksums: what is restored from them is not checked", stacklevel=3
     )
 
 
 def _parts(read: Any, bounds: Bounds) -> Iterator[np.ndarray[Any, Any] | None]:
-    """The block in each shard of this process that has all of it, or None for one that has some of it."""
+    """Yields the block from each shard of this process that has all of it, and None for a shard with part of it."""
     if not isinstance(read, jax.Array):
         yield np.asarray(read)[tuple(slice(*each) for each in bounds)]
         return
@@ -184,7 +187,7 @@ def _parts(read: Any, bounds: Bounds) -> Iterator[np.ndarray[Any, Any] | None]:
         held = bounds_of(shard.index, read.shape)
         pairs = list(zip(held, bounds, strict=True))
         if covers(held, bounds):
-            # An array of its own around the same buffer: an array keeps the copy that was made of it on the host.
+            # A second array around the same buffer: an array keeps the host copy that was made of it.
             own = jax.make_array_from_single_device_arrays(shard.data.shape, shard.data.sharding, [shard.data])
             yield _compat.to_host(own)[tuple(slice(start - low, end - low) for (low, _), (start, end) in pairs)]
         elif all(max(low, start) < min(high, end) for (low, high), (start, end) in pairs):

@@ -1,4 +1,4 @@
-"""How orbax reads and writes the values of a pipeline: each is on the devices of some processes only."""
+"""Orbax's handlers for the values of a pipeline, each of which is on the devices of only some processes."""
 
 import itertools
 import os
@@ -17,7 +17,7 @@ ITEM = "default"  # the folder of a step in which orbax's manager keeps a state
 
 
 def pytree_handler() -> ocp.PyTreeCheckpointHandler:
-    """Orbax's handler of a pytree whose leaves are `jax.Array`s and numpy arrays."""
+    """Returns orbax's handler of a pytree whose leaves are `jax.Array`s and numpy arrays."""
     return ocp.PyTreeCheckpointHandler(
         use_ocdbt=True,  # `Checksums` reads these two formats
         use_zarr3=False,
@@ -28,26 +28,26 @@ def pytree_handler() -> ocp.PyTreeCheckpointHandler:
 
 
 def absolute(directory: str | os.PathLike[str]) -> epath.Path:
-    """The directory as orbax wants it."""
+    """Returns the directory in the form that orbax expects."""
     path = epath.Path(directory)
     return path if is_bucket(path) else path.absolute()
 
 
 def is_bucket(path: epath.Path) -> bool:
-    """Whether a path is none of the file system: `gs://...`."""
+    """Whether a path is in object storage instead of a file system: `gs://...`."""
     return "://" in str(path)
 
 
 def all_steps(directory: str | os.PathLike[str]) -> list[int]:
-    """The steps that are saved, ascending; those that are only half-written are left out."""
+    """Returns the steps that are saved, ascending, without half-written ones."""
     path = absolute(directory)
     found = ocp.utils.checkpoint_steps_paths(path) if path.is_dir() else []
     return sorted(int(each.name) for each in found if each.name.isdigit())
 
 
 def delete(checkpoint: epath.Path) -> None:
-    """Delete the checkpoint of a step. Killed in the middle, it leaves none that looks whole."""
-    if is_bucket(checkpoint):  # there one is whole when it has this file, and a move is a copy
+    """Deletes the checkpoint of a step. If the process is killed meanwhile, the rest does not look whole."""
+    if is_bucket(checkpoint):  # in a bucket this file marks a whole checkpoint, and a move would be a copy
         (checkpoint / "commit_success.txt").unlink(missing_ok=True)
         checkpoint.rmtree()
     else:
@@ -55,7 +55,7 @@ def delete(checkpoint: epath.Path) -> None:
 
 
 def set_aside(checkpoint: epath.Path) -> epath.Path:
-    """Move a checkpoint, whole or half-written, to a name under which nobody takes or finishes it; returns that."""
+    """Moves a checkpoint, whole or half-written, to a name that nobody reads or finishes; returns the new path."""
     if is_bucket(checkpoint):
         return checkpoint
     step = "".join(itertools.takewhile(str.isdigit, checkpoint.name))
@@ -63,15 +63,16 @@ def set_aside(checkpoint: epath.Path) -> epath.Path:
 
 
 class ShardsHandler(ocp.type_handlers.ArrayHandler):
-    """Orbax's, for arrays that not every process holds a part of.
+    """Orbax's array handler, for arrays of which some processes hold no shard.
 
-    Orbax takes an array for one of all processes: it refuses those that one process holds alone, and fails on those of
-    which this one holds nothing. But each process writes files of its own, which are merged in the end, and each shard
-    is written where the device of its first copy is. That is enough for any array; only who takes part has to be said.
+    Orbax expects that all processes hold a part of each array. It refuses an array that only one process holds, and
+    fails if this process holds no shard. But the file format suffices for any array. Each process writes separate
+    files, which are merged at the end. The process of a shard's first copy writes the shard. So this class only tells
+    orbax which processes take part.
     """
 
     def __init__(self) -> None:
-        # No primary host: whoever has a shard writes the metadata of the array, the same everywhere.
+        # No primary host: each holder of a shard writes the metadata of the array, which is the same everywhere.
         super().__init__(primary_host=None, enable_write_sharding_file=False, use_replica_parallel=False)
 
     async def serialize(
@@ -80,13 +81,13 @@ class ShardsHandler(ocp.type_handlers.ArrayHandler):
         infos: Sequence[ocp.type_handlers.ParamInfo],
         args: Sequence[ocp.SaveArgs] | None = None,
     ) -> Sequence[Any]:
-        """Write the shards of which this process has the first copy."""
+        """Writes the shards of which this process has the first copy."""
         here = [i for i, value in enumerate(values) if value.addressable_shards]
         if not here:
             return []
         views: list[Any] = [_View(values[i]) for i in here]
         written = await super().serialize(views, [infos[i] for i in here], args and [args[i] for i in here])
-        # By now each shard has its copy on the host, which the files are made of.
+        # By now each shard has a copy on the host, from which the files are written.
         blocks = [(str(infos[i].name), *block) for i in here for block in blocks_of(values[i])]
         directory: Any = infos[here[0]].parent_dir
         return [*written, Writing(directory, blocks)]
@@ -96,7 +97,7 @@ class ShardsHandler(ocp.type_handlers.ArrayHandler):
         infos: Sequence[ocp.type_handlers.ParamInfo],
         args: Sequence[ocp.RestoreArgs] | None = None,
     ) -> Sequence[jax.Array]:
-        """Read the shards of the devices of this process."""
+        """Reads the shards of this process's devices."""
         wanted: list[Any] = list(args or ())
         here = [i for i, each in enumerate(wanted) if each.sharding.addressable_devices]
         read = iter(await super().deserialize([infos[i] for i in here], [wanted[i] for i in here]) if here else ())
@@ -104,7 +105,7 @@ class ShardsHandler(ocp.type_handlers.ArrayHandler):
 
 
 class _View:
-    """A `jax.Array` that orbax does not ask whether it is one: it refuses one that a single process holds."""
+    """A wrapper that hides from orbax that this is a `jax.Array`: orbax refuses one that a single process holds."""
 
     def __init__(self, array: jax.Array) -> None:
         self._array = array
@@ -114,7 +115,7 @@ class _View:
 
 
 def _of_others(wanted: ocp.ArrayRestoreArgs) -> jax.Array:
-    """An array of which this process holds nothing."""
+    """Returns an array without data, for shards that only other processes hold."""
     shape: Any = wanted.global_shape
     sharding: Any = wanted.sharding
     return jax.make_array_from_single_device_arrays(shape, sharding, [], dtype=wanted.dtype)

@@ -1,4 +1,4 @@
-"""The leaves of a state: their names, what a checkpoint stores of each, and what it notes besides."""
+"""The leaves of a state: their names, the arrays that a checkpoint stores of them, and its notes about them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ NUMBERS = {number.__name__: number for number in (bool, int, float, complex)}
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree in order, under the names that orbax gives them: `layers.0.weight`.
+    """Returns the leaves of a tree in order, under the names that orbax gives them: `layers.0.weight`.
 
     Raises:
-        ValueError: two leaves have one name: a key of a dictionary has a dot in it.
+        ValueError: two leaves have the same name, because a key of a dictionary contains a dot.
     """
     found: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -33,9 +33,10 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def like_tree(tree: Any, leaves: Mapping[str, Any]) -> Any:
-    """The named leaves of a tree in its structure; in a flat dictionary if orbax could not read that one again.
+    """Returns the named leaves in the tree's structure, or in a flat dictionary if orbax could not restore the tree.
 
-    It can't if some keys of a node are names and others numbers, also those of nodes without leaves: nnx modules.
+    Orbax can't restore a node with both names and integers as keys, even if the node has no leaves. nnx modules have
+    such nodes.
     """
     kinds: dict[Any, type] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=ocp.utils.is_empty_or_leaf):
@@ -53,7 +54,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def number_type(leaf: Any) -> str | None:
-    """The name of the type of a Python number; None of anything else, a numpy scalar too."""
+    """Returns the name of the type of a Python number; None for anything else, including numpy scalars."""
     if isinstance(leaf, np.generic):  # np.float64 is a float
         return None
     return next((name for name, kind in NUMBERS.items() if isinstance(leaf, kind)), None)
@@ -61,23 +62,23 @@ def number_type(leaf: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Held:
-    """What a checkpoint holds of one leaf: an array, and what the array alone does not say.
+    """The description of one leaf of a checkpoint: the stored array's shape and dtype, and the notes about it.
 
-    Orbax stores arrays of at least one element; the rest is in the notes that go with them, as JSON.
+    Orbax stores arrays of at least one element. All other facts are notes, in JSON.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    key: str | None = None  # the generator, of a key array, whose bits the array is
-    number: str | None = None  # the type, of a Python number
-    is_weak: bool = False  # of a `jax.Array` whose dtype gives way to others, as a Python number's does
-    is_empty: bool = False  # nothing is stored
+    key: str | None = None  # the generator, if the array has the bits of random keys
+    number: str | None = None  # the name of the type, if the leaf is a Python number
+    is_weak: bool = False  # whether the leaf is a `jax.Array` with a weak type
+    is_empty: bool = False  # whether the array has no elements, so that orbax stores nothing
 
     def __str__(self) -> str:
         return text(self.shape, self.dtype, self.key)
 
     def note(self) -> dict[str, Any]:
-        """What is to be noted, as JSON; nothing of an ordinary array."""
+        """Returns the notes on the leaf, for JSON; empty for an ordinary array."""
         found: dict[str, Any] = {"key": self.key, "number": self.number, "weak": self.is_weak}
         if self.is_empty:
             found["empty"] = [list(self.shape), self.dtype.name]
@@ -85,25 +86,25 @@ class Held:
 
 
 def text(shape: tuple[int, ...], dtype: np.dtype[Any], key: str | None) -> str:
-    """An array as messages show it: `float32[4, 8]`."""
+    """Describes an array for messages: `float32[4, 8]`."""
     return f"{dtype.name}{list(shape)}" + (f" (keys of {key})" if key else "")
 
 
 def from_note(note: dict[str, Any], stored: Any) -> Held:
-    """What a checkpoint holds, from its note, and from what orbax knows of the array, if one is stored."""
+    """Returns the description of a leaf, from its note and from orbax's metadata of the array, if one is stored."""
     is_empty = "empty" in note
     shape, dtype = note["empty"] if is_empty else (stored.shape, stored.dtype)
     return Held(tuple(shape), jnp.dtype(dtype), note.get("key"), note.get("number"), note.get("weak", False), is_empty)
 
 
 def to_store(name: str, leaf: Any) -> tuple[Any, Held]:
-    """The array to store for a leaf, and what the checkpoint will hold of it.
+    """Returns the array to store for a leaf, and the description of it.
 
-    Anything but a `jax.Array` is asked for its numbers by `np.asarray`, and is taken to be the same in every process.
+    A leaf that is not a `jax.Array` is converted by `np.asarray`. It must be the same in every process.
 
     Raises:
         RuntimeError: the array was donated.
-        TypeError: the leaf is neither an array of numbers nor a number, or of a dtype that can't be written.
+        TypeError: the leaf is neither an array of numbers nor a number, or the file format lacks its dtype.
     """
     key, number, array = None, number_type(leaf), leaf
     if isinstance(leaf, jax.Array):

@@ -1,4 +1,4 @@
-"""The job that saves into a directory: a note of its process, so that two never write or delete there at once."""
+"""A note in a directory about the job that saves there, so that two jobs never write or delete there at once."""
 
 import contextlib
 import json
@@ -16,14 +16,14 @@ from jaxpp.checkpoint.handler import is_bucket
 NAME = ".jaxpp-saver.json"
 
 _JOB = "JAXPP_RUN_HEAD"
-"""The variable that `jaxpp-run` sets for the processes of a job: one of them may save after another has died."""
+"""The variable that `jaxpp-run` sets for the processes of a job. One of them may save after another has died."""
 
 
 class Ownership:
-    """The right to save into a directory. The latest job that took it has it, and earlier ones find out (a fence).
+    """The right to save into a directory. The last job that took the right has it; `check` fails in earlier jobs.
 
     Raises:
-        OSError: another process of this machine, which runs, has it; or the directory can't be read or written.
+        OSError: another running process of this machine has the right, or the directory can't be read or written.
     """
 
     def __init__(self, directory: epath.Path) -> None:
@@ -47,20 +47,20 @@ class Ownership:
             write_file(str(self._path), text.encode())
 
     def check(self) -> None:
-        """Raise OSError if another job has taken the directory since, or somebody has removed the note."""
+        """Raises OSError if another job has taken the directory, or somebody has removed the note."""
         other = self._read()
         if other.get("token") != self._note["token"]:
             who = f"process {other['process']} on {other['host']} has" if other.get("host") else "somebody has"
             raise OSError(f"{self._directory}: {who} taken over this directory, so this job saves no more there")
 
     def release(self) -> None:
-        """Give up the right, if it is still there."""
+        """Gives up the right, if this job still has it."""
         with contextlib.suppress(OSError):
             self.check()
             self._path.unlink()
 
     def _read(self) -> dict[str, Any]:
-        """The note in the directory; empty where there is none, or none that can be read."""
+        """Returns the note in the directory; empty if there is no readable note."""
         try:
             found: Any = json.loads(self._path.read_text())
         except (FileNotFoundError, ValueError):
@@ -68,16 +68,16 @@ class Ownership:
         return found if isinstance(found, dict) else {}
 
     def _is_running(self, other: dict[str, Any]) -> bool:
-        """Whether another process has the note, as far as this machine can know: of others it knows nothing."""
+        """Whether the note names another job's process that runs on this machine. Other machines can't be asked."""
         is_other = other.get("process") != self._note["process"] and (other.get("job") or None) != self._note["job"]
         is_here = other.get("host") == self._note["host"] and isinstance(other.get("process"), int)
         return is_other and is_here and _started(other["process"]) == other.get("started") != ""
 
 
 def _started(process: int) -> str:
-    """When a process of this machine started; empty where it doesn't run, or the system doesn't say."""
+    """Returns the start time of a process of this machine; empty if it doesn't run, or the system doesn't tell."""
     try:
-        # The name in parentheses may hold anything; the start is the twentieth field after it (proc(5)).
+        # The name in parentheses may contain anything; the start time is the twentieth field after it (proc(5)).
         return (
             Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
         )

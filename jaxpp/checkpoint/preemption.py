@@ -1,4 +1,4 @@
-"""SIGTERM: the step at which all processes stop."""
+"""The reaction to SIGTERM: all processes stop after the same step."""
 
 import signal
 from types import FrameType
@@ -12,7 +12,7 @@ from jaxpp.runtime.processes import job
 
 
 class Preemption:
-    """Notes that the job was asked to end (SIGTERM), and tells every process after the same step.
+    """A watch for SIGTERM that tells every process to end after the same step.
 
         with Preemption() as preemption:
             for step in range(steps):
@@ -21,9 +21,9 @@ class Preemption:
                     saver.save(step, state)
                     break
 
-    In several processes it is enough that one of them gets the signal: JAX's preemption service (on by default after
-    `jax.distributed.initialize`) agrees on the step. In one process a handler of the signal is set for as long as the
-    context lasts: enter it in the main thread.
+    In several processes it is enough that one of them gets the signal. JAX's preemption service (on by default after
+    `jax.distributed.initialize`) agrees on the step. In one process the context sets a handler of the signal while it
+    lasts, so the main thread must enter the context.
     """
 
     def __init__(self) -> None:
@@ -39,14 +39,15 @@ class Preemption:
 
     def __exit__(self, *_: object) -> None:
         if jax.process_count() == 1:
-            # None stands for a handler that was not set from Python: there is no way to set it again.
+            # None stands for a handler that was not set from Python, which can't be set again.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self._previous is None else self._previous)
 
     def reached(self, step: int) -> bool:
-        """Whether to save after this step, and to end.
+        """Whether to save after this step, and then to end.
 
         Args:
-            step: one more each time. In several processes all ask, each after every step, with the same numbers.
+            step: the index of the step, one more at each call. In several processes all must ask after every step,
+                with the same indices.
 
         Raises:
             RuntimeError: in several processes, JAX's preemption service is switched off.

@@ -1,4 +1,4 @@
-"""`restore`: a checkpoint becomes a state, wherever its arrays are to be."""
+"""`restore`: makes a state of a checkpoint, with its arrays in any sharding."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,38 +18,41 @@ from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leav
 from jaxpp.compatibility.array import plain
 from jaxpp.lowering import MpmdSharding
 
-AS_SAVED = object()  # a leaf that `like` says nothing of
+AS_SAVED = object()  # a leaf without an instruction in `like`
 SHOWN = 5  # differences in a message
 
 
 def latest_step(directory: str | os.PathLike[str]) -> int | None:
-    """The last step that is saved; None where there is none."""
+    """Returns the last step that is saved; None if there is no checkpoint."""
     return max(all_steps(directory), default=None)
 
 
 def restore(
     directory: str | os.PathLike[str], like: Any = None, *, step: int | None = None, verify: bool = True
 ) -> Any:
-    """The state that was saved, its arrays where `like` says, whatever devices and processes they were saved from.
+    """Restores the saved state, with its arrays where `like` says. They may come from any devices and processes.
 
     Args:
-        directory: as given to `save`.
-        like: a tree of the structure of the state. Its leaves say where those of the result shall be:
+        directory: the directory that was given to `save`.
+        like: a tree with the structure of the state. Its leaves give the place and kind of the result's leaves:
 
-            - an array or a `jax.ShapeDtypeStruct`: in its sharding; without one, or uncommitted, on the default device
-            - a `jax.sharding.Sharding`, a `jaxpp.MpmdSharding` (of `in_shardings` of a compiled step): there
-            - a numpy array, a number, any other array: in numpy, as a number of that type
+            - an array or a `jax.ShapeDtypeStruct`: an array in this sharding; on the default device if the leaf has no
+              sharding, or is uncommitted
+            - a `jax.sharding.Sharding`, or a `jaxpp.MpmdSharding` (from `in_shardings` of a compiled step): an array
+              in this sharding
+            - a number: a number of that type
+            - a numpy array or any other array: a numpy array
 
             None: nested dictionaries and lists of numpy arrays, numbers and key arrays.
-        step: which; the latest if None.
-        verify: compare what is read with the checksums that were saved with it. Where the saved shards are not those
-            that are wanted, they are read twice. A checkpoint without checksums is restored with a warning.
+        step: the step to restore; None: the latest.
+        verify: whether to compare the values with their checksums. Blocks are read twice if the sharding has changed.
+            A checkpoint without checksums is restored with a warning.
 
-    In several processes each reads what its devices hold; an array of other processes' devices comes without data.
+    Each of several processes reads the shards of its devices. An array of other processes' devices has no data here.
 
     Raises:
         FileNotFoundError: the directory has no checkpoint, or none of `step`.
-        DamagedError: a file can't be read, or its values are not those that were saved.
+        DamagedError: a file can't be read, or its values differ from the saved ones.
         ValueError: the checkpoint is of another model: leaves are missing in it or in `like`, or differ in shape or
             dtype, or don't fit their sharding. The message names them.
     """
@@ -78,17 +81,17 @@ def restore(
 
 
 def _reading(path: epath.Path, read: Callable[[], Any]) -> Any:
-    """What `read` returns. Raises DamagedError instead of whatever a damaged file makes orbax raise: any Exception."""
+    """Returns `read()`. Turns its exceptions into DamagedError, as a damaged file makes orbax raise any of them."""
     try:
         return read()
     except (MemoryError, jax.errors.JaxRuntimeError):
-        raise  # there is no room for the values; the files are not to blame
+        raise  # the memory does not suffice for the values; the files may be good
     except Exception as error:
         raise unreadable(path, error) from error
 
 
 def _checksums(path: epath.Path, custom: Mapping[str, Any]) -> Checksums | None:
-    """The checksums of a checkpoint, if it has any."""
+    """Returns the checksums of a checkpoint; warns and returns None if it has none."""
     saved = custom.get("jaxpp_checksums")
     if saved is None:
         warn_unchecked(path.parent.parent)
@@ -97,10 +100,10 @@ def _checksums(path: epath.Path, custom: Mapping[str, Any]) -> Checksums | None:
 
 
 def _held_leaves(stored: Any, notes: Mapping[str, Any]) -> tuple[dict[str, Held], Any]:
-    """What a checkpoint holds, by name, and the tree that it makes, of AS_SAVED."""
+    """Returns the description of each stored leaf by name, and a tree of AS_SAVED in their structure."""
 
     def is_leaf(node: Any) -> bool:
-        return node is None  # also in place of a leaf of no elements, which is not stored
+        return node is None  # None also stands for a leaf without elements, which is not stored
 
     arrays: dict[str, Any] = ocp.tree.to_flat_dict(stored, sep=".", is_leaf=is_leaf)
     held = {
@@ -113,7 +116,7 @@ def _held_leaves(stored: Any, notes: Mapping[str, Any]) -> tuple[dict[str, Held]
 
 
 def _find(directory: epath.Path, step: int | None) -> epath.Path:
-    """The folder of a step, the latest if None."""
+    """Returns the folder of a step; None stands for the latest step."""
     steps = all_steps(directory)
     if not steps:
         raise FileNotFoundError(
@@ -126,7 +129,7 @@ def _find(directory: epath.Path, step: int | None) -> epath.Path:
 
 
 def _sharding(place: Any) -> Sharding | None:
-    """Where a leaf goes; None if it is read as a numpy array first, as for a backend, whose devices are not here."""
+    """Returns the sharding of a leaf; None for a leaf that is read as numpy, as for a backend with remote devices."""
     if isinstance(place, MpmdSharding):
         return place.sharding if place.mpmd_mesh.backend is None else None
     if isinstance(place, Sharding):
@@ -137,7 +140,7 @@ def _sharding(place: Any) -> Sharding | None:
 
 
 def _argument(held: Held, place: Any) -> ocp.RestoreArgs:
-    """How orbax is to read a leaf."""
+    """Returns orbax's arguments for reading a leaf."""
     sharding = _sharding(place)
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
@@ -145,14 +148,14 @@ def _argument(held: Held, place: Any) -> ocp.RestoreArgs:
 
 
 def _device_dtype(held: Held, place: Any) -> np.dtype[Any]:
-    """The dtype on a device. A Python number has none of its own."""
+    """Returns the dtype on a device. A Python number takes the dtype of `place`."""
     if held.number and hasattr(place, "dtype"):
         return place.dtype
     return jax.dtypes.canonicalize_dtype(held.dtype)
 
 
 def _finish(read: Any, held: Held, place: Any) -> Any:
-    """The leaf that was saved, of the kind that `place` is, from the array that was read."""
+    """Converts an array that was read into a leaf of the same kind as `place`."""
     if isinstance(place, np.generic):
         return place.dtype.type(read)
     if place is AS_SAVED and held.number:
@@ -172,7 +175,7 @@ def _finish(read: Any, held: Held, place: Any) -> Any:
 
 
 def _put(array: np.ndarray[Any, Any], sharding: Sharding | None) -> jax.Array:
-    """An array on devices, of which other processes may have some; on the default device without a sharding."""
+    """Places an array on devices, this process's shards only; on the default device without a sharding."""
     if sharding is None:
         return jnp.asarray(array)
     parts = [
@@ -183,7 +186,7 @@ def _put(array: np.ndarray[Any, Any], sharding: Sharding | None) -> jax.Array:
 
 
 def _check(path: epath.Path, held: Mapping[str, Held], wanted: Mapping[str, Any]) -> None:
-    """Raise ValueError if the tree that is wanted is not the one that the checkpoint holds."""
+    """Raises ValueError if the wanted tree does not match the checkpoint's."""
     found = [f"{name}: not in the checkpoint" for name in wanted if name not in held]
     found += [f"{name}: not in `like`, {each} in the checkpoint" for name, each in held.items() if name not in wanted]
     both = {name: _difference(held[name], place) for name, place in wanted.items() if name in held}
@@ -195,7 +198,7 @@ def _check(path: epath.Path, held: Mapping[str, Held], wanted: Mapping[str, Any]
 
 
 def _difference(held: Held, place: Any) -> str:
-    """What keeps a leaf from being restored as `place`; nothing if it can be."""
+    """Explains why a leaf can't be restored as `place`; empty if it can."""
     number = number_type(place)
     wanted: Any = np.empty((), NUMBERS[number]) if number else place
     key = None
@@ -217,7 +220,7 @@ def _difference(held: Held, place: Any) -> str:
 
 
 def _converts(held: np.dtype[Any], wanted: np.dtype[Any], exactly: bool) -> bool:
-    """Whether values keep their dtype; of a Python number, whether they keep their value but for rounding."""
+    """Whether dtypes match: exactly, or for Python numbers such that values only get rounded."""
     if exactly:
         return held == wanted
     are_integers = jnp.issubdtype(held, np.integer) and jnp.issubdtype(wanted, np.integer)
@@ -225,5 +228,5 @@ def _converts(held: np.dtype[Any], wanted: np.dtype[Any], exactly: bool) -> bool
 
 
 def _spec(sharding: Sharding) -> str:
-    """A sharding as messages show it."""
+    """Describes a sharding for messages."""
     return f"{sharding.spec} on {dict(sharding.mesh.shape)}" if isinstance(sharding, NamedSharding) else str(sharding)

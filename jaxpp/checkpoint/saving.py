@@ -1,4 +1,4 @@
-"""`Saver`, `save`: a state becomes a checkpoint."""
+"""`Saver` and `save`: write a state as a checkpoint."""
 
 import operator
 import os
@@ -23,13 +23,14 @@ from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 
 
 def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
-    """Save a state, and return when it is on the disk: a `Saver` for one step.
+    """Saves a state, and returns when it is on the disk. It is a `Saver` for one step.
 
     Args:
-        directory: of all steps; created if need be. In several processes the same for all, which see the same files.
+        directory: the directory of all steps, created if needed. Several processes give the same, in a shared file
+            system.
         step: the number of the checkpoint, at least 0.
         state: a pytree, see `Saver.save`.
-        keep: delete all but so many of the latest steps.
+        keep: the number of the latest checkpoints to keep; all others are deleted. None: keep all.
 
     Raises: as `Saver` and `Saver.save`.
     """
@@ -38,23 +39,25 @@ def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, 
 
 
 class Saver:
-    """Saves one step after another, while the training goes on.
+    """A writer of checkpoints, step after step, while the training goes on.
 
         with jaxpp.checkpoint.Saver("checkpoints", keep=3) as saver:
             ...
                 saver.save(step, state)
 
-    In several processes each has a Saver, and they save the same steps in the same order. A directory has one Saver at
-    a time: it deletes what an earlier one left half-written. A second one, of a process of this machine, is refused
-    while the first process runs; one of another machine takes the directory over, and the first one's saves fail then.
+    Each of several processes has a Saver, and all save the same steps in the same order. A directory has one Saver at a
+    time, which deletes half-written checkpoints of an earlier one. While its process runs, a second Saver on the same
+    machine is refused. A Saver on another machine takes the directory over, and the saves of the first one then fail.
 
     Args:
-        directory: of all steps; created if need be. In several processes the same for all, which see the same files.
-        keep: when the next step is saved, or the Saver closed, delete all but so many of the latest. None: keep all.
+        directory: the directory of all steps, created if needed. Several processes give the same, in a shared file
+            system.
+        keep: the number of the latest checkpoints to keep. All others are deleted when the next step is saved or the
+            Saver is closed. None: keep all.
 
     Raises:
         ValueError: `keep` is less than 1.
-        OSError: the directory can't be made, or read, or another process saves there.
+        OSError: the directory can't be made or read, or another process saves there.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int | None = None) -> None:
@@ -68,11 +71,11 @@ class Saver:
             for path in self._directory.iterdir():
                 if path.name[0].isdigit() and ocp.utils.is_tmp_checkpoint(path):
                     set_aside(path).rmtree()
-        # Processes that are named meet through JAX's coordination service. Else orbax would have them meet in a
-        # computation on all devices, at a moment that need not be the same for the programs that run on them.
+        # With `active_processes` orbax uses the barriers of JAX's coordination service. Otherwise it would run a
+        # computation on all devices, at a moment that may differ relative to the other programs on these devices.
         all_of_them = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
-        # Not orbax's CheckpointManager: it asks JAX's preemption service about steps of its own, in the background
-        # too, which can keep the processes from agreeing on the step at which they stop.
+        # Orbax's CheckpointManager is not used. It also asks JAX's preemption service, about other steps and in the
+        # background. This can keep the processes from agreeing on the step at which they stop.
         item: Any = {ITEM: pytree_handler()}
         handler = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(multiprocessing_options=all_of_them), **item
@@ -87,24 +90,24 @@ class Saver:
         self._saving: int | None = None
 
     def save(self, step: SupportsIndex, state: Any) -> None:
-        """Save a state as the checkpoint of `step`; returns once it is copied to the host: it may then be donated.
+        """Saves a state as the checkpoint of `step`. Returns once it is copied to the host: it may then be donated.
 
-        The files are written in the background. The checkpoint is there when all of it is, of all processes, in one
-        move; before that it can't be restored. A save that is still going on is waited for first.
+        The files are written in the background. The checkpoint appears in one move when all processes have written
+        their parts, and can't be restored before. If an earlier save is still running, this call waits for it first.
 
         Args:
             step: the number of the checkpoint, at least 0.
-            state: a pytree of `jax.Array`s on any devices, of key arrays, numpy arrays, numbers, or anything that
-                `np.asarray` takes. Every shard is written once, by the process that holds its first copy; what is no
-                `jax.Array`, by process 0.
+            state: a pytree of `jax.Array`s on any devices, key arrays, numpy arrays, numbers, or anything that
+                `np.asarray` takes. The process with the first copy of a shard writes it. Process 0 writes leaves that
+                are not `jax.Array`s.
 
         Raises:
             FileExistsError: there is a checkpoint of `step`.
             RuntimeError: an array of the state was donated.
-            TypeError: a leaf is no array and no number.
-            ValueError: `step` is negative, the state has no leaves, or two of one name.
-            OSError: as `wait_until_finished`, of the step before.
-            TransferError: in several processes, one is gone (PeerError), or saves something else, or nothing.
+            TypeError: a leaf is neither an array of numbers nor a number, or its dtype can't be stored.
+            ValueError: `step` is negative, the state has no leaves, or two leaves have the same name.
+            OSError: the save before failed, see `wait_until_finished`.
+            TransferError: another process is gone (PeerError), or saves something else, or does not save.
         """
         number = operator.index(step)
         if number < 0:
@@ -129,21 +132,21 @@ class Saver:
             with _compat.OwnTransfers():
                 self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
 
-        if jax.process_count() > 1:  # orbax's barriers wait for a process that is gone as long as JAX does
+        if jax.process_count() > 1:  # orbax's barriers would wait for a dead process until JAX's timeout
             job.interruptible(begin)
         else:
             begin()
 
     def wait_until_finished(self) -> None:
-        """Wait until what was saved is on the disk.
+        """Waits until the last saved step is on the disk, then deletes the steps that `keep` leaves out.
 
         Raises:
-            OSError: it could not be written: no space is left, a process died.
+            OSError: the step could not be written: the disk is full, a process died.
         """
         try:
             self._checkpointer.wait_until_finished()
-        except Exception as error:  # whatever orbax and tensorstore make of it, from a thread
-            if self._saving not in all_steps(self._directory):  # else a process died when all was done
+        except Exception as error:  # orbax and tensorstore may raise anything, in a background thread
+            if self._saving not in all_steps(self._directory):  # otherwise a process died after the save
                 raise OSError(f"{self._directory}: step {self._saving} is not saved: {error}") from None
         if self._owner is None:
             return
@@ -155,7 +158,7 @@ class Saver:
                 delete(self._directory / str(step))
 
     def _end(self) -> None:
-        """Bring what was saved to the disk, with the checksum of its metadata; its directory gets its name after it."""
+        """Flushes the checkpoint to the disk, with the checksum of its metadata, before its directory gets its name."""
         assert self._owner  # orbax calls it on process 0
         unfinished = [path for path in self._directory.iterdir() if path.name.partition(".")[0] == str(self._saving)]
         for path in unfinished:
@@ -165,7 +168,7 @@ class Saver:
         self._owner.check()
 
     def close(self) -> None:
-        """Wait likewise, and end; the context does it by itself."""
+        """Waits as `wait_until_finished`, and frees the directory. Leaving the context calls this."""
         try:
             self.wait_until_finished()
         finally:
@@ -188,7 +191,7 @@ class Saver:
 
 
 def _checksums(stored: Mapping[str, tuple[Any, Held]]) -> dict[str, Any]:
-    """The checksums that are saved with the notes: of the leaves that are no `jax.Array`s."""
+    """Returns the checksums to save with the notes: those for the leaves that are not `jax.Array`s."""
     leaves = {
         name: checksum(each)
         for name, (each, held) in stored.items()
@@ -198,7 +201,7 @@ def _checksums(stored: Mapping[str, tuple[Any, Held]]) -> dict[str, Any]:
 
 
 def _meet_in_background(*, key: str, timeout_ms: int) -> None:
-    """Orbax's barrier between the processes, which ends when one of them is gone."""
+    """Waits at orbax's barrier between the processes; raises if one of them is gone."""
     if jax.process_count() > 1:
         store = _jobs.key_value_store()
         job.interruptible(lambda: store.wait_at_barrier(key, timeout_ms))
