@@ -1,4 +1,4 @@
-"""`schedule="auto"` and `jaxpp.tune`: steps that choose their cuts and their schedule by what they measure."""
+"""`schedule="auto"` and `jaxpp.tune`: steps that measure themselves, and choose their cuts and schedule by that."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -25,7 +25,10 @@ from jaxpp.ways import SECONDS, Ways
 
 
 def is_auto(module: ir.Module, schedule: Any) -> bool:
-    """Whether a lowered step is to choose its schedule itself: its loop says so, or (of a plain loop) its caller."""
+    """Whether a lowered step chooses its schedule itself.
+
+    That is so if its loop names the schedule "auto", or if its loop names none and `schedule` is "auto".
+    """
     with module.context:
         loops = [at.dictionary(op.attributes[at.LOOP]) for op in nested(module.operation) if at.LOOP in op.attributes]
         texts = [ir.StringAttr(each["schedule"]).value for each in loops]
@@ -33,22 +36,25 @@ def is_auto(module: ir.Module, schedule: Any) -> bool:
 
 
 class AutoLowered(LoweredStep):
-    """A lowered step that chooses its cuts and its schedule while it runs, or that runs as another one does."""
+    """A lowered step that chooses its cuts and its schedule while it runs, or takes the choice of another step."""
 
     def __init__(self, ways: Ways, auto: Auto, *, may_lead: bool = True) -> None:
         super().__init__(ways.lowered, None, ways.compiler_options, ways.passes)
         self.ways, self.auto, self._may_lead = ways, auto, may_lead
 
     def program(self) -> ProgramModule:
-        """The program of what it runs at first, or of what the others run now. Raises as `LoweredStep.program`."""
+        """Returns the program of the current choice, or of the first one before any step is compiled.
+
+        Raises as `LoweredStep.program`.
+        """
         return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).program()
 
     def at_float32(self) -> LoweredStep | None:
-        """As `LoweredStep.at_float32`, of what it runs now."""
+        """Returns `LoweredStep.at_float32` of the current choice."""
         return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).at_float32()
 
     def _compiled(self) -> CompiledStep:
-        """The step that tunes itself when it runs; on devices that are not here what is fastest by its plan.
+        """Returns a step that tunes itself while it runs; if the devices are absent, the fastest step by its plan.
 
         Raises (as `compile`):
             ScheduleError: there are fewer layers than meshes.
@@ -63,7 +69,10 @@ class AutoLowered(LoweredStep):
         return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).compile()
 
     def _planned(self) -> Tuning:
-        """1F1B, and of what promises most by the plan of the layers the first that is faster by its own plan."""
+        """Returns a tuning by plans: 1F1B, and the choices of the search in their order until one has a faster plan.
+
+        If the plan of 1F1B fails, the trials are 1F1B and the first choice of the search, with simulated times.
+        """
         layers = self.ways.layered().layers()
         first = Choice(self.ways.first.cuts, self.ways.first.schedule, layers.costs.cut(self.ways.first.cuts))
         found, bound = self.ways.search(layers)
@@ -81,7 +90,7 @@ class AutoLowered(LoweredStep):
         return Tuning(tuple(trials), layers.costs, bound * before / first.report.makespan, failed=tuple(failed))
 
     def _planned_ms(self, choice: Choice, failed: list[str]) -> float | None:
-        """The milliseconds of a step by its plan; None, and a reason in `failed`, where it does not fit its devices."""
+        """Returns the planned milliseconds of a step; None, and a reason in `failed`, if it does not fit."""
         try:
             plan = self.ways.of(choice).compile().plan
         except (PassError, ProgramError, ScheduleError) as error:
@@ -94,41 +103,42 @@ class AutoLowered(LoweredStep):
 
 
 class _Untuned(Protocol):
-    """What `mpmd_jit_with_loop` makes."""
+    """A step that `mpmd_jit_with_loop` returns."""
 
     def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Limit) -> tuple[AutoLowered, list[Any]]:
-        """The step, to be tuned with these arguments, and their leaves."""
+        """Returns the step, lowered for tuning with these arguments, and their leaves."""
         ...
 
 
 def tune(step: _Untuned, *args: Any, seconds: float = SECONDS, memory_limit: Limit = None) -> Tuning:
-    """The cuts and the schedule with which a step that marks every layer is the fastest, tried with these arguments.
+    """Finds the fastest cuts and schedule of a step that marks every layer, by running it with these arguments.
 
-    What `schedule="auto"` does in the first steps of a training, done at once, by hand: seven steps are run, and
-    twelve for each choice that is tried (36 where its times don't agree), each with the state that the
-    one before it returns.
+    `schedule="auto"` does the same in the first steps of a training; this call does it at once. Seven steps run, and
+    twelve for each choice that is tried (36 if its times don't agree). Each step takes the state that the step before
+    it returned.
 
         tuned = jaxpp.tune(step, state, batch)
         print(tuned)
         step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh, cuts=tuned.partition)
 
     Args:
-        step: of `mpmd_jit_with_loop`, with any schedule: it is not used.
-        args: its arguments, which are not donated; or `jax.ShapeDtypeStruct`s, for which zeros are made. On the devices
-            of a `jaxpp.target` nothing is run, and shapes are enough.
-        seconds: what the search may take: counted work, so that equal costs give equal choices.
-        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh; None: that of the
-            step.
+        step: a step of `mpmd_jit_with_loop`. Its schedule and its cuts are not used.
+        args: the arguments of the step, which are not donated. They may be `jax.ShapeDtypeStruct`s: the step then runs
+            on zeros. On the devices of a `jaxpp.target` nothing runs, and shapes are enough.
+        seconds: the length of the search in seconds. These are counted work, not a clock, so that equal costs give
+            equal choices.
+        memory_limit: the bytes that each device may need at once, for all meshes or one per mesh; None: the limit of
+            the step.
 
     Returns:
-        What was tried, with its predicted and its measured times, and the best of it.
+        The trials, with their predicted and measured times, and the fastest of them.
 
     Raises:
-        PassError: the marks don't fit, as when it is compiled.
-        ScheduleError: there are fewer layers than meshes, or `seconds` is no positive number.
+        PassError: the marks don't fit the loop, as when the step is compiled.
+        ScheduleError: there are fewer layers than meshes, or `seconds` is not positive.
         LimitError: 1F1B with equal cuts needs more memory than the limit, also with recompute and offload.
-        TypeError, ValueError: the limit is none, or the step; or it takes no gradients; or it is called inside of
-            `jaxpp.frozen` or `collect_task_times_ms`, where steps are not measured.
+        TypeError, ValueError: the limit or the step is invalid, or the step takes no gradients. Or the call is inside
+            of `jaxpp.frozen` or `collect_task_times_ms`, where steps are not measured.
     """
     check_step("tune", step)
     positive(seconds, "seconds")

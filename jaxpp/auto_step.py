@@ -1,4 +1,4 @@
-"""A compiled step that tunes itself while it runs."""
+"""`AutoStep`: a compiled step that tunes itself while it runs."""
 
 import json
 import statistics
@@ -29,33 +29,33 @@ from jaxpp.tuning import NOTHING_FASTER, Choice, Trial, Tuning
 from jaxpp.ways import Ways
 
 STEPS = 5
-"""The time of a choice is the median of so many steps, after one that is not counted."""
+"""The number of timed steps of a choice, whose median is its time; one step before them is not timed."""
 GAIN = 0.01
-"""What a choice must promise to be faster by, to be compiled and tried."""
+"""The least predicted gain, as a share of the fastest time so far, for which a choice is compiled and tried."""
 STEADY = 1.25
-"""A trial counts if 1F1B took at most so many times as long on one side of it as on the other."""
+"""The largest ratio between the times of 1F1B before and after a trial with which the trial counts."""
 PLAUSIBLE = 0.75
-"""A trial counts if it took at least this share of the time that the busiest mesh of the choice computes."""
+"""The least time of a trial that counts, as a share of the compute time of its busiest mesh."""
 TRIALS = 3
-"""A choice is tried at most so often until a trial counts."""
+"""The most trials of a choice until one of them counts."""
 USUAL_STEPS = (1 + STEPS) + 1 + 4 * 2 * (1 + STEPS)
-"""How many steps are run: of 1F1B, of the layers, and of four choices, each followed by 1F1B."""
+"""The usual number of steps of a tuning: of 1F1B, of the layers, and of four choices, each followed by 1F1B."""
 PATIENCE = 12
-"""After so many steps of others the step that is tuned is taken to be gone."""
+"""The number of consecutive steps of others after which the tuned step is taken to be gone."""
 
 RunStep = Callable[[Sequence[Any]], Sequence[Any]]
-"""Runs a step: from the leaves of the arguments to those of the results."""
+"""A function that runs a step: it takes the leaves of the arguments, and returns the leaves of the results."""
 
 
 @dataclass
 class Auto:
-    """What all steps share that run as one of them does: those for other arguments, and evaluations.
+    """The state that all steps of one choice share: the tuned step, its versions for other arguments, evaluations.
 
     Attributes:
         is_quiet: whether nothing is printed.
-        choice: how they run now; None before the first one that may lead is compiled.
-        tuned: what was found; None until then.
-        lock: of whoever runs, as all take what one of them finds.
+        choice: the current choice; None before the first step that may lead is compiled.
+        tuned: the result of the tuning; None until it is done.
+        lock: held while a step runs, as all steps follow the choice of the leader.
     """
 
     is_quiet: bool = False
@@ -66,9 +66,10 @@ class Auto:
     _others: int = 0
 
     def is_led_by(self, step: "AutoStep") -> bool:
-        """Whether this is the step that is tuned: the first one that runs, until another has run often without it.
+        """Counts a step of `step`; returns whether `step` is the one that is tuned.
 
-        Counted, so that it is the same one in all processes.
+        The first step that runs leads, until others have run more than PATIENCE times without it. Steps are counted, so
+        that all processes agree.
         """
         self._others = 0 if self._leader is step else self._others + 1
         if self._leader is None or self._others > PATIENCE:
@@ -78,29 +79,33 @@ class Auto:
         return self._leader is step
 
     def forget(self) -> None:
-        """Give up tuning: the step that led is gone."""
+        """Gives up tuning, as the step that led is gone."""
         with self.lock:
             if self._leader is not None:
                 self._leader.drop()
             self._leader, self._others = None, 0
 
     def found(self, tuned: Tuning) -> None:
-        """Nobody leads any more."""
+        """Keeps the result of the tuning. From then on no step leads."""
         self.tuned, self._leader = tuned, None
 
 
 class AutoStep(CompiledStep):
-    """A step that tunes itself while it runs, or runs as another one does that is tuned.
+    """A step that tunes itself while it runs, or follows the choice of another step that is tuned.
 
-    Its first steps are in 1F1B with as many layers in each stage. Some of these are timed; one is run task by task,
-    each layer a stage of its own, to see what the layers cost. Then the choices that a search finds are tried, each for
-    some steps, and compared with as many of 1F1B before and after them, until none that is left promises to be faster
-    than the fastest so far, which stays. A trial that other work on the machine disturbed is repeated. All are steps of
-    the training, with the same results. In several processes the first one searches, and times are those of the
-    slowest. A step that fails, or is interrupted, ends this; the next one begins again, without the choice that failed.
+    Its first steps run in 1F1B with equally many layers in each stage, and some of them are timed. One step is traced
+    task by task, with each layer as a stage, to measure the layers. Then the choices of a search are tried, each for
+    some steps, and compared with as many steps of 1F1B before and after them. A trial is repeated if other work on the
+    machine disturbed it. The tuning ends when no choice that is left is predicted to be faster than the fastest so far,
+    which stays.
 
-    ways: how it could run.
-    may_lead: whether it may be the one that is tuned.
+    All these are steps of the training, with the same results. In several processes the first one searches, and the
+    slowest process gives the times. A step that fails or is interrupted ends the tuning. The next step begins it again,
+    without the choice that failed.
+
+    Attributes:
+        ways: the possible ways to run the step.
+        may_lead: whether it may be the step that is tuned.
     """
 
     def __init__(self, ways: Ways, auto: Auto, *, may_lead: bool = True) -> None:
@@ -114,7 +119,7 @@ class AutoStep(CompiledStep):
         with auto.lock:
             if auto.choice is None and may_lead:
                 auto.choice = ways.first
-                _ = self._layered  # compiled now, so that it is refused now, if it is
+                _ = self._layered  # compiled now, so that it fails here if it fails
             self._follow()
 
     def __repr__(self) -> str:
@@ -122,16 +127,16 @@ class AutoStep(CompiledStep):
 
     @property
     def tuned(self) -> Tuning | None:
-        """What was tried and what is the fastest; None until that is known."""
+        """The trials and the fastest choice; None until the tuning is done."""
         return self._auto.tuned
 
     @property
     def choice(self) -> Choice:
-        """How it runs now."""
+        """The current choice."""
         return self._choice
 
     def run(self, leaves: Sequence[Any]) -> Any:
-        """Run one step with the flat list of arguments."""
+        """Runs one step with the flat list of arguments."""
         with self._auto.lock:
             try:
                 how = self._next()
@@ -143,31 +148,34 @@ class AutoStep(CompiledStep):
                 raise
 
     def drop(self) -> None:
-        """Give up tuning, if it tunes; the next step begins again."""
+        """Gives up a tuning that is in progress; the next step begins again."""
         if self._course is not None:
             self._course = self._trial = None
             self._lead(self.ways.first)
 
     def retune(self, slow: Mapping[int, float] | None = None) -> None:
-        """Tune once more from the next step on, as when a mesh has become slow: all processes call it together.
+        """Tunes again from the next step on, as when a mesh has become slow; all processes call it together.
 
         Args:
-            slow: the speed of each slow mesh, of `stragglers`. It is taken to be no faster, whatever the one step says
-                in which the layers are measured.
+            slow: the speed of each slow mesh, from `stragglers`. These are upper bounds of the speeds that the one step
+                measures in which the layers are traced.
         """
         with self._auto.lock:
             self.drop()
             self._auto.tuned, self._slow = None, dict(slow or {})
 
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
-        """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
+        """Runs one step task by task; returns its results, and the time and duration of each task and transfer."""
         with self._auto.lock:
             self._follow()
             results, events = self._moving(self._leaves(args, kwargs), self.executable.trace)
             return self._tree(results), events
 
     def _moving(self, leaves: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> Any:
-        """Run a step, with its arguments moved to where they are wanted."""
+        """Runs a step with its arguments moved to the meshes of the current choice.
+
+        Deletes donated arguments that were left on other meshes.
+        """
         leaves, left = self._moves.of(leaves)
         results = run(leaves)
         for array in left:
@@ -179,7 +187,7 @@ class AutoStep(CompiledStep):
         return jax.tree.unflatten(self._lowered.out_tree, results)
 
     def _next(self) -> RunStep | None:
-        """How the next step is run, where it is run in a way of its own."""
+        """Returns the function that runs the next step of the tuning; None if the step runs as the current choice."""
         if self.tuned is not None or not self._may_lead or not self._auto.is_led_by(self):
             self.__dict__.pop("_layered", None)
             self._follow()
@@ -189,10 +197,14 @@ class AutoStep(CompiledStep):
         return None
 
     _followed: Choice | None = None
-    """What `_choice` was adapted from."""
+    """The choice that `_choice` was adapted from."""
 
     def _follow(self) -> None:
-        """Run as the others do; as before where that is too large."""
+        """Takes the shared choice; keeps the current one if the shared one does not fit this step's arguments.
+
+        Raises:
+            ProgramError: the shared choice does not fit, and no choice was taken before.
+        """
         wanted = self._auto.choice or self.ways.first
         if self._followed is wanted:
             return
@@ -206,7 +218,7 @@ class AutoStep(CompiledStep):
         self._keep(self._choice)
 
     def _take(self, choice: Choice) -> None:
-        """Run in this way from now on. Raises as `LoweredStep.compile`."""
+        """Runs by `choice` from now on. Raises as `LoweredStep.compile`."""
         if choice.key not in self._made:
             lowered = self.ways.of(choice)
             compiled = lowered.compile()
@@ -217,7 +229,7 @@ class AutoStep(CompiledStep):
             self._become(*made)
 
     def _keep(self, *choices: Choice) -> None:
-        """Forget the programs of all others; that of the first choice is needed until it is tuned."""
+        """Forgets all programs but those of `choices`, and of the first choice until the tuning is done."""
         keys = {each.key for each in (choices if self.tuned else (*choices, self.ways.first))}
         self._made = {key: made for key, made in self._made.items() if key in keys}
 
@@ -226,7 +238,7 @@ class AutoStep(CompiledStep):
         self._moves.go_to(self.places())
 
     def _tune(self) -> Generator[RunStep]:
-        """How each step of the tuning is run; what happens between two of them."""
+        """Yields the function that runs each step of the tuning, and does the rest of the tuning between two steps."""
         self._lead(self.ways.first)
         self._say([f"tunes for about {USUAL_STEPS} steps, which are steps of the training: first {self._choice}"])
         yield self.executable
@@ -264,14 +276,17 @@ class AutoStep(CompiledStep):
     def _compared(
         self, choice: Choice, first: Choice, before: float
     ) -> Generator[RunStep, None, tuple[float, float, str]]:
-        """Time a choice, with the first choice before and after it, up to TRIALS times, until a trial counts.
+        """Times a choice, with the first choice before and after it, up to TRIALS times, until a trial counts.
 
         Args:
+            choice: the choice to try.
+            first: the first choice, 1F1B.
             before: milliseconds of the first choice, which ran last.
 
         Returns:
-            What the choice takes, as a share of what the first one takes beside it; what the first one took in the end;
-            why no trial counts, or "".
+            share: the time of the choice, divided by the mean time of the first one before and after it.
+            before: the last time of the first choice, in milliseconds.
+            doubt: the reason why no trial counts, or "".
         """
         least = max(choice.report.busy_of_meshes) / first.report.makespan
         share, doubt = 1.0, ""
@@ -281,7 +296,7 @@ class AutoStep(CompiledStep):
             yield self.executable
             taken = yield from self._timed()
             self._trial = None
-            self._lead(first)  # again: the machine may be more or less busy than it was
+            self._lead(first)  # measured again, as the load of the machine may have changed
             yield self.executable
             after = yield from self._timed()
             beside = (before + after) / 2
@@ -301,7 +316,12 @@ class AutoStep(CompiledStep):
         return tuple(self._failed.values())
 
     def _finish(self, tuning: Tuning, before: Mapping[int, NamedSharding]) -> None:
-        """Keep the fastest, and say so; `before`: where the arguments were in the first choice."""
+        """Keeps the fastest choice, and prints it.
+
+        Args:
+            tuning: the result of the tuning.
+            before: the shardings of the arguments in the first choice, by their indices.
+        """
         self.__dict__.pop("_layered", None)
         self._lead(tuning.best.choice)
         after, avals = self.places(), self._lowered.in_avals
@@ -323,12 +343,12 @@ class AutoStep(CompiledStep):
                 print(f"jaxpp: auto: {line}", file=sys.stderr, flush=True)
 
     def _lead(self, choice: Choice) -> None:
-        """Run in this way from now on, and those that follow too."""
+        """Runs by `choice` from now on, and so do the steps that follow."""
         self._take(choice)
         self._auto.choice = self._followed = choice
 
     def _try(self, choice: Choice) -> bool:
-        """Run in this way from now on, unless it failed before, or cannot be compiled in a process; whether it does."""
+        """Leads with `choice`, unless it failed before or a process can't compile it; returns whether it does."""
         self._trial = choice
 
         def taken() -> CompiledStep:
@@ -345,18 +365,18 @@ class AutoStep(CompiledStep):
         return True
 
     def _error(self, made: Callable[[], CompiledStep]) -> str:
-        """What is wrong with a step that is to be run: it can't be compiled, or devices are too small for it."""
+        """Returns why a step can't run: it fails to compile, or needs more memory than its devices have; otherwise ""."""
         try:
             return self.ways.overfull(made())
         except (PassError, ProgramError, ScheduleError, jax.errors.JaxRuntimeError) as caught:
             return _line(caught)
 
     def _refused(self, error: str) -> str:
-        """The first error of all processes."""
+        """Returns the first error of all processes, or ""."""
         return next(filter(None, self._gathered(error)), "")
 
     def _timed(self) -> Generator[RunStep, None, float]:
-        """The median time of some steps, in milliseconds: of each step, that of the slowest process."""
+        """Returns the median time of STEPS steps, in milliseconds. The time of a step is the time of its slowest process."""
         times: list[float] = []
 
         def run(leaves: Sequence[Any]) -> Sequence[Any]:
@@ -374,11 +394,11 @@ class AutoStep(CompiledStep):
 
     @cached_property
     def _layered(self) -> LayeredStep:
-        """The step in which each layer is a stage, until it was measured."""
+        """The step in which each layer is a stage, until it is measured."""
         return self.ways.layered()
 
     def _traced_layers(self) -> Generator[RunStep, None, Layers]:
-        """What the layers cost, by one step that is traced."""
+        """Traces one step in which each layer is a stage, and returns the costs of the layers."""
         events: list[Event] = []
 
         layered = self._layered
@@ -400,7 +420,7 @@ class AutoStep(CompiledStep):
         return layered.layers(events, slow=self._slow)
 
     def _searched(self, layers: Layers) -> tuple[list[Choice], float]:
-        """What `Ways.search` finds in the first process."""
+        """Returns the choices and the lower bound that `Ways.search` finds in the first process."""
         text = ""
         if self._speaks:
             found, bound = self.ways.search(layers)
@@ -415,15 +435,15 @@ class AutoStep(CompiledStep):
 
     @property
     def _speaks(self) -> bool:
-        """Whether this process searches: the first one of those that run the step together."""
+        """Whether this process searches and prints: the first one of the processes that run the step together."""
         return getattr(self.executable, "gather", None) is None or jax.process_index() == 0
 
     def _gathered(self, text: str) -> list[str]:
-        """The texts of all processes, the first one's first."""
+        """Returns the texts of all processes, in their order."""
         gather: Callable[[str], list[str]] | None = getattr(self.executable, "gather", None)
         return [text] if gather is None else gather(text)
 
 
 def _line(error: BaseException) -> str:
-    """What an error says first; its type if it says nothing."""
+    """Returns the first line of an error's message; its type if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)

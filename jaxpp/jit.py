@@ -1,4 +1,4 @@
-"""`mpmd_jit_with_loop`, `mpmd_jit_by_yield`: a function with stage marks becomes a program of several meshes."""
+"""`mpmd_jit_with_loop`, `mpmd_jit_by_yield`: compile a function with stage marks to a program of several meshes."""
 
 import contextlib
 import functools
@@ -74,66 +74,78 @@ def mpmd_jit_with_loop(
     host_memory_limit: Limit = None,
     costs: Costs | None = None,
 ) -> "MpmdFunction":
-    """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
+    """Compiles a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
-    It is called like `jax.jit(fun)`, with the same results. Arguments may be numpy arrays or `jax.Array`s on any
-    devices; results are `jax.Array`s on the meshes where they were computed, and go back in without being moved.
+    The result is called like `jax.jit(fun)`, and returns the same values. Arguments may be numpy arrays, or
+    `jax.Array`s on any devices. Results are `jax.Array`s on the meshes where they were computed. The next call takes
+    them without moving them.
 
     Args:
-        fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
-        mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
-        schedule: for a loop that names none (a `lax.scan`): as for `treduce`. Or another step of `mpmd_jit_with_loop`
-            whose schedule is "auto", to run its stages where that one has them: for an evaluation.
-        operations: a function for each kind of task of your own that the schedule has, called where the task stands. It
-            is given what its parameters ask for, by their names: `task`, the `jaxpp.Task`, and `residuals`, the arrays
-            that the stage keeps from the forward to the backward of that microbatch. They are valid until it returns,
-            and may not be computed yet. Under `jax.jit` it runs on the devices of its mesh, in their order; else on the
-            host, and what follows waits for it. What it returns is not used. What it raises ends the step.
-        in_shardings: a pytree prefix of the arguments: NamedShardings over the whole mesh or a submesh,
-            PartitionSpecs, MpmdShardings, or None: then the sharding that the argument has decides, or else
-            propagation. The first call of a kind decides for all later ones with arguments of the same structure,
-            shapes and dtypes, which are moved where they are sharded in another way (`jax.jit` compiles anew). With
-            the `memory_kind` "pinned_host" an argument is in the memory of the host until its first use.
-        out_shardings: likewise, of the results.
+        fun: a function of arrays with one `treduce`, or with one loop that has stage marks in its body.
+        mpmd_mesh: the mesh and its mpmd axis. Mesh i runs the tasks that the schedule places on mesh i.
+        schedule: the schedule of a loop that names none (a `lax.scan`), in the same forms as for `treduce`. For an
+            evaluation it may also be another step of `mpmd_jit_with_loop` with the schedule "auto". The new step then
+            runs its stages where that step runs them.
+        operations: a user's function for each kind of task that jaxpp doesn't run itself. The function is called where
+            the schedule has such a task. It gets the arguments that its parameters name: `task`, the `jaxpp.Task`, and
+            `residuals`, the arrays that the stage keeps from the forward to the backward of that microbatch. The
+            residuals may still be under computation, and are valid until the function returns. A function under
+            `jax.jit` runs on the devices of its mesh, in their order. Any other function runs on the host, and the
+            tasks after it wait. Its result is not used. An exception that it raises ends the step.
+        in_shardings: a pytree prefix of the arguments. Its leaves are NamedShardings over the whole mesh or over a
+            submesh, PartitionSpecs, MpmdShardings, or None. With None the argument's own sharding decides, or
+            propagation if it has none. Shardings are fixed by the first call with arguments of one structure, with
+            these shapes and dtypes. Later calls move arguments that are sharded otherwise (`jax.jit` would compile
+            again). An argument with the `memory_kind` "pinned_host" stays in host memory until its first use.
+        out_shardings: the shardings of the results, in the same forms as `in_shardings`.
         in_specs: another name of `in_shardings`.
         out_specs: another name of `out_shardings`.
-        static_argnums: as for `jax.jit`, as are the next three.
-        static_argnames: see above.
-        donate_argnums: see above.
-        donate_argnames: see above.
-        compiler_options: XLA options for every stage program; on GPUs some are chosen already (docs/gpu.md). By the
-            number of a mesh options for its programs alone, which go before: {"xla_a": True, 3: {"xla_b": 2}}.
-        gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
-            microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "ahead"
-            likewise, but beside the last task of the run before, "step" once per step. What the last costs:
-            `lower(...).program().once_per_step_bytes`.
-        scatter_gradients: likewise "microbatch", "chunk" or "step": when the gradients of such weights are summed over
-            that axis and scattered. Between runs a device has its shards of the sums, in a run of backwards of a stage
-            ("chunk") the whole sums of that stage, or of all stages of its mesh ("step").
-        share_tasks: "always" lets the first and the last stage call the programs of the layers that the middle stages
-            have, and one of their own for the embedding or the head: less to compile, and one more call for each of
-            their tasks. "never": one call for each. "auto": shares tasks that are so large that a call more counts for
-            little: of 1e7 FLOPs on each device of a CPU, 1e11 elsewhere. Or from how many FLOPs on, such as "1e9".
-        cuts: where every layer is marked, how many layers each stage has, from the first one on: [5, 5, 4, 2]. Or what
-            `jaxpp.partition` found, whose schedule then takes the place of that of the loop.
-        recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
-            "inputs"; "selective": all but products with weights is done again; a share of the forward's FLOPs, from
-            0 to 1, that may be done again; or as "4096B" the most bytes, of one microbatch on all devices of the mesh
-            together, with the fewest FLOPs. A mapping says it stage by stage. Where the schedule has recomputes it is
-            about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
-        memory_limit: the bytes that each device may need at once, as a number or as a text such as "70GiB", "500MB" or
-            "4096B", for all meshes or mesh by mesh: arguments, results and residuals, and once they are compiled the
-            temporaries of tasks. Where `recompute` is not given, stages compute again, offload or evict what takes the
-            step the least time, if any mesh needs more, or the tasks of a schedule of the library or the search get
-            another order. `program().kept_less` says what was chosen.
-        host_memory_limit: likewise the bytes that the values of each device may take at once in the memory of its host:
-            offloaded residuals, arguments and results.
-        costs: what tasks, copies and sends take, as `compiled.costs(events)` measured it, for the choice of
-            `memory_limit`, and for nothing else. None: their FLOPs, and the links of the chip of a `jaxpp.target`.
+        static_argnums: as for `jax.jit`.
+        static_argnames: as for `jax.jit`.
+        donate_argnums: as for `jax.jit`.
+        donate_argnames: as for `jax.jit`.
+        compiler_options: XLA options for every stage program. On GPUs some are set already (docs/gpu.md). Options under
+            the index of a mesh are for the programs of this mesh alone, and override the common ones:
+            {"xla_a": True, 3: {"xla_b": 2}}.
+        gather_weights: when to gather weights that are sharded over the axis of the batch (FSDP). "microbatch": for
+            each microbatch. "chunk": for each run of tasks of one stage; in a breadth-first schedule a run has all
+            microbatches. "ahead": for each run too, but in the last task of the run before. "step": once per step.
+            `lower(...).program().once_per_step_bytes` has the bytes per device that "step" costs.
+        scatter_gradients: when to sum the gradients of such weights over that axis and scatter them: for each
+            "microbatch", each "chunk" or each "step". Until then each device holds whole sums. With "chunk" these are
+            the sums of one stage, and only during a run of its backwards; between runs the device holds its shards.
+            With "step" they are the sums of all stages of its mesh.
+        share_tasks: whether the first and the last stage call the layers' programs of the middle stages, and a program
+            of their own for the embedding or the head. This compiles less, and costs one more call for each task of
+            these two stages. "always" shares; "never" calls one program per task. A number of FLOPs per device, such as
+            "1e9", shares only tasks that are at least as large. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the
+            additional call costs little.
+        cuts: the number of layers of each stage, from the first stage on, if every layer is marked: [5, 5, 4, 2]. Or
+            the result of `jaxpp.partition`, whose schedule then replaces the schedule of the loop.
+        recompute: the values that a stage keeps of each microbatch from its forward to its backward. The backward
+            recomputes the other residuals. "inputs": the inputs of the stage. "selective": products with weights are
+            not recomputed, all other operations are. A number from 0 to 1: the share of the forward's FLOPs that may be
+            recomputed. Bytes, such as "4096B": the most bytes of one microbatch on all devices of the mesh together,
+            with the fewest FLOPs. A mapping from stages to these chooses for each stage. If the schedule has
+            recomputes, the choice is for these; otherwise they are added. None: the recomputes of the schedule keep the
+            inputs.
+        memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a number,
+            or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the temporaries
+            of tasks once these are compiled. If a mesh needs more and `recompute` is not given, jaxpp searches for the
+            fastest step within the limit. Its stages recompute, offload or evict values. Or its tasks get another
+            order, if the schedule is one of the library or of the search. `program().kept_less` has the choice.
+        host_memory_limit: the most bytes in host memory at once for the values of each device: offloaded residuals,
+            arguments and results. In the same forms as `memory_limit`.
+        costs: the durations of tasks, copies and sends, as `compiled.costs(events)` measures them. Only the search for
+            `memory_limit` uses them. None: durations are estimated from FLOPs, and for a `jaxpp.target` from the
+            bandwidths of its chip.
+
+    Raises:
+        TypeError, ValueError: an option has the wrong type or value, or two options exclude each other.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
-        LimitError (a PassError): a mesh needs more memory than its limit, of its devices or its host.
+        LimitError (a PassError): a mesh needs more memory than its limit, on its devices or its host.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
     check_mesh(mpmd_mesh)
@@ -153,7 +165,7 @@ def mpmd_jit_with_loop(
         **argument_options,
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
-    DelayReductions(**passes)  # refuses what is no choice
+    DelayReductions(**passes)  # raises ValueError for an invalid choice
     passes["share_tasks"] = share_tasks if share_tasks == "auto" else ShareTasks(share_tasks).when
     passes |= cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
@@ -181,28 +193,28 @@ def mpmd_jit_by_yield(
     donate_argnames: str | Iterable[str] | None = None,
     compiler_options: Options | None = None,
 ) -> "MpmdFunction":
-    """Compile a function with stage marks and no loop: inference, or a training step of one microbatch.
+    """Compiles a function with stage marks and no loop: inference, or a training step of one microbatch.
 
-    Stage i runs on mesh i, or i modulo the number of meshes; what leads to no mark runs where its operands are. Calls
-    return before they are computed, so several of them overlap, each on other meshes.
+    Stage i runs on mesh i modulo the number of meshes. Operations on which no mark depends run where their operands
+    are. A call returns before its results are computed, so several calls overlap on different meshes.
 
     Args:
         fun: a function of arrays with stage marks, at its top level or in jitted functions that it calls.
         mpmd_mesh: the mesh and its mpmd axis.
-        target_num_stages: the number of stages: that of the marks, or one more where the last stage has no mark.
-            None: one more where only that is a multiple of the number of meshes.
-        in_shardings: as for `mpmd_jit_with_loop`, as is all that follows.
-        out_shardings: see there.
-        in_specs: see there.
-        out_specs: see there.
-        static_argnums: see there.
-        static_argnames: see there.
-        donate_argnums: see there.
-        donate_argnames: see there.
-        compiler_options: see there.
+        target_num_stages: the number of stages: the number of marks, or one more if the last stage has no mark. None:
+            one more than the marks if only that is a multiple of the number of meshes, otherwise the number of marks.
+        in_shardings: as for `mpmd_jit_with_loop`.
+        out_shardings: as for `mpmd_jit_with_loop`.
+        in_specs: another name of `in_shardings`.
+        out_specs: another name of `out_shardings`.
+        static_argnums: as for `jax.jit`.
+        static_argnames: as for `jax.jit`.
+        donate_argnums: as for `jax.jit`.
+        donate_argnames: as for `jax.jit`.
+        compiler_options: as for `mpmd_jit_with_loop`.
 
     Raises (when called, lowered or compiled):
-        ValueError: there is no mark, another number of stages than `target_num_stages`, or a loop over microbatches.
+        ValueError: there is no mark, there is a loop over microbatches, or the marks don't make `target_num_stages`.
         PassError, TypeError, ValueError: as for `mpmd_jit_with_loop`.
     """
     check_mesh(mpmd_mesh)
@@ -224,7 +236,7 @@ def mpmd_jit_by_yield(
 
 
 def _check_schedule(schedule: object) -> None:
-    """Refuse what is no schedule, also where the loop has one of its own."""
+    """Raises ScheduleError or TypeError for an invalid `schedule`, even where the loop has its own."""
     if isinstance(schedule, str):
         check_words(schedule)
     elif isinstance(schedule, type) or not (
@@ -240,9 +252,12 @@ def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 
 class MpmdFunction:
-    """A function that runs as a program of several meshes; compiled once per structure, shapes and static arguments.
+    """A function that runs as a program of several meshes.
 
-    takes_cuts: whether its marks may be of layers, of which stages have several.
+    It is compiled once for each structure, shapes and dtypes of its arguments and each value of the static ones.
+
+    Attributes:
+        takes_cuts: whether a mark may end a layer, with several layers in a stage.
     """
 
     takes_cuts = True
@@ -262,7 +277,7 @@ class MpmdFunction:
         if isinstance(schedule, MpmdFunction):
             self._leader, schedule = schedule, AUTO
         self._auto = self._leader._auto if self._leader else Auto()
-        self._is_fixed = False  # True as soon as it is known that it has a schedule
+        self._is_fixed = False  # True once a lowering has found that the step has a schedule
         self._fun, self._mesh, self._schedule = fun, mpmd_mesh, schedule
         self._options, self._compiler_options = options, compiler_options
         self._passes, self._costs = passes, costs
@@ -276,7 +291,10 @@ class MpmdFunction:
         return f"<MpmdFunction {name} on {self._mesh}: compiled for {len(self._compiled)} kinds of arguments>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step; compiles it first when the arguments are of a new kind."""
+        """Runs one step; compiles it first if no step is compiled for such arguments.
+
+        Inside of a JAX transformation it traces a call of the step instead.
+        """
         static, leaves, tree = self._split(args, kwargs)
         if is_traced():
             return traced_call.bind(leaves, self.eval_shape(*args, **kwargs))
@@ -293,14 +311,18 @@ class MpmdFunction:
         return compiled.run(leaves)
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: meshes and compiled programs are of this process."""
+        """Refuses to be pickled, as meshes and compiled programs belong to this process.
+
+        Raises:
+            TypeError: always.
+        """
         raise TypeError(
             "a step of mpmd_jit_with_loop can't be pickled, as its devices and programs are of this process: pickle "
             "its function and call mpmd_jit_with_loop there, or save it, step.compile(...).save(path) and jaxpp.load"
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes and dtypes of the results for these arguments, as of `jax.jit(fun)`; nothing is lowered."""
+        """Returns the shapes and dtypes of the results for these arguments, as `jax.jit(fun)` does; lowers nothing."""
         names = ("static_argnums", "static_argnames")
         plain_step = jax.jit(self._fun, **{name: self._options[name] for name in names})
         args, kwargs = jax.tree.map(described_leaf, plain((args, kwargs)))
@@ -308,20 +330,20 @@ class MpmdFunction:
             return plain_step.eval_shape(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> "CompiledStep":
-        """Compile for these arguments (arrays or `jax.ShapeDtypeStruct`s): `lower(...).compile()`.
+        """Compiles for these arguments (arrays or `jax.ShapeDtypeStruct`s): `lower(...).compile()`.
 
-        What is compiled for such arguments already, by a call too, is not compiled again.
+        Returns the existing step if one was compiled for such arguments, also by a call.
         """
         return self._made_for(*self._keys(args, kwargs), None) or self.lower(*args, **kwargs).compile()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """A decorated method is bound to its instance, as a function would be."""
+        """Binds a decorated method to its instance, as for a plain function."""
         return self if instance is None else types.MethodType(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
-        """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
+        """Traces and lowers for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         check_outside()
-        if not isinstance(self._fun, TrainLoop):  # it has no static arguments, and says so itself
+        if not isinstance(self._fun, TrainLoop):  # a train_loop has no static arguments; it raises for them itself
             check_hashable(self._split(args, kwargs)[0], positional_names(self._fun))
         step = self._lower(*jax.tree.map(described_leaf, plain((args, kwargs))))
         step.made = functools.partial(self._made_for, *self._keys(args, kwargs))
@@ -342,7 +364,7 @@ class MpmdFunction:
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes, self._costs)
 
     def _keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns what calls with such arguments have in common, and this together with how the arguments are sharded.
+        """Returns the key of calls with such arguments, and this key together with the shardings of the arguments.
 
         Raises TypeError for a static argument that is not hashable.
         """
@@ -353,14 +375,14 @@ class MpmdFunction:
         return key, (key, tuple(each if isinstance(each, NamedSharding) else None for each in shardings))
 
     def _made_for(self, key: Any, sharded: Any, made: "CompiledStep | None") -> "CompiledStep | None":
-        """Keeps what was compiled for such arguments, if it is given; returns what is kept."""
+        """Keeps `made`, if it is given, for arguments with these keys; returns the step that is kept for them."""
         if made is not None:
             self._sharded[sharded] = made
             self._compiled.setdefault(key, made)
         return self._sharded.get(sharded)
 
     def clear_cache(self) -> None:
-        """Forget what was compiled, as `jax.clear_caches()` does for all steps; the next call compiles anew."""
+        """Forgets the compiled steps of this function, as `jax.clear_caches()` does for all functions."""
         self._compiled.clear()
         self._sharded.clear()
         self._auto.forget()
@@ -369,7 +391,7 @@ class MpmdFunction:
 
     @contextlib.contextmanager
     def _explained(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Generator[None]:
-        """Names the argument where the user's function fails for one that is None, or unlike that of earlier calls."""
+        """Names the argument where the user's function fails because it is None, or unlike that of earlier calls."""
         try:
             yield
         except Exception as error:
@@ -384,7 +406,7 @@ class MpmdFunction:
             raise
 
     def _unlike(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """How an argument differs from those of the calls that it is the most like; "" where there were none."""
+        """Returns how an argument differs from the most similar earlier call; "" if there was none."""
         static = self._static_of(len(args))
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in static.nums)
         rest = {name: value for name, value in kwargs.items() if name not in static.names}
@@ -392,10 +414,11 @@ class MpmdFunction:
         return next(iter(min(found, key=len, default=[])), "")
 
     def _check_auto(self, ways: Ways) -> None:
-        """Refuse what has no meaning for a step that chooses its stages itself.
+        """Checks that the step has nothing that a step with `schedule="auto"` can't have.
 
         Raises:
-            ValueError: names it.
+            ValueError: an option has no meaning here, the step given as `schedule` is not tuned, or this one takes no
+                gradients. Or the mesh is on several, but not all processes.
         """
         given = {"cuts": "cuts" in ways.passes, "recompute": bool(self._passes["recompute"])}
         given |= {"operations": bool(self._options["operations"]), "costs": self._costs is not None}
@@ -416,13 +439,13 @@ class MpmdFunction:
             )
 
     def to_compare(self, args: Sequence[Any]) -> tuple[Any, LoweredStep]:
-        """Plain `jax.jit` of the function, and this step lowered for these arguments: for `jaxpp.compare`."""
+        """Returns plain `jax.jit` of the function, and this step lowered for these arguments, for `jaxpp.compare`."""
         names = ("static_argnums", "static_argnames")
         plain_step = jax.jit(self._fun, keep_unused=True, **{name: self._options[name] for name in names})
         return plain_step, self.lower(*args)
 
     def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Limit) -> tuple[AutoLowered, list[Any]]:
-        """This step, to be tuned with these arguments, and their leaves: for `jaxpp.tune`; nothing is donated."""
+        """Returns this step, lowered for tuning without donation, and the leaves of its arguments, for `jaxpp.tune`."""
         lowered = self._lower_for(args, donates=False)
         passes = {name: value for name, value in self._passes.items() if name not in ("cuts", "schedule")}
         if memory_limit is not None:
@@ -433,13 +456,14 @@ class MpmdFunction:
 
     @property
     def tuned(self) -> Tuning | None:
-        """With `schedule="auto"` what was tried and what is the fastest; None until that is known."""
+        """The trials of `schedule="auto"` and the fastest choice; None until the tuning is done."""
         return self._auto.tuned
 
     def measure_layers(self, *args: Any) -> Layers:
-        """What each marked layer costs as a stage of its own, for `jaxpp.partition`; nothing is donated.
+        """Returns the costs of each marked layer as a stage of its own, for `jaxpp.partition`; donates nothing.
 
-        One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.
+        Traces one step, with zeros where only shapes are given. On the devices of a `jaxpp.target` the step is planned
+        instead.
         """
         lowered = self._lower_for(args, donates=False, operations={})
         donating = functools.cache(lambda: self._lower_for(args, donates=True, operations={}))
@@ -450,7 +474,7 @@ class MpmdFunction:
         return step.layers(step.compiled.executable.trace([array_of(leaf) for leaf in leaves])[1])
 
     def _lower_for(self, args: Sequence[Any], *, donates: bool, **options: Any) -> Lowered:
-        """This step for these arguments; where it does not donate it leaves all of them alive, to run it once more."""
+        """Lowers this step for these arguments; without `donates` they stay alive, so that it can run again."""
         if isinstance(self._fun, TrainLoop):
             raise ValueError(
                 "a train_loop can't be measured: give the step that it runs, mpmd_jit_with_loop(step, mesh)"
@@ -462,18 +486,18 @@ class MpmdFunction:
         return lower_step(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
 
     def _static_of(self, count: int) -> StaticArguments:
-        """Which arguments are static in a call with so many by position."""
+        """Returns which arguments are static in a call with `count` positional arguments."""
         if count not in self._static:
             nums, names = self._options["static_argnums"], self._options["static_argnames"]
             self._static[count] = resolve_static(self._fun, count, nums, names)
         return self._static[count]
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
-        """(static arguments, leaves of the others, their structure)."""
+        """Returns the static arguments, the leaves of the other arguments, and their structure."""
         static = self._static_of(len(args))
         given: dict[int | str, Any] = {i: args[i] for i in sorted(static.nums) if i < len(args)}
         given.update((name, kwargs[name]) for name in sorted(static.names & kwargs.keys()))
-        # The type too: 1, 1.0 and True are equal, and trace differently.
+        # The key has the type too: 1, 1.0 and True are equal, and trace differently.
         values = tuple((name, type(value), value) for name, value in given.items())
         dynamic = [arg for i, arg in enumerate(args) if i not in static.nums]
         named = {name: value for name, value in kwargs.items() if name not in static.names}
@@ -487,4 +511,4 @@ _WITHOUT = {
     "operations": 'schedule="auto" has no tasks of your own; leave them out, or give a schedule',
     "costs": 'schedule="auto" measures them; leave them out',
 }
-"""What a step that chooses its stages itself can't have."""
+"""The options that a step with `schedule="auto"` can't have, and the hint of the error for each."""
