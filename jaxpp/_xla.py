@@ -1,4 +1,4 @@
-"""How XLA is to compile stage programs: rewrites of correct modules that it gets wrong, and options for GPUs."""
+"""Adapts modules for XLA, where it compiles correct ones wrongly, and sets XLA's options for GPUs."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ _SEVERAL = ("stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", 
 
 
 def xla_flags() -> dict[str, str]:
-    """The flags of XLA that the environment sets, with their values."""
+    """Returns the XLA flags that the environment sets, with their values."""
     found: dict[str, str] = {}
     for text in (os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")):
-        if text and not text.lstrip().startswith("-"):  # the name of a file
+        if text and not text.lstrip().startswith("-"):  # the text names a file with the flags
             with contextlib.suppress(OSError), open(text, encoding="utf-8") as file:
                 text = file.read()
         parts = [each.partition("=") for each in text.split()]
@@ -25,13 +25,13 @@ def xla_flags() -> dict[str, str]:
 
 
 def module_for_xla(bytecode: bytes) -> ir.Module:
-    """A module for XLA. The shardings of an operation of several results become constraints on these.
+    """Parses a module for XLA; turns the shardings of an operation with several results into sharding constraints.
 
-    XLA (0.10.2, 0.12.0.1) does not keep such a list right. Where it puts a loop's result in place of an operation that
-    does nothing (a slice of all, a sum with zero), it gives that operation's one sharding to the loop. Where it merges
-    two equal operands of a loop, it leaves the list as long as it was. Both end in an error. A constraint is an
-    operation of its own, and none is left in the compiled program. On the custom call of `lax.approx_max_k` XLA refuses
-    any sharding.
+    XLA (0.10.2, 0.12.0.1) does not keep such a list of shardings correct. It may replace an operation that does nothing
+    (a slice of all, a sum with zero) by a loop's result. The loop then gets the one sharding of that operation. It may
+    also merge two equal operands of a loop, and leave the list as long as it was. Both end in an error. A constraint is
+    an operation of its own, and disappears in the compiled program. On the custom call of `lax.approx_max_k` XLA
+    refuses any sharding.
     """
     module = ir.Module.parse(bytecode)
     found: list[ir.Operation] = []
@@ -51,21 +51,21 @@ def _is_approximate(op: ir.Operation) -> bool:
 
 
 def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> None:
-    """Put a constraint between `value`, a result of `op`, and its users."""
+    """Inserts a sharding constraint between `value`, a result of `op`, and its users."""
     constrained = sdy.sharding_constraint(value, sharding, ip=ir.InsertionPoint.after(op), loc=op.location)
     value.replace_all_uses_except(constrained, constrained.owner.operation)
 
 
 @dataclass(frozen=True)
 class XlaOption:
-    """An option of XLA.
+    """An option of XLA that jaxpp sets.
 
     Attributes:
-        name: as `compiler_options` takes it.
-        value: what is chosen.
-        where: for programs on several `devices`, or only where these are of several `processes`.
-        reason: why.
-        source: where XLA, or who uses it, says so.
+        name: the name of the option in `compiler_options`.
+        value: the value that jaxpp sets.
+        where: `devices` for programs on several devices, `processes` for programs on devices of several processes.
+        reason: the reason for the value.
+        source: where XLA, or a user of it, documents that.
     """
 
     name: str
@@ -93,11 +93,11 @@ GPU: Final = (
         "https://github.com/openxla/xla/pull/13108",
     ),
 )
-"""Those for GPUs. `compiler_options` and XLA_FLAGS go before; other platforms have none."""
+"""The options for GPUs. `compiler_options` and XLA_FLAGS override them. Other platforms have none."""
 
 
 def with_defaults(devices: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options for a program on these devices: `given`, and of `GPU` what neither that nor XLA_FLAGS has."""
+    """Returns the options for a program on these devices: `given`, and those of `GPU` that the user did not set."""
     if devices[0].platform not in ("gpu", "cuda"):
         return dict(given)
     applies = {"devices": len(devices) > 1, "processes": len({device.process_index for device in devices}) > 1}

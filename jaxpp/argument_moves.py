@@ -1,4 +1,4 @@
-"""Arguments that were left on other meshes, because the step ran in another way before."""
+"""Moves arguments that lie on other meshes because the step ran in another way before."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,15 @@ from jaxpp.runtime.processes.fetch import move
 
 
 class Moves:
-    """Moves the arguments of a step from where it has had them earlier to where it has them now.
+    """The moves of a step's arguments from the meshes of earlier choices to the meshes of the current one.
 
-    In one process steps do that by themselves; over several, arrays go through the memory of the hosts, in calls that
-    all processes make together. So nothing is moved here but what lies where the step itself wanted it before: other
-    arrays of the caller's are taken, or refused, as ever; so are, in several processes, those that only one of them may
-    have: a batch of its own.
+    In one process steps move their arguments themselves. Over several processes arrays go through the memory of the
+    hosts, in calls that all processes make together. So this class moves an array only if it lies where the step itself
+    wanted it before. The step then takes or refuses all other arrays of the caller. Among these are arrays that one
+    process alone may have, such as its own batch.
 
-    lowered: the step.
+    Args:
+        lowered: the step.
     """
 
     def __init__(self, lowered: Lowered) -> None:
@@ -31,12 +32,12 @@ class Moves:
         self._wanted: Mapping[int, NamedSharding] = {}
         self._known: dict[int, list[NamedSharding]] = {}
         self._seen: dict[int, Any] = {}
-        """The sharding object of each argument that was right the last time: comparing shardings takes longer."""
+        """The last sharding object of each argument that was right: comparing shardings takes longer."""
         self._moved: dict[int, tuple[weakref.ref[Any], jax.Array]] = {}
-        """Arguments that are not donated come again: moved once."""
+        """The moved copy of each argument that is not donated, as the same array may come again."""
 
     def go_to(self, wanted: Mapping[int, NamedSharding]) -> None:
-        """From now on, arguments are wanted there, by their numbers."""
+        """Sets the sharding at which each argument is wanted from now on, by its index."""
         self._wanted = wanted
         self._seen.clear()
         self._moved.clear()
@@ -44,7 +45,7 @@ class Moves:
             self._known.setdefault(number, []).append(sharding)
 
     def of(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], list[jax.Array]]:
-        """The arguments where they are wanted, and of the donated ones those that were left behind for that."""
+        """Returns the arguments where they are wanted, and the donated ones that a move left behind."""
         found, left = list(leaves), list[jax.Array]()
         for number, wanted in self._wanted.items():
             leaf = leaves[number]
@@ -55,7 +56,7 @@ class Moves:
                 self._seen[number] = leaf.sharding
             elif self._was_ours(number, bits):
                 found[number] = self._move(number, leaf, bits, wanted)
-                # Where devices are in both, the moved array has the same buffers there.
+                # On a device that has both, the moved array shares the buffers of the old one.
                 if self._donated[number] and bits.sharding.device_set.isdisjoint(wanted.device_set):
                     left.append(leaf)
         return found, left
@@ -69,7 +70,7 @@ class Moves:
         return len({device.process_index for device in bits.sharding.device_set}) > 1
 
     def _move(self, number: int, leaf: jax.Array, bits: jax.Array, wanted: NamedSharding) -> jax.Array:
-        """The argument where it is wanted."""
+        """Returns the argument at the wanted sharding."""
         known = self._moved.get(number)
         if known is not None and known[0]() is leaf:
             return known[1]

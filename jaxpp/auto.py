@@ -27,7 +27,7 @@ from jaxpp.ways import SECONDS, Ways
 def is_auto(module: ir.Module, schedule: Any) -> bool:
     """Whether a lowered step chooses its schedule itself.
 
-    That is so if its loop names the schedule "auto", or if its loop names none and `schedule` is "auto".
+    That is so if its loop has the schedule "auto", or if it is a plain loop and `schedule` is "auto".
     """
     with module.context:
         loops = [at.dictionary(op.attributes[at.LOOP]) for op in nested(module.operation) if at.LOOP in op.attributes]

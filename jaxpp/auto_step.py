@@ -365,7 +365,7 @@ class AutoStep(CompiledStep):
         return True
 
     def _error(self, made: Callable[[], CompiledStep]) -> str:
-        """Returns why a step can't run: it fails to compile, or needs more memory than its devices have; otherwise ""."""
+        """Returns why a step can't run: it fails to compile, or exceeds the memory of its devices; otherwise ""."""
         try:
             return self.ways.overfull(made())
         except (PassError, ProgramError, ScheduleError, jax.errors.JaxRuntimeError) as caught:
@@ -376,7 +376,7 @@ class AutoStep(CompiledStep):
         return next(filter(None, self._gathered(error)), "")
 
     def _timed(self) -> Generator[RunStep, None, float]:
-        """Returns the median time of STEPS steps, in milliseconds. The time of a step is the time of its slowest process."""
+        """Returns the median time of STEPS steps, in milliseconds; the slowest process gives the time of a step."""
         times: list[float] = []
 
         def run(leaves: Sequence[Any]) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""`SparseAveraging`: replicas that train apart, and average some of their weights at each step, some steps later."""
+"""`SparseAveraging`: replicas train apart, and average some of their weights at each step, some steps later."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ from jaxpp.schedules.errors import whole_number
 
 
 class Averaging(NamedTuple):
-    """What `SparseAveraging` keeps from step to step.
+    """The state of `SparseAveraging` between two steps.
 
     Attributes:
-        steps: how many there were, int32[].
-        flying: for each average that has not arrived, the oldest first, and for each leaf: the average, and what each
-            replica had when it was taken, [elements] and [replicas, elements]; of stacked layers [layers, elements] and
-            [layers, replicas, elements].
+        steps: the number of steps so far, int32[].
+        flying: the averages that have not arrived, the oldest first. Each has for each leaf two arrays: the average,
+            [elements], and the values of all replicas when it was taken, [replicas, elements]. For stacked layers these
+            are [layers, elements] and [layers, replicas, elements].
         drift: for each leaf the moving average of how far its elements move while an average is under way.
     """
 
@@ -34,9 +34,9 @@ class Averaging(NamedTuple):
 class SparseAveraging:
     """Asynchronous averaging of a part of the weights at each step (AsyncMesh, arXiv 2601.22442).
 
-    Each replica takes its own gradients, of its own examples, and makes its own update; no gradient is summed over
-    them. The replicas are the first dimension of each leaf of the weights, sharded over the axis of the batch. A step
-    is written for one of them and mapped over that dimension, in which stage marks may stand:
+    Each replica computes gradients of its own examples, and makes its own update. No gradient is summed over the
+    replicas. They are the first dimension of each leaf of the weights, sharded over the axis of the batch. A step is
+    written for one replica and mapped over that dimension. Stage marks may stand in the mapped function:
 
         averaging = jaxpp.SparseAveraging(parts=20, delay=10)
 
@@ -48,35 +48,37 @@ class SparseAveraging:
             weights = jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
             return averaging(weights, averages), losses.mean()
 
-    Of S, the elements of this step, the mean over all replicas sets out when they are updated, and takes their place
-    `delay` steps later, moved as far as such elements mostly move meanwhile:
+    Let S be the elements of this step. After the update their mean over all replicas is sent. It replaces them `delay`
+    steps later, plus their drift, the distance that they usually move in that time:
 
         drift[S] = momentum * drift[S] + (1 - momentum) * (w(t)[S] - w(t - delay)[S])
         w(t)[S] = mean(w(t - delay)[S]) + drift[S]
 
-    The elements are taken in rounds of `parts` steps, each once in a round and at random; the first drift of an
-    element is its first difference. An all-reduce moves a `parts`-th of what one of all gradients would.
+    A round has `parts` steps, and takes each element once, at random. The first drift of an element is its first
+    difference. An all-reduce moves one `parts`-th of the bytes of an all-reduce of all gradients.
 
-    Of stacked layers, of which each mesh stores the rows of its own stages, the layers are the first dimension and the
-    replicas the second one, which `axes` and `in_axes` of `jax.vmap` say: then the averages lie with their layers.
+    Stacked layers have the layers as their first dimension and the replicas as their second one. Each mesh stores the
+    rows of its own stages, and the averages of these rows. `axes` and the `in_axes` of `jax.vmap` name the dimension:
 
         averaging = jaxpp.SparseAveraging(axes={"layers": 1, "head": 0})
         gradient = jax.vmap(jax.value_and_grad(loss), in_axes=(averaging.axes, 0), out_axes=(0, averaging.axes))
 
     Attributes:
-        parts: how many steps it takes until each element was averaged once; 20 are the paper's 5 %.
-        delay: how many steps an average is under way, at least 0; 0 is sparse averaging without a drift.
-        momentum: how slowly the drift changes, from 0 to less than 1.
-        seed: of the random choice.
-        axes: which dimension of the weights are the replicas, 0 or 1: a number, or a tree of numbers that is a prefix
-            of the weights.
+        parts: the number of steps until each element was averaged once; 20 are the paper's 5 %.
+        delay: the number of steps that an average is under way, at least 0; 0 is sparse averaging without a drift.
+        momentum: the weight of the old drift in the new one, from 0 to less than 1.
+        seed: the seed of the random choice.
+        axes: the dimension of the replicas in the weights, 0 or 1: a number, or a tree of numbers that is a prefix of
+            the weights.
 
     Raises:
         ScheduleError: `parts`, `delay` or `seed` is no whole number, or too small.
-        ValueError: `momentum` is not in its range, or an axis is neither 0 nor 1; when called: leaves differ in their
-            number of replicas, the axes are no prefix of the weights, or these are not those that the state was made
-            for.
-        TypeError: when called: a leaf is no array of real numbers with a dimension of replicas, or the state is none.
+        ValueError: `momentum` is not in its range, or an axis is neither 0 nor 1.
+
+    Raises (when called):
+        ValueError: leaves differ in their number of replicas, `axes` is no prefix of the weights, or the state was made
+            for other weights or another delay.
+        TypeError: a leaf is no array of real numbers with a dimension of replicas, or the state is no `Averaging`.
     """
 
     parts: int = 20
@@ -99,7 +101,7 @@ class SparseAveraging:
                 )
 
     def start(self, weights: Any) -> Averaging:
-        """The state before the first step; of `jax.ShapeDtypeStruct`s too."""
+        """Returns the state before the first step; the weights may be `jax.ShapeDtypeStruct`s."""
         leaves, axes = _leaves(weights, self.axes)
         leaves = list(map(jax.typeof, leaves))
         sent = tuple(
@@ -111,7 +113,7 @@ class SparseAveraging:
         return Averaging(jnp.int32(0), tuple(jax.tree.map(jnp.copy, sent) for _ in range(self.delay)), drift)
 
     def __call__(self, weights: Any, state: Averaging) -> tuple[Any, Averaging]:
-        """The weights after a step's own update, and its state, to those of the next step."""
+        """Averages the weights after a step's own update; returns the new weights and the state for the next step."""
         (leaves, axes), tree = _leaves(weights, self.axes), jax.tree.structure(weights)
         if not isinstance(state, Averaging):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
             raise TypeError(f"SparseAveraging: expected averaging.start(weights), found {type(state).__name__}")
@@ -135,7 +137,7 @@ class SparseAveraging:
     def _averaged(
         self, number: int, weight: jax.Array, axis: int, drift: jax.Array, flying: list[Any], count: jax.Array
     ) -> tuple[jax.Array, jax.Array, list[Any]]:
-        """A leaf and its drift after this step, and the averages of it that are under way then."""
+        """Returns a leaf and its drift after this step, and the averages of the leaf that are under way then."""
         columns = self._shape(weight, axis)[1]
         rows, drifts = _in_rows(weight, axis, columns), _in_rows(drift, axis, columns)
         own = _taken(rows, self._is_chosen(number, weight, axis, count))
@@ -153,15 +155,15 @@ class SparseAveraging:
         return after, drift, under_way
 
     def _shape(self, weight: Any, axis: int) -> tuple[int, int]:
-        """Rows and columns of the elements of one replica; at each step an element of each row is averaged."""
+        """Returns how the elements of one replica form rows and columns; a step averages one element of each row."""
         size = math.prod(weight.shape[axis + 1 :])
         columns = max(1, min(self.parts, size))
         return -(-size // columns), columns
 
     def _is_chosen(self, number: int, weight: jax.Array, axis: int, step: jax.Array) -> jax.Array:
-        """In which column of each row, [..., 1, rows, columns], an element has its turn.
+        """Returns a mask [..., 1, rows, columns]: the element of each row that has its turn at `step`.
 
-        In a round each column has it once, from one on that is drawn anew.
+        In a round each row takes its columns in order. The first column is drawn at random for each row and round.
         """
         rows, columns = self._shape(weight, axis)
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), number), step // columns)
@@ -169,33 +171,38 @@ class SparseAveraging:
         return jnp.expand_dims(chosen[..., None] == jnp.arange(columns), axis)
 
 
-# What follows is written without gathers and slices, which would need all layers of a stack at once (`split-stacks`).
+# These functions use no gathers and slices, which would need all layers of a stack at once (`split-stacks`).
 
 
 def _in_rows(leaf: jax.Array, axis: int, columns: int) -> jax.Array:
-    """The elements of each replica, [..., replicas, rows, columns], with zeros behind the last one."""
+    """Returns the elements of each replica as [..., replicas, rows, columns], padded with zeros at the end."""
     flat = leaf.reshape(*leaf.shape[: axis + 1], -1)
     return _resized(flat, -flat.shape[-1] % columns).reshape(*flat.shape[:-1], -1, columns)
 
 
 def _in_shape(rows: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
-    """What `_in_rows` made of a leaf of this shape, in that."""
+    """Undoes `_in_rows` for a leaf of this shape."""
     flat = rows.reshape(*shape[: axis + 1], -1)
     return _resized(flat, math.prod(shape[axis + 1 :]) - flat.shape[-1]).reshape(shape)
 
 
 def _resized(flat: jax.Array, more: int) -> jax.Array:
-    """With so many zeros more along the last dimension, or, if it is negative, so many elements less."""
+    """Appends `more` zeros along the last dimension, or removes elements at its end if `more` is negative."""
     return jax.lax.pad(flat, jnp.zeros((), flat.dtype), [(0, 0, 0)] * (flat.ndim - 1) + [(0, more, 0)])
 
 
 def _taken(rows: jax.Array, is_chosen: jax.Array) -> jax.Array:
-    """An element of each row, [..., replicas, rows]."""
+    """Returns the chosen element of each row, [..., replicas, rows]."""
     return jnp.where(is_chosen, rows, 0).sum(-1, dtype=rows.dtype)
 
 
 def _leaves(weights: Any, axes: Any) -> tuple[list[Any], list[int]]:
-    """The leaves, all with the same number of replicas, and for each of them the dimension of these."""
+    """Returns the leaves of the weights, and the dimension of the replicas in each leaf.
+
+    Raises:
+        ValueError: `axes` is no prefix of the weights, or the leaves differ in their number of replicas.
+        TypeError: a leaf is no array of real numbers with a dimension of replicas.
+    """
     leaves = jax.tree.leaves(weights)
     try:
         along = entries_per_leaf(axes, weights, lambda entry: isinstance(entry, int))

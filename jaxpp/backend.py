@@ -1,4 +1,4 @@
-"""`Backend`: who compiles the programs of steps and runs them: JAX in `LocalBackend`, actors in `jaxpp.ray.Cluster`."""
+"""`Backend`: compiles the programs of steps and runs them. `LocalBackend` uses JAX, `jaxpp.ray.Cluster` uses actors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,32 +20,32 @@ from jaxpp.runtime.processes.fetch import Handle
 
 
 class CompiledProgram(Protocol):
-    """What a backend makes of a program: one step of it is one call."""
+    """A program that a backend has compiled; one call runs one step."""
 
     @property
     def program(self) -> Program:
-        """What it runs, for analyses and costs: `jaxpp.runtime.load` of the module."""
+        """The program that it runs, for analyses and costs: `jaxpp.runtime.load` of the module."""
         ...
 
     @property
     def stats(self) -> Any:
-        """What the compiler says of each function of the program: `Stats` of `jaxpp.runtime.measuring.analysis`."""
+        """The compiler's numbers for each function of the program: `Stats` of `jaxpp.runtime.measuring.analysis`."""
         ...
 
     def __call__(self, arguments: Sequence[Any], /) -> list[Any]:
-        """Run one step: from the leaves of the user's arguments, random keys among them, to those of the results.
+        """Runs one step: takes the leaves of the user's arguments, and returns the leaves of the results.
 
-        It may return before anything is computed. Donated arguments are deleted.
+        Both may contain random keys. The call may return before anything is computed. It deletes donated arguments.
         """
         ...
 
     def trace(self, arguments: Sequence[Any], /) -> tuple[list[Any], list[Event]]:
-        """Run one step task by task; returns its results, and when each task and transfer ran."""
+        """Runs one step task by task; returns its results, and the time of each task and transfer."""
         ...
 
 
 class Backend(Host, Protocol):
-    """Who has the devices of a mesh. One of your own needs these two members, and no base class:
+    """The owner of a mesh's devices. A backend of your own needs these two members, and no base class:
 
         class Mine:
             platform = "cpu"
@@ -55,26 +55,27 @@ class Backend(Host, Protocol):
 
         mesh = jaxpp.MpmdMesh(jax_mesh, "mpmd", backend=Mine())
 
-    The devices of `jax_mesh` stand for its own, one for one; any devices of JAX will do, as they are never used. A
-    backend reads `program.module` (docs/ir.md, section 6), or takes what `jaxpp.runtime.load` makes of it: registers,
-    sequences of instructions, and the bytecode of each function. Results that stay elsewhere are handles, of a subclass
-    of `jaxpp.runtime.processes.fetch.Handle`: then `jaxpp.fetch` and `jaxpp.checkpoint` take them.
+    Each device of `jax_mesh` stands for one of the backend's devices. Any devices of JAX will do, as they are never
+    used. A backend reads `program.module` (docs/ir.md, section 6), or the result of `jaxpp.runtime.load` of it:
+    registers, sequences of instructions, and the bytecode of each function. Results that stay elsewhere are handles, of
+    a subclass of `jaxpp.runtime.processes.fetch.Handle`; `jaxpp.fetch` and `jaxpp.checkpoint` take these.
     """
 
     def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> CompiledProgram:
-        """Compile every stage program for the mesh that runs it.
+        """Compiles every stage program for the mesh that runs it.
 
         Args:
-            lowered: the step as the user wrote it: its mesh, the names and types of its arguments and results, the
-                Python functions that it calls back, and those that it calls as tasks (`operations`).
+            lowered: the step as the user wrote it. It has the mesh, and the names and types of arguments and results.
+                It also has the Python functions that the step calls back, and the functions that it calls as tasks
+                (`operations`).
             program: the same step as one function per mesh.
-            compiler_options: XLA's, as the user gave them.
+            compiler_options: XLA's options, as the user gave them.
         """
         ...
 
 
 def backend_of(mesh: MpmdMesh) -> Backend:
-    """Who compiles steps for `mesh`, and runs them if its devices are here."""
+    """Returns the backend that compiles steps for `mesh`: its own one, a `PlanBackend` for absent devices, or JAX."""
     if mesh.backend is not None:
         return cast("Backend", mesh.backend)
     if not mesh.is_present:
@@ -84,12 +85,12 @@ def backend_of(mesh: MpmdMesh) -> Backend:
 
 @dataclass(frozen=True)
 class LocalBackend:
-    """JAX's own devices: those of this process, and in a job of several processes those of all."""
+    """JAX's own devices: those of this process, or of all processes of a job."""
 
     platform: str
 
     def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> "LocalProgram":
-        """See `Backend.compile`. In a job all processes call it."""
+        """Implements `Backend.compile`. In a job all processes call it."""
         return self.restore(lowered, program, load(program.module), compiler_options, {})
 
     def restore(
@@ -100,14 +101,19 @@ class LocalBackend:
         compiler_options: Options | None,
         compiled: Mapping[str, bytes],
     ) -> "LocalProgram":
-        """As `compile`, of a program that is read, but functions that are compiled are loaded.
+        """Makes a program as `compile` does, but loads the functions that are compiled already.
 
-        loaded: the program as plain data; compiled: what `Executable.serialize` returned.
+        Args:
+            lowered: the step as the user wrote it.
+            program: the same step as one function per mesh.
+            loaded: the program as plain data.
+            compiler_options: XLA's options, as the user gave them.
+            compiled: compiled functions that `Executable.serialize` returned.
         """
         submeshes = lowered.mpmd_mesh.unstack[: loaded.meshes]
         hints.install()
 
-        def text() -> str:  # the schedule first: where that differs, its name says more than the program's first line
+        def text() -> str:  # the schedule first: if schedules differ, the error shows their names
             return f"{program.schedule}\n{program.as_text()}"
 
         return LocalProgram(
@@ -125,7 +131,10 @@ class LocalBackend:
 
 
 class LocalProgram(Executable):
-    """An `Executable` for the user's own arguments and results: a program has the bits of keys, and no weak types."""
+    """An `Executable` for the user's own arguments and results.
+
+    The program itself has the bits of random keys, and no weak types. This class converts both.
+    """
 
     def __init__(self, lowered: Lowered, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -134,16 +143,16 @@ class LocalProgram(Executable):
         self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """Run one step. Raises what `Executable` raises."""
+        """Runs one step. Raises as `Executable`, and TypeError for a key of another generator."""
         return self._typed(super().__call__(key_bits(arguments, self._keys_in, self.names)))
 
     def trace(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
-        """Run one step task by task: `jaxpp.runtime.trace_step`."""
+        """Runs one step task by task: `jaxpp.runtime.trace_step`."""
         results, events = trace_step(self, key_bits(arguments, self._keys_in, self.names))
         return self._typed(results), events
 
     def _typed(self, results: list[Any]) -> list[Any]:
-        """The results of the program as the function returns them."""
+        """Converts results of the program to the types that the user's function returns."""
         for i in self._weak_out:
             results[i] = weakly_typed(results[i])
         for i, dtype in self._keys_out.items():
@@ -152,14 +161,20 @@ class LocalProgram(Executable):
 
 
 def key_types(avals: Sequence[Any]) -> dict[int, Any]:
-    """Returns the dtypes of those values that are random keys, by their positions."""
+    """Returns the dtype of each random key among `avals`, by its index."""
     return {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval.dtype)}
 
 
 def key_bits(leaves: Sequence[Any], keys: Mapping[int, Any], names: Sequence[str]) -> Sequence[Any]:
-    """Returns `leaves` with the bits of those that are keys; a handle of keys stands for their bits already.
+    """Returns `leaves` with the bits of each random key. A handle of keys stands for their bits already.
 
-    Raises TypeError for keys of another generator, whose bits may be of the same type, and for what are no keys.
+    Args:
+        leaves: the leaves of the arguments.
+        keys: the dtypes of the random keys, by their indices, as from `key_types`.
+        names: the names of the leaves, for errors.
+
+    Raises:
+        TypeError: a leaf in `keys` is no key, or a key of another generator, even if its bits have the same type.
     """
     if not keys:
         return leaves

@@ -1,4 +1,4 @@
-"""What the calls of a step have in common that one compiled step serves: the kinds of their arguments."""
+"""The kinds of arguments: calls whose arguments have equal kinds share one compiled step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,12 @@ from jaxpp.runtime.processes.fetch import Handle
 
 
 def check_hashable(static: Sequence[tuple[int | str, type, Any]], names: Sequence[str]) -> None:
-    """Refuse a static argument that is not hashable; `names` are those of the positional parameters."""
+    """Raises TypeError for a static argument that is not hashable.
+
+    Args:
+        static: the name or index, the type and the value of each static argument.
+        names: the names of the positional parameters, for errors.
+    """
     for name, kind, value in static:
         try:
             hash(value)
@@ -28,7 +33,7 @@ def check_hashable(static: Sequence[tuple[int | str, type, Any]], names: Sequenc
 
 
 def kind_of(leaf: Any) -> Any:
-    """What two arguments must have in common to share a compiled step."""
+    """Returns the kind of an argument's leaf: shape, dtype and weak type of an array, otherwise its Python type."""
     try:
         return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
     except AttributeError:
@@ -36,7 +41,7 @@ def kind_of(leaf: Any) -> Any:
 
 
 def described_leaf(leaf: Any) -> Any:
-    """A leaf as a step is lowered for it: of a handle its type and sharding."""
+    """Returns the type and sharding of a handle, so that a step can be lowered for it; any other leaf as it is."""
     if not isinstance(leaf, Handle):
         return leaf
     weak = bool(getattr(leaf.aval, "weak_type", False))

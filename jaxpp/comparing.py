@@ -1,4 +1,4 @@
-"""`compare`: a step beside plain `jax.jit` of the same function, and whether rounding explains the difference."""
+"""`compare`: compares a step with plain `jax.jit` of the same function, and tells rounding from errors."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -21,27 +21,27 @@ from jaxpp.validation.runnable import RunError
 from jaxpp.validation.widen import widen
 
 NUDGES = 3
-"""How often the arguments are changed in their last bit, to see how far rounding moves the results."""
+"""The number of times that the last bit of all arguments is changed, to measure how far rounding moves the results."""
 MOST = 16.0
-"""A difference of so many times the noise is explained by rounding; the noise is that of a few changes alone."""
+"""The ratio of difference to noise up to which rounding explains the difference. Few changes measure the noise."""
 LEAST = 1e-5
-"""A difference of so little is explained by rounding anyway: sums in another order."""
+"""The difference that rounding always explains: a sum in another order."""
 
 
 @dataclass(frozen=True)
 class ResultComparison:
-    """One result of the step beside that of `jax.jit`. Differences are shares of the largest number of the result.
+    """One result of the step beside that of `jax.jit`. Differences are shares of the result's largest number.
 
     Attributes:
-        name: `state['w']` for the new value of an argument, else `result[1]`.
-        stages: that read the argument, or of the mesh that has the result.
-        meshes: that have the result.
-        difference: of the step from `jax.jit`.
-        noise: how far `jax.jit` itself moves where the arguments change in their last bit.
-        of_step: the difference of the step from float32; None where all is computed in that anyway.
-        of_jit: likewise, of `jax.jit`.
-        at_float32: the difference where both compute in float32; None likewise.
-        noise_at_float32: as `noise`, of float32.
+        name: `state['w']` for the new value of an argument, otherwise `result[1]`.
+        stages: the stages that read the argument, or all stages of the meshes that have the result.
+        meshes: the meshes that have the result.
+        difference: the difference between the step and `jax.jit`.
+        noise: how far the result of `jax.jit` moves if the arguments change in their last bit.
+        of_step: the difference between the step and float32; None if nothing computes in less than float32.
+        of_jit: the difference between `jax.jit` and float32, or None.
+        at_float32: the difference between the step and `jax.jit` if both compute in float32, or None.
+        noise_at_float32: the noise if `jax.jit` computes in float32.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ResultComparison:
         return self.difference <= max(MOST * max(self.noise, self.of_jit or 0.0), LEAST)
 
     def __str__(self) -> str:
-        """A line."""
+        """Formats the comparison as one line."""
         what, numbers = ("stage", self.stages) if self.stages else ("mesh", self.meshes)
         where = f"{what} {', '.join(map(str, numbers))}"
         text = f"{self.name} of {where}: {self.difference:.1e} from jax.jit"
@@ -75,11 +75,11 @@ class ResultComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `jaxpp.compare` found.
+    """The report of `jaxpp.compare`.
 
     Attributes:
-        results: each result of the step.
-        unknown: why nothing was run in float32, or "".
+        results: one comparison for each result of the step.
+        unknown: the reason why nothing ran in float32, or "".
     """
 
     results: tuple[ResultComparison, ...]
@@ -91,7 +91,7 @@ class Comparison:
         return all(each.is_rounding for each in self.results)
 
     def __str__(self) -> str:
-        """The verdict, and the results that it is about: those that differ, or that with the largest difference."""
+        """Formats the verdict and the results that differ; if none does, the result with the largest difference."""
         note = f"\n  (not run in float32: {self.unknown})" if self.unknown else ""
         if wrong := [each for each in self.results if not each.is_rounding]:
             lines = "".join(f"\n  {each}" for each in sorted(wrong, key=lambda each: -each.difference))
@@ -101,34 +101,36 @@ class Comparison:
 
 
 class _Comparable(Protocol):
-    """What `mpmd_jit_with_loop` makes."""
+    """A step that `mpmd_jit_with_loop` returns."""
 
     def to_compare(self, args: Sequence[Any]) -> tuple[Any, LoweredStep]:
-        """Plain `jax.jit` of the function, and the step lowered."""
+        """Returns plain `jax.jit` of the function, and the step, lowered."""
         ...
 
 
 def compare(step: _Comparable, *args: Any) -> Comparison:
-    """Run a step and plain `jax.jit` of the same function, and say whether rounding explains how they differ.
+    """Runs a step and plain `jax.jit` of the same function; reports whether rounding explains how they differ.
 
         print(jaxpp.compare(step, state, batch))
 
-    Sums in another order round otherwise; in bfloat16, a norm of gradients can so differ by tens of per cent. To tell
-    this from an error both are held against float32: what computes in bfloat16 or float16 is compiled once more in
-    float32, where a right step agrees. How far rounding goes is measured, by `jax.jit` with arguments that are changed
-    in their last bit. Nothing is donated, and nothing is trained.
+    Sums in another order round differently. In bfloat16, a norm of gradients can differ by tens of per cent for this
+    reason. To tell this from an error, both are compared with float32. Operations in bfloat16 or float16 are compiled
+    again in float32, in which a correct step agrees with `jax.jit`. The effect of rounding is measured: `jax.jit` runs
+    with arguments that are changed in their last bit. No argument is donated.
 
-    `jax.jit` runs the whole model on one device of each process: take a small one. In a job all processes call it.
+    `jax.jit` runs the whole model on one device of each process, so take a small model. In a job all processes call
+    this function.
 
     Args:
-        step: of `mpmd_jit_with_loop` or `mpmd_jit_by_yield`.
-        args: its arguments, by position.
+        step: a step of `mpmd_jit_with_loop` or `mpmd_jit_by_yield`.
+        args: its positional arguments.
 
     Returns:
-        What was found; as text "rounding: ..." or "differs, in 1 of 9 results: ...", with the parameter and its stage.
+        The report. As text it is "rounding: ..." or "differs, in 1 of 9 results: ...", with the parameter and its
+        stage.
 
     Raises:
-        TypeError: `step` is none.
+        TypeError: `step` is no such step.
         PassError, TypeError, ValueError: as when the step is called.
     """
     if not hasattr(step, "to_compare"):
@@ -159,7 +161,7 @@ def compare(step: _Comparable, *args: Any) -> Comparison:
 
 
 def _mesh_of(lowered: Lowered) -> contextlib.AbstractContextManager[Any]:
-    """What plain `jax.jit` needs for a function that names axes of the mesh: the first mesh, if it is here."""
+    """Returns the context in which plain `jax.jit` can name axes of the mesh: the first mesh, if it is here."""
     mesh = lowered.mpmd_mesh.unstack[0]
     is_here = lowered.mpmd_mesh.backend is None and jax.process_count() == 1
     return jax.set_mesh(mesh) if is_here and jax.sharding.get_abstract_mesh().empty else contextlib.nullcontext()
@@ -168,10 +170,10 @@ def _mesh_of(lowered: Lowered) -> contextlib.AbstractContextManager[Any]:
 def _at_float32(
     lowered: LoweredStep, module: ir.Module, leaves: Sequence[Any]
 ) -> Callable[[int, Any, Any], tuple[float, ...]] | None:
-    """Runs the step, and the module of plain `jax.jit`, in float32; None where they compute in that already.
+    """Runs the step, and the module of plain `jax.jit`, in float32; returns None if both compute in that already.
 
-    Returns a function of the number of a result, and of those of the step and of `jax.jit`: the last four numbers of a
-    ResultComparison.
+    Otherwise returns a function. It takes the index of a result, and the results of the step and of `jax.jit` there. It
+    returns the last four numbers of a `ResultComparison`.
     """
     step = lowered.at_float32()
     if step is None or not widen(module):
@@ -191,7 +193,7 @@ def _at_float32(
 
 
 def _alone(module: ir.Module, lowered: Lowered) -> Callable[[Sequence[Any]], list[Any]]:
-    """A module as one program, on devices of one mesh of a step."""
+    """Compiles a module as one program, on devices of one mesh of the step."""
     partitions = partitions_of(module)
     here = [each for each in lowered.mpmd_mesh.unstack[0].devices.flat if each.process_index == jax.process_index()]
     runner = Runner(partitions, devices=here if len(here) == partitions and lowered.mpmd_mesh.backend is None else ())
@@ -201,7 +203,7 @@ def _alone(module: ir.Module, lowered: Lowered) -> Callable[[Sequence[Any]], lis
 
 
 def _place(step: CompiledStep, number: int) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """What a result is called, the stages that read it in the next step, and the meshes that have it."""
+    """Returns the name of a result, its stages, and the meshes that have it, as for `ResultComparison`."""
     program, lowered = step.executable.program, step.lowered
     meshes = tuple(mesh for mesh, _ in program.results[number].registers)
     argument = lowered.feeds.get(number)
@@ -231,7 +233,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _host(tree: Any) -> list[Any]:
-    """The numbers of all leaves; of random keys their bits."""
+    """Returns all leaves as numpy arrays; for random keys their bits."""
     leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
     return list(map(np.asarray, fetch(leaves)))
 
@@ -250,7 +252,7 @@ def _wide(array: Any) -> Any:
 
 
 def _nudged(tree: Any, seed: int) -> Any:
-    """The arrays with about the last bit of each floating-point number changed at random."""
+    """Returns the arrays with about the last bit of each floating-point number changed at random."""
     generator = np.random.default_rng(seed)
 
     def nudge(leaf: Any) -> Any:
@@ -264,7 +266,11 @@ def _nudged(tree: Any, seed: int) -> Any:
 
 
 def _difference(found: Any, right: Any) -> float:
-    """The largest difference, as a share of the largest number; infinite where one is finite and the other is not."""
+    """Returns the largest difference, as a share of the largest number.
+
+    It is infinite if one number is finite and the other is not. For booleans and integers it is 0.0 or 1.0: whether any
+    element differs.
+    """
     if right.dtype.kind in "biu":
         return float(not np.array_equal(found, right))
     one, other = (np.asarray(each).astype(np.complex128) for each in (found, right))

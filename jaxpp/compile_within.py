@@ -1,4 +1,4 @@
-"""A memory limit once tasks are compiled: their temporaries count too."""
+"""Applies a memory limit to a compiled program, whose tasks also need memory for temporaries."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.program.verify_program import SMALLER
 from jaxpp.ir.errors import LimitError, ProgramError
 
 _MOST_COMPILES = 4
-"""How often a program is compiled to find what leaves room for the temporaries of its tasks."""
+"""The most programs that are compiled in the search for one whose temporaries fit."""
 
 _Made = TypeVar("_Made")
 
@@ -24,17 +24,19 @@ def compile_within(
     location: ir.Location | None = None,
     hint: str = SMALLER,
 ) -> _Made:
-    """Compile a program; where its temporaries are too much, again with limits that leave room for them.
+    """Compiles a program; while its temporaries don't fit, compiles again within limits that leave room for them.
 
-    The last that is tried is the one that needs the least without its temporaries: it is what a refusal speaks of.
+    At most `_MOST_COMPILES` programs are compiled. The last one is the program that needs the least memory without its
+    temporaries. The error reports the program with the smallest excess.
 
     Args:
-        limits: of the devices, as the option of `verify-program`; empty: none.
-        make: compiles the program that is within such limits without its temporaries.
-        memory: what one needs of each mesh, without temporaries and with them; None of one that is not known.
+        limits: the limits of the devices, as the option of `verify-program`; empty for none.
+        make: compiles a program that is within such limits without its temporaries.
+        memory: returns the bytes that a program needs on each mesh, without temporaries and with them. The latter are
+            None for a mesh that this process does not compile for.
         may_choose: whether another limit may give another program.
-        location: where the user wrote the loop over microbatches.
-        hint: what to do about a program that needs too much.
+        location: the position of the user's loop over microbatches.
+        hint: the advice for a program that needs too much.
 
     Raises:
         LimitError: a mesh needs more than its limit.
@@ -48,7 +50,7 @@ def compile_within(
         if needs.fits:
             return made
         tried.append(needs)
-        if is_least or None in needs.needed:  # a process that runs nothing of it can't choose
+        if is_least or None in needs.needed:  # a process that does not know all needs can't choose
             break
         try:
             made, is_least = _made(make, needs.with_room if len(tried) < _MOST_COMPILES - 1 else "1")
@@ -58,7 +60,7 @@ def compile_within(
 
 
 def _made(make: Callable[[str], _Made], limits: str) -> tuple[_Made, bool]:
-    """What is within these limits; or what comes nearest to them, and True."""
+    """Returns the program within these limits, and False. If no program is, returns the nearest program, and True."""
     try:
         return make(limits), False
     except LimitError as error:
@@ -69,12 +71,12 @@ def _made(make: Callable[[str], _Made], limits: str) -> tuple[_Made, bool]:
 
 @dataclass(frozen=True)
 class _Needs:
-    """What a compiled program needs of each mesh, where it is limited.
+    """The memory that a compiled program needs on each mesh, and the limits.
 
     Attributes:
-        limits: of the devices, as the option of `verify-program`.
-        peaks: what the program needs without temporaries.
-        needed: with them; None of a mesh that other processes compile for.
+        limits: the limits of the devices, as the option of `verify-program`.
+        peaks: the bytes that the program needs on each mesh without temporaries.
+        needed: the bytes with temporaries; None for a mesh that other processes compile for.
     """
 
     limits: str
@@ -88,7 +90,7 @@ class _Needs:
 
     @property
     def with_room(self) -> str:
-        """The limits for the program alone with which there is room for these temporaries."""
+        """The limits for a program without temporaries that leave room for the temporaries of this one."""
         temporaries = [(need or 0) - peak for need, peak in zip(self.needed, self.peaks, strict=True)]
         idle = [0] * (len(self._each) - len(temporaries))
         pairs = zip(self._each, [*temporaries, *idle], strict=True)
@@ -96,12 +98,12 @@ class _Needs:
 
     @property
     def worst(self) -> tuple[int, int]:
-        """The most that a mesh needs above its limit, and the number of this mesh."""
+        """The most bytes by which a mesh exceeds its limit, and the index of this mesh."""
         pairs = zip(self.needed, self._each, strict=False)
         return max(((need or 0) - limit, mesh) for mesh, (need, limit) in enumerate(pairs))
 
     def refusal(self, location: ir.Location | None, hint: str, *, is_least: bool) -> LimitError:
-        """The error about the mesh that needs most above its limit; `is_least`: where nothing needs less."""
+        """Returns the error for the mesh that exceeds its limit most; `is_least`: no other program needs less."""
         _, mesh = self.worst
         needed = self.needed[mesh] or 0
         return LimitError(

@@ -1,4 +1,4 @@
-"""The start of a job of several processes, and the errors that end its steps (docs/multihost.md)."""
+"""Starts a job of several processes, and names the errors that end its steps (docs/multihost.md)."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from jaxpp.runtime.processes.roll_call import roll_call
 from jaxpp.runtime.processes.waiting import TransferError
 
 LONG = 100_000
-"""Seconds after which JAX aborts a process whose start waits: long after it was given up."""
+"""The seconds after which JAX itself aborts a process that waits for the start; jaxpp gives up long before."""
 
 __all__ = ["PeerError", "ProcessError", "TransferError", "initialize"]
 
@@ -27,29 +27,31 @@ def initialize(
     transport: str | None = None,
     **options: Any,
 ) -> None:
-    """`jax.distributed.initialize`, with an error within seconds where JAX waits for minutes and then aborts.
+    """Calls `jax.distributed.initialize`, and raises within seconds where JAX waits for minutes and then aborts.
 
-    From then on the processes watch each other: each says at once when another one dies or fails. SIGTERM ends a
-    process until it first asks JAX's preemption service, as `jaxpp.checkpoint.Preemption` does: that catches it.
+    After that the processes watch each other. A process reports at once when a peer dies or fails. SIGTERM ends a
+    process until it first asks JAX's preemption service, as `jaxpp.checkpoint.Preemption` does: that catches the
+    signal.
 
-    All processes of the job call it, before anything else of JAX. JAX finds those of the first three arguments that are
-    not given in the variables of SLURM and others.
+    All processes of the job call this function before they use JAX. JAX finds the first three arguments, if they are
+    missing, in the variables of SLURM and of other cluster managers.
 
     Args:
-        coordinator_address: host:port where process 0 listens, there and nowhere else: other than with JAX, a port of
-            127.0.0.1 can't be reached from other hosts. `coordinator_bind_address` is for another choice.
-        num_processes: how many processes there are.
-        process_id: which of them this is, from 0.
-        initialization_timeout: seconds within which all have to be started.
-        transport: what carries values from process to process: `pull`, `device_put`, `pair` or `nccl`
-            (docs/multihost.md), the same in all of them. By default what JAXPP_TRANSPORT says, or else
-            what suits the devices.
-        options: what else `jax.distributed.initialize` takes.
+        coordinator_address: host:port where process 0 listens. Process 0 listens at no other address: unlike with JAX,
+            other hosts can't reach a port of 127.0.0.1. `coordinator_bind_address` sets another one.
+        num_processes: the number of processes.
+        process_id: the index of this process, from 0.
+        initialization_timeout: the seconds within which all processes must start.
+        transport: the transport of values between processes: `pull`, `device_put`, `pair` or `nccl`
+            (docs/multihost.md), the same in all processes. None: the value of JAXPP_TRANSPORT. If that is not set, the
+            transport that suits the devices.
+        options: other arguments of `jax.distributed.initialize`.
 
     Raises:
-        ProcessError: a process is missing or there twice, was told another number of processes, has another version of
-            JAX; one died, failed or froze before JAX had started on all; nobody listens at the coordinator's address,
-            or it is not that of process 0; its port is in use; one has another secret; there is no such transport.
+        ProcessError: the processes don't form a job. One is missing, is there twice, or has another number of
+            processes, another version of JAX or another secret. Or one died, failed or froze before JAX had started on
+            all. Or nobody listens at the coordinator's address, it is not an address of process 0, or its port is in
+            use. Or no transport has this name. Or this process is in a job already.
     """
     if _jobs.key_value_store() is not None:
         raise ProcessError("this process takes part in a job already: jaxpp.distributed.initialize is called once")
@@ -72,12 +74,12 @@ def initialize(
         end = time.monotonic() + seconds
         options["initialization_timeout"] = LONG
         _jobs.initialize_distributed(coordinator, processes, process, **options)
-        # A process that is not reached is named a second before the start as a whole is given up.
+        # `watch_all` names a process that it can't reach one second before the whole start times out.
         membership.watch_all(2 * seconds, look, round(max(end - time.monotonic() - 1.0, 1.0), 1))
 
     try:
         joint.run(start)
-    except BaseException:  # nothing can end JAX's start
+    except BaseException:  # nothing can interrupt JAX's start
         membership.leave_job()
         _jobs.skip_farewell()
         raise

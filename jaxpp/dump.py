@@ -1,10 +1,10 @@
-"""`JAXPP_DUMP_DIR=DIR`: what becomes of every step on its way to a program, as files for `jaxpp-opt` and the eye.
+"""`JAXPP_DUMP_DIR=DIR`: writes the stages of every step's compilation, as files to read or for `jaxpp-opt`.
 
-    DIR/jit_train_step.0.lowered.mlir     what the user wrote, with its lines
+    DIR/jit_train_step.0.lowered.mlir     the module that the user wrote, with its lines
     DIR/jit_train_step.0.schedule.txt     its schedule: a grid
     DIR/jit_train_step.0.program.mlir     the program: one function per mesh
 
-The number counts the steps of this process; where there are several processes, `.process1` goes before it.
+The number counts the steps of this process. In a job of several processes `.process1` comes before it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 class Dump(Watch):
-    """Writes what becomes of one step. It watches the passes, so that the schedule is there even if one of them fails.
+    """An observer of the passes that writes the files of one step, its schedule even if a pass fails.
 
     Raises (when it writes):
         OSError: the folder can't be written.
@@ -35,17 +35,17 @@ class Dump(Watch):
         os.makedirs(folder, exist_ok=True)
 
     def lowered(self, module: ir.Module) -> None:
-        """Write what the passes begin with."""
+        """Writes the module before all passes."""
         self._write("lowered.mlir", str(module.operation.get_asm(enable_debug_info=True)))
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Write the schedule before the pass that fits it to the loop, which may refuse that."""
+        """Writes the schedule before the pass that fits it to the loop, as that pass may refuse it."""
         if isinstance(step, FindMicrobatchLoop):
             with contextlib.suppress(PassError):  # the pass will raise it
                 self._write("schedule.txt", step.schedule_of(module))
 
     def program(self, module: ir.Module) -> None:
-        """Write what the passes have made."""
+        """Writes the module after all passes."""
         self._write("program.mlir", str(module))
 
     def _write(self, kind: str, text: str) -> None:
@@ -53,6 +53,6 @@ class Dump(Watch):
 
 
 def dump_of(module: ir.Module) -> Dump | None:
-    """Where to write what becomes of a step; None without the environment variable."""
+    """Returns the dump of a step; None without the environment variable."""
     folder = os.environ.get("JAXPP_DUMP_DIR")
     return Dump(folder, ir.StringAttr(module.operation.attributes["sym_name"]).value) if folder else None

@@ -1,4 +1,4 @@
-"""What the stages of one schedule may do to keep less: the search for the fastest choice within the limits."""
+"""Searches for the fastest way in which the stages of one schedule keep so few bytes that they fit their limits."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,16 +23,16 @@ from jaxpp.task_times import TaskTimes
 
 @dataclass
 class Fitting:
-    """One schedule, and what its stages may do.
+    """One schedule, and the choices of its stages: recompute or offload, or both.
 
     Attributes:
         base: the module before the first pass that depends on the choice.
-        plan: its schedule.
-        options: of `mpmd`, without the limits.
-        limits: of the devices of each mesh, and then of the hosts.
-        levels: what a recompute of each stage may keep: (bytes, FLOPs).
-        times: of the tasks.
-        splits: the module whose forwards are split, for each option of `split-forward`, whatever the schedule.
+        plan: the schedule.
+        options: the options of `mpmd`, without the limits.
+        limits: the limits of the devices of each mesh, and then of their hosts, in bytes.
+        levels: what a recompute of each stage may keep: (bytes, FLOPs of the recompute).
+        times: the estimates of the durations of tasks.
+        splits: the module after `split-forward`, by the option of that pass; it is the same for all schedules.
     """
 
     base: ir.Module
@@ -49,7 +49,7 @@ class Fitting:
     )
 
     def search(self) -> StageChoices | None:
-        """The fastest choice that fits, or None."""
+        """Returns the fastest choice that fits, or None."""
         return Search(
             groups=self._groups(),
             levels=self.levels,
@@ -63,11 +63,14 @@ class Fitting:
 
     @property
     def _stays(self) -> set[int]:
-        """The stages of which no choice offloads anything."""
+        """The stages that no choice offloads."""
         return self._stages("offload") if self.times.rates.has_host else set(self.levels)
 
     def nearest(self) -> dict[int, Way]:
-        """Of all that was tried the choice that comes nearest to the limits of devices within those of the hosts."""
+        """Returns the tried choice that exceeds the limits of the hosts least, and among these the limits of the devices.
+
+        Groups of meshes are independent: each group takes its stages from the choice that is best for it.
+        """
         best: dict[int, Way] = {}
         for meshes, stages in self._groups():
             hosts, devices = meshes[len(meshes) // 2 :], meshes[: len(meshes) // 2]
@@ -77,9 +80,9 @@ class Fitting:
         return best
 
     def least(self) -> StageChoices:
-        """The nearest choice that no change of one stage of each group brings nearer to the limits.
+        """Returns the nearest choice; no change of one stage in each group brings it nearer to the limits.
 
-        What a stage does to keep less may need more at another moment: that of a copy, or of what is made again.
+        A change that saves bytes at one moment may need more at another, for a copy or for recomputed values.
         """
         best, groups = self.nearest(), self._groups()
         while True:
@@ -93,19 +96,19 @@ class Fitting:
                 return best
 
     def _extreme(self, stage: int, again: bool, offload: bool) -> Way:
-        """All that a stage can do again, or nothing of it; and whether it is offloaded too, if it can be."""
+        """Returns a way in which a stage recomputes as much as it can, or nothing, and is offloaded if it can be."""
         return Way(self._last(stage) if again else 0, offload and stage not in self._stays)
 
     def _last(self, stage: int) -> int:
-        """The level of a stage that does most again; 0 where the schedule recomputes it already."""
+        """Returns the level at which a stage recomputes most; 0 if the schedule has its recompute already."""
         return 0 if stage in self._stages("recompute") else len(self.levels[stage]) - 1
 
     def excess(self, peaks: Sequence[int], meshes: Iterable[int]) -> float:
-        """How far the worst of these meshes and hosts is above its limit; below 0: how much room it has."""
+        """Returns how far the worst of these meshes and hosts is above its limit; negative if all have room."""
         return max(peaks[mesh] - self.limits[mesh] for mesh in meshes)
 
     def _groups(self) -> list[tuple[list[int], list[int]]]:
-        """Meshes and their hosts, whose memory depends on the same stages, with these stages."""
+        """Returns groups of meshes and hosts whose memory depends on the same stages, each with these stages."""
         count = len(self.limits) // 2
         return [
             ([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _sharing_stages(self.plan)
@@ -113,15 +116,15 @@ class Fitting:
 
     @property
     def nothing(self) -> StageChoices:
-        """The choice of no stage."""
+        """The choice in which no stage recomputes or offloads."""
         return {stage: Way() for stage in self.levels}
 
     def _stages(self, kind: str) -> set[int]:
-        """The stages of which the schedule has such tasks."""
+        """Returns the stages that have tasks of this kind in the schedule."""
         return {task.stage for task in self.plan if task.kind == kind}
 
     def peaks(self, choice: StageChoices) -> list[int]:
-        """The bytes that the devices of each mesh need, and the hosts: by the program itself."""
+        """Rewrites the program for a choice; returns the bytes that the devices of each mesh need, and then the hosts."""
         chosen = self.options_of(choice)
         key = str(chosen)
         if key not in self._tried:
@@ -130,7 +133,7 @@ class Fitting:
                 self.splits[chosen["recompute"]] = module = own_copy(self.base)
                 run_passes(module, [split])
             module = own_copy(self.splits[chosen["recompute"]])
-            # The split module may come from another order, and has its schedule then.
+            # The split module may come from a fit of another order, and then has that schedule.
             plan = self._changed(tuple(stage for stage in range(self.plan.stages) if choice[stage].level))
             with module.context:
                 MicrobatchLoop.of(module).rescheduled(lambda _: plan)
@@ -138,13 +141,13 @@ class Fitting:
         return self._tried[key][1]
 
     def options_of(self, choice: StageChoices) -> dict[str, str]:
-        """The options of `mpmd` that stand for this choice."""
+        """Returns the options of `mpmd` for a choice."""
         keeps = [f"{stage}:{self.levels[stage][way.level][0]}B" for stage, way in choice.items() if way.level]
         stages = [str(stage) for stage, way in choice.items() if way.offload]
         return {"recompute": " ".join(keeps), "offload": " ".join(stages)}
 
     def time(self, choice: StageChoices) -> tuple[float, float]:
-        """The time of the step, and the sum of what its meshes compute and copy."""
+        """Returns the simulated time of the step, and the sum of the times in which its meshes compute and copy."""
         ways = tuple(choice[stage] for stage in range(self.plan.stages))
         if ways not in self._times:
             moved = [stage for stage, way in enumerate(ways) if way.offload]
@@ -157,20 +160,20 @@ class Fitting:
         return self._times[ways]
 
     def at_least(self, choice: StageChoices) -> float:
-        """The least that the step may take: until the first task of a mesh, and for all of its tasks."""
+        """Returns a lower bound of the time of the step: of any mesh, the time until its first task and of all its tasks."""
         flops = [self.levels[stage][choice[stage].level][1] for stage in range(self.plan.stages)]
         again = (sum(time * flops[stage] for stage, time in each.items()) for each in self._again)
         return max(before + more for before, more in zip(self._busy, again, strict=True)) * (1 - 1e-6)
 
     def _changed(self, again: tuple[int, ...]) -> Schedule:
-        """The schedule in which these stages are recomputed."""
+        """Returns the schedule in which the stages `again` are recomputed."""
         if again not in self._plans:
             self._plans[again] = schedules.recompute(self.plan, *again) if again else self.plan
         return self._plans[again]
 
     def _costs(self, plan: Schedule, chosen: Sequence[int]) -> Costs:
-        """The costs of what the schedule has become, if each stage keeps what its level says."""
-        made = self._stages("recompute")  # of which only inputs are kept
+        """Returns the costs of the changed schedule, if each stage has the chosen level."""
+        made = self._stages("recompute")  # the recomputes of the schedule keep only inputs
         kept = [self.levels[stage][level] for stage, level in enumerate(chosen)]
         flops = self.times.flops
         kept = [(0, flops.get(("forward", n), 0)) if n in made else each for n, each in enumerate(kept)]
@@ -178,7 +181,7 @@ class Fitting:
 
     @cached_property
     def _busy(self) -> list[float]:
-        """When each mesh would be done if nothing is changed and it never waits after its first task."""
+        """When each mesh would be done if no stage changes and the mesh never waits after its first task."""
         plan, graph = self.plan, self.plan.graph
         costs = self._costs(plan, [0] * plan.stages)
         times, starts = task_times(plan, costs), schedules.simulate(plan, costs).run.starts
@@ -187,7 +190,7 @@ class Fitting:
 
     @cached_property
     def _again(self) -> list[dict[int, float]]:
-        """For each mesh and stage the time of each FLOP that is done again, for all microbatches."""
+        """For each mesh and stage the time of a recomputed FLOP, summed over all microbatches."""
         last = [self._last(stage) for stage in range(self.plan.stages)]
         plan = self._changed(tuple(stage for stage, level in enumerate(last) if level))
         graph, times = plan.graph, task_times(plan, self._costs(plan, last))
@@ -201,13 +204,13 @@ class Fitting:
 
 
 def divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
-    """The passes before the first that depends on a choice, and the others."""
+    """Returns the passes before the first one that depends on a choice, and the other passes."""
     first = next(number for number, step in enumerate(passes) if isinstance(step, SplitForward))
     return passes[:first], passes[first:]
 
 
 def _sharing_stages(plan: Schedule) -> list[tuple[list[int], list[int]]]:
-    """Meshes whose memory depends on the same stages, with these stages."""
+    """Returns groups of meshes whose memory depends on the same stages, each with these stages."""
     groups: list[tuple[set[int], set[int]]] = []
     for mesh, row in enumerate(plan.cells):
         meshes, stages = {mesh}, {task.stage for cell in row for task in cell}
@@ -219,7 +222,7 @@ def _sharing_stages(plan: Schedule) -> list[tuple[list[int], list[int]]]:
 
 
 def program_peaks(module: ir.Module, passes: Sequence[Pass]) -> list[int]:
-    """The bytes that the devices of each mesh need, and then the hosts, once these passes ran on `module`."""
+    """Runs the passes on `module`; returns the bytes that the devices of each mesh need, and then the hosts."""
     run_passes(module, passes)
     names = (at.PEAK_BYTES, at.PEAK_HOST_BYTES)
     return [at.integer(function, name) or 0 for name in names for function in mesh_functions(module)]

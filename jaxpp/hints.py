@@ -1,4 +1,4 @@
-"""What to do where the messages of JAX and flax send a user to what fails, too."""
+"""Hints for errors of JAX and flax whose own advice fails too."""
 
 import sys
 from types import TracebackType
@@ -18,25 +18,25 @@ _HINTS = {
         "nnx.reseed(model, default=key): docs/frameworks.md"
     ),
 }
-"""By a part of JAX's message."""
+"""The hints, by a part of the message."""
 
 
 def hint_of(error: BaseException) -> str:
-    """Returns what to do about an error that JAX or flax raised; "" for others."""
+    """Returns the hint for an error that JAX or flax raised; "" for other errors."""
     is_known = isinstance(error, RuntimeError | ValueError) or type(error).__module__.startswith("flax.")
     text = str(error) if is_known else ""
     return next((hint for part, hint in _HINTS.items() if part in text and "jaxpp" not in text), "")
 
 
 def add_hint(error: BaseException) -> None:
-    """Add the hint, if there is one, as a note, which a traceback shows behind the message."""
+    """Adds the hint, if there is one, as a note, which a traceback shows after the message."""
     note = f"jaxpp: {hint}" if (hint := hint_of(error)) else ""
     if note and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 
 def install() -> None:
-    """From now on, show the hint behind an error that ends the program, as a note. Another hook goes on as before."""
+    """Makes Python show the hint as a note after an error that ends the program; another hook runs as before."""
     shown = sys.excepthook
     if getattr(shown, "__module__", "") == __name__:
         return

@@ -83,9 +83,9 @@ def mpmd_jit_with_loop(
     Args:
         fun: a function of arrays with one `treduce`, or with one loop that has stage marks in its body.
         mpmd_mesh: the mesh and its mpmd axis. Mesh i runs the tasks that the schedule places on mesh i.
-        schedule: the schedule of a loop that names none (a `lax.scan`), in the same forms as for `treduce`. For an
-            evaluation it may also be another step of `mpmd_jit_with_loop` with the schedule "auto". The new step then
-            runs its stages where that step runs them.
+        schedule: the schedule of a loop that names none (a `treduce` without one, or a `lax.scan`), in the same forms
+            as for `treduce`. For an evaluation it may also be another step of `mpmd_jit_with_loop` with the schedule
+            "auto". The new step then runs its stages where that step runs them.
         operations: a user's function for each kind of task that jaxpp doesn't run itself. The function is called where
             the schedule has such a task. It gets the arguments that its parameters name: `task`, the `jaxpp.Task`, and
             `residuals`, the arrays that the stage keeps from the forward to the backward of that microbatch. The
@@ -129,8 +129,8 @@ def mpmd_jit_with_loop(
             with the fewest FLOPs. A mapping from stages to these chooses for each stage. If the schedule has
             recomputes, the choice is for these; otherwise they are added. None: the recomputes of the schedule keep the
             inputs.
-        memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a number,
-            or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the temporaries
+        memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a
+            number, or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the temporaries
             of tasks once these are compiled. If a mesh needs more and `recompute` is not given, jaxpp searches for the
             fastest step within the limit. Its stages recompute, offload or evict values. Or its tasks get another
             order, if the schedule is one of the library or of the search. `program().kept_less` has the choice.
