@@ -1,4 +1,4 @@
-"""Devices that are not here: `_compat.py` for what can be compiled for, and can't run."""
+"""Absent devices, for which programs can be compiled but not run: a part of `_compat.py`."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -11,7 +11,7 @@ from jaxpp._xla import module_for_xla
 
 @explained
 def compile_only_cpu_devices(count: int) -> tuple[Any, ...]:
-    """`count` CPU devices of a client of their own that count as absent: see `is_present`."""
+    """Returns `count` CPU devices of a client of their own, which count as absent: `is_present` is false for them."""
     return _absent_cpus(count)
 
 
@@ -29,7 +29,7 @@ _absent_clients: list[Any] = []
 
 @explained
 def is_present(device: Any) -> bool:
-    """Whether a device can run programs. That of a topology can only be compiled for."""
+    """Whether a device can run programs. A device of a topology can't: programs can only be compiled for it."""
     client = device.client
     return not (
         isinstance(client, jaxlib_extension().CompileOnlyPyClient) or any(client is each for each in _absent_clients)
@@ -40,9 +40,9 @@ def is_present(device: Any) -> bool:
 def compile_only(
     bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any], host_callbacks: Sequence[Any] = ()
 ) -> Any:
-    """Compile a module with `@main`, whatever JAX's persistent cache has.
+    """Compiles a module with `@main`, without JAX's persistent cache.
 
-    Returns an `Executable`, which can't run, for devices that are not here.
+    Returns an `Executable`, which can't run, for devices that are absent.
     """
     client, device_list = devices[0].client, jaxlib_extension().DeviceList(tuple(devices))
     options = compile_options(devices, compiler_options)
@@ -55,7 +55,7 @@ def compile_only(
 
 @explained
 def module_costs(executable: Any) -> dict[str, float]:
-    """XLA's own cost analysis of what an executable runs on each device, also where its compiler has none."""
+    """Returns XLA's cost analysis of an executable's modules on each device, even if its own compiler has none."""
     import jax
 
     client = jax.local_devices(backend="cpu")[0].client

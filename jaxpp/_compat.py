@@ -1,6 +1,6 @@
-"""Every private name of JAX and jaxlib that jaxpp uses, seen in each of `_versions.TRIED`.
+"""Every private name of JAX and jaxlib that jaxpp uses; all of `_versions.TRIED` have these names.
 
-Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
+This file does not import `jax` at module level, so that `jaxpp-opt` starts without it.
 """
 
 import atexit
@@ -23,7 +23,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def make_context() -> ir.Context:
-    """A fresh MLIR context with func, stablehlo, chlo and sdy, made without importing jax; others load when named."""
+    """Returns a new MLIR context with func, stablehlo, chlo and sdy; other dialects load when they are named.
+
+    It does not import jax.
+    """
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     context = ir.Context()
@@ -39,21 +42,21 @@ def make_context() -> ir.Context:
 
 
 def inline_call(callee: ir.Operation, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    """Clone the body of `callee` (a func.func) at the current insertion point; returns its results."""
+    """Clones the body of `callee` (a func.func) at the current insertion point; returns its results."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     return list(_jax_mlir_ext.inlined_func_call(callee, list(operands)))
 
 
 def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
-    """The results of `@main`, which has no arguments, by StableHLO's reference interpreter."""
+    """Returns the results of `@main`, which has no arguments, by StableHLO's reference interpreter."""
     from jaxlib.mlir._mlir_libs import _stablehlo
 
     return list(_stablehlo.eval_module(module, []))
 
 
 def hide_frames(path: str) -> None:
-    """Leave the frames of a folder out of MLIR locations, and of tracebacks as JAX's own are."""
+    """Hides the frames of a folder in MLIR locations and tracebacks, as JAX does for its own."""
     from jax._src import traceback_util
     from jax.extend import source_info_util
 
@@ -62,7 +65,7 @@ def hide_frames(path: str) -> None:
 
 
 def own_copy(module: ir.Module) -> ir.Module:
-    """A clone of `module` in a context of its own: `lowered.compiler_ir()` is JAX's cached object."""
+    """Returns a clone of `module` in a context of its own, as `lowered.compiler_ir()` is JAX's cached object."""
     buffer = io.BytesIO()
     module.operation.write_bytecode(buffer)
     with make_context():
@@ -70,7 +73,7 @@ def own_copy(module: ir.Module) -> ir.Module:
 
 
 def source_of_ordered_effect(jaxpr: Any) -> str | None:
-    """`file:line:col` of the first ordered side effect in a jaxpr; None when it has none."""
+    """Returns `file:line:col` of the first ordered side effect in a jaxpr; None if it has none."""
     from jax._src import effects
     from jax.extend import source_info_util
     from jax.extend.core import jaxprs_in_params
@@ -84,7 +87,7 @@ def source_of_ordered_effect(jaxpr: Any) -> str | None:
 
 
 def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
-    """Turn the values a closed jaxpr closes over into its first arguments; returns both."""
+    """Turns the values that a closed jaxpr closes over into its first arguments; returns the jaxpr and the values."""
     from jax._src.interpreters import partial_eval
     from jax.extend.core import ClosedJaxpr
 
@@ -92,7 +95,7 @@ def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
 
 
 def jaxlib_extension() -> Any:
-    """JAX's C++ extension."""
+    """Returns JAX's C++ extension."""
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  # no stub
 
     return _jax
@@ -104,7 +107,7 @@ def compile_program(
     compiler_options: Mapping[str, Any],
     host_callbacks: Sequence[Any] = (),
 ) -> Any:
-    """Compile a module with `@main` for `devices`, one partition each, through JAX's persistent cache.
+    """Compiles a module with `@main` for `devices`, one partition each, through JAX's persistent cache.
 
     Counts as one compile in `jax.monitoring`. Returns a `LoadedExecutable`.
     """
@@ -129,7 +132,8 @@ def compile_program(
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """Returns XLA's options for a program over `devices`, with Shardy and the defaults of its platform.
 
-    Every program passes here before XLA compiles or loads it: the kernels that it may call are made ready here.
+    It is called for every program before XLA compiles or loads it. So it also initializes the kernels that the program
+    may call.
     """
     import numpy as np
     from jax.extend.backend import get_compile_options
@@ -149,20 +153,20 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
 
 @cache
 def _initialize_kernels() -> None:
-    """Initializes jaxlib's LAPACK kernels (70 ms), which JAX does when it lowers a call of one; else these crash."""
+    """Initializes jaxlib's LAPACK kernels (70 ms), which crash otherwise; JAX does so when it lowers a call of one."""
     from jaxlib import lapack
 
     lapack._lapack.initialize()  # pyright: ignore[reportPrivateImportUsage]  # JAX takes it from there too
 
 
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """A `LoadedExecutable` that was compiled for other devices, for `devices`."""
+    """Loads a serialized executable for `devices`, even if it was compiled for others; returns a `LoadedExecutable`."""
     options = compile_options(devices, compiler_options)
     return devices[0].client.deserialize_executable(serialized, jaxlib_extension().DeviceList(tuple(devices)), options)
 
 
 def cache_entry(bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Name and key in JAX's persistent cache of a module compiled for `devices`; None where no cache is used."""
+    """Returns the name and key of a module for `devices` in JAX's persistent cache; None if no cache is used."""
     import numpy as np
     from jax._src import compilation_cache
 
@@ -176,10 +180,10 @@ def cache_entry(bytecode: bytes, devices: Sequence[Any], compiler_options: Mappi
 
 
 def load_from_cache(entry: tuple[str, str], devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any | None:
-    """What JAX's persistent cache has under a `cache_entry`, of any devices, loaded for `devices`.
+    """Loads the entry of a `cache_entry` from JAX's persistent cache for `devices`; None if the cache lacks it.
 
-    One that can't be read has nothing, with a warning of JAX's. What came out of the cache must not be serialized
-    again: its functions are lost (CPU, 0.10.2).
+    The entry may be of other devices. For an entry that can't be read JAX warns, and the result is None. A program from
+    the cache must not be serialized again, as its functions are lost (CPU, 0.10.2).
     """
     from jax._src import compiler
 
@@ -190,7 +194,7 @@ def load_from_cache(entry: tuple[str, str], devices: Sequence[Any], compiler_opt
 
 
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
-    """The type of an array with this sharding, which explicit mesh axes make a part of it."""
+    """Returns the type of an array with this sharding, which is a part of the type if mesh axes are explicit."""
     from jax._src import core
 
     return core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype), sharding)
@@ -199,8 +203,8 @@ def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
 def result_handler(aval: Any, sharding: Any) -> Any:
     """Makes a committed `jax.Array` of one output of `execute_sharded`, or of a list of single-device arrays.
 
-    These are in the order of the sharding's devices. `jax.make_array_from_single_device_arrays` checks them once more,
-    at each task of each step.
+    The arrays are in the order of the sharding's devices. `jax.make_array_from_single_device_arrays` would check them
+    again, for each task of each step.
     """
     from jax._src.interpreters import pxla
 
@@ -208,44 +212,47 @@ def result_handler(aval: Any, sharding: Any) -> Any:
 
 
 def shards(array: Any) -> Sequence[Any]:
-    """The single-device arrays of a `jax.Array`, in the order of its sharding's devices.
+    """Returns the single-device arrays of a `jax.Array`, in the order of its sharding's devices.
 
-    `addressable_shards` holds the same, with an object around each that is made anew for every array.
+    `addressable_shards` has the same arrays, but makes a new object around each for every array.
     """
     return array._arrays
 
 
 layout_of: Callable[[Any], Any] = operator.attrgetter("_pjrt_layout")
-"""The layout of an array's first shard, in 0.4 us; `array.format` takes 1.3."""
+"""Returns the layout of an array's first shard, in 0.4 us; `array.format` takes 1.3."""
 
 
 def is_default_layout(array: Any) -> bool:
-    """Whether compiled programs that name no layout take the array as its bytes lie; random keys name none."""
+    """Whether compiled programs that name no layout can read the array without a copy; for random keys always true."""
     from jax._src.interpreters import pxla
 
     return is_key_type(array.dtype) or pxla.is_default_layout(array.format.layout, array.sharding, array.aval)
 
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
-    """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings`."""
+    """Returns the last three arguments of `copy_function()` for a batch whose arrays go to `shardings`."""
     semantics = jaxlib_extension().ArrayCopySemantics
     devices = [sharding._internal_device_list for sharding in shardings]
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
 def copy_function() -> Any:
-    """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one."""
+    """Returns a function that copies a batch of arrays to other devices, shard by shard, asynchronously: 3.5 us."""
     return jaxlib_extension().batched_copy_array_to_devices_with_sharding
 
 
 def to_device(array: Any, sharding: Any) -> Any:
-    """A numpy array on the one device of `sharding`, whatever `jax.transfer_guard` says: 6 us, not 30."""
+    """Puts a numpy array on the one device of `sharding`, whatever `jax.transfer_guard` allows: 6 us, not 30."""
     with OwnTransfers():
         return placer(array, sharding)(array)
 
 
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
-    """`jax.device_put` of numpy arrays of the shape and dtype of `like` on the one device of `sharding`: 4 us."""
+    """Returns a fast `jax.device_put` to the one device of `sharding`: 4 us.
+
+    It takes numpy arrays of the shape and dtype of `like`.
+    """
     extension = jaxlib_extension()
     aval, devices = abstract_value(like.shape, like.dtype, sharding), list(sharding.device_set)
     put, during_call = extension.batched_device_put, extension.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
@@ -253,7 +260,7 @@ def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
 
 
 def to_host(array: Any) -> Any:
-    """`numpy.asarray`, of an array on one device, whatever `jax.transfer_guard` says."""
+    """Returns `numpy.asarray` of an array on one device, whatever `jax.transfer_guard` allows."""
     import numpy as np
 
     with OwnTransfers():
@@ -261,9 +268,9 @@ def to_host(array: Any) -> Any:
 
 
 class OwnTransfers:
-    """`with OwnTransfers():` lets this thread copy whatever `jax.transfer_guard` says.
+    """A context in which this thread may copy, whatever `jax.transfer_guard` allows.
 
-    The guard is for what the user's code does. Enter it once for many copies.
+    The guard is meant for the user's code. Enter the context once for many copies.
     """
 
     __slots__ = ("_kept",)
@@ -281,17 +288,17 @@ class OwnTransfers:
 
 @cache
 def _transfer_guards() -> tuple[Callable[[], Any], Any]:
-    """What gives the guards of this thread, and the level that allows all."""
+    """Returns a function that returns the guards of this thread, and the level that allows all."""
     from jax._src.lib import guard_lib
 
     return guard_lib.thread_local_state, guard_lib.TransferGuardLevel.ALLOW
 
 
 def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
-    """`executable.execute_sharded` of a program with host callbacks, as `jax.jit` calls it.
+    """Returns `executable.execute_sharded` for a program with host callbacks, as `jax.jit` calls it.
 
-    `jax.effects_barrier()` then waits for the callbacks, and so does the end of Python: a callback that runs meanwhile
-    aborts the process. JAX waits for those of its own thread only.
+    `jax.effects_barrier()` then waits for the callbacks. So does the end of Python: a callback that still runs then
+    aborts the process. JAX itself waits only for the callbacks of its own thread.
     """
     from jax._src import dispatch
 
@@ -311,7 +318,7 @@ def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
 
 @cache
 class _Tokens:
-    """The token of the last program with callbacks on each device; they are waited for at the end of Python."""
+    """The token of the last program with callbacks on each device, which the end of Python waits for."""
 
     def __init__(self) -> None:
         self.latest: dict[Any, Any] = {}
@@ -320,7 +327,7 @@ class _Tokens:
 
     def wait(self) -> None:
         for token in self.latest.values():
-            with contextlib.suppress(Exception):  # what a callback raises is an error of its program's results
+            with contextlib.suppress(Exception):  # an exception of a callback becomes an error of its program's results
                 token.block_until_ready()
 
     def cache_clear(self) -> None:
@@ -329,7 +336,7 @@ class _Tokens:
 
 
 def start_transfer_server(device: Any, host: str) -> Any:
-    """A server that offers arrays of the device's client to other processes, on ports of its own.
+    """Starts a server that offers arrays of the device's client to other processes, on ports of its own.
 
     Without explicit transport addresses transfers between processes crash.
     """
@@ -341,48 +348,48 @@ def start_transfer_server(device: Any, host: str) -> Any:
 
 
 def offer(server: Any, number: int, arrays: list[Any]) -> None:
-    """`server.await_pull` without its walk over a tree."""
+    """Calls `server.await_pull` without its walk over a tree."""
     server._await_pull_flat(number, arrays)
 
 
 def pull(connection: Any, number: int, device: Any, types: list[Any]) -> list[Any]:
-    """`connection.pull` without its walk over a tree."""
+    """Calls `connection.pull` without its walk over a tree."""
     return connection._pull_flat(number, device.client, types)
 
 
 def poison(connection: Any) -> None:
-    """Let all pulls of a connection fail that have not come to an end, and all later ones."""
+    """Makes all unfinished and all later pulls of a connection fail."""
     connection._poison_connection()
 
 
 def error_array(type_: Any, message: str) -> Any:
-    """An array that raises `message` when it is waited for, also in the process that pulls it."""
+    """Returns an array that raises `message` when it is waited for, also in a process that pulls it."""
     from jax.experimental import transfer
 
     return transfer.make_error_array(type_, message)
 
 
 def cpu_devices(count: int) -> tuple[Any, ...]:
-    """`count` CPU devices of a client other than JAX's own: no XLA flag needs to be set before JAX starts.
+    """Returns `count` CPU devices of a client other than JAX's own, so that no XLA flag is needed before JAX starts.
 
-    A client lives as long as its devices are used, and has threads: there is one of 8 devices, and one of 16, 32...
-    when so many are asked for.
+    A client has threads, and lives as long as its devices are used. So clients are shared: one has 8 devices, and
+    larger ones have 16, 32... devices.
     """
     return _cpu_client(max(8, 1 << (count - 1).bit_length()))[:count]
 
 
 @cache
 def _cpu_client(count: int) -> tuple[Any, ...]:
-    """All devices of a client that is kept; it stands in every version at `jaxlib.xla_client`, without a stub."""
+    """Returns all devices of a client, and keeps it."""
     from jaxlib import xla_client
 
     return tuple(xla_client.make_cpu_client(num_devices=count).devices())
 
 
 def other_devices(jaxpr: Any, mesh: Any) -> str | None:
-    """`file:line` of the first sharding in a jaxpr over other devices than those of `mesh`, or in another order.
+    """Returns `file:line` of the first sharding in a jaxpr over other devices than `mesh`, or in another order.
 
-    None where there is none. A sharding over an abstract mesh names no devices.
+    Returns None if all shardings have the devices of `mesh`. A sharding over an abstract mesh names no devices.
     """
     from jax._src.dispatch import get_intermediate_shardings
     from jax.extend import source_info_util
@@ -390,14 +397,14 @@ def other_devices(jaxpr: Any, mesh: Any) -> str | None:
 
     devices = tuple(mesh.devices.flat)
     named: Sequence[tuple[Any, Any]] = get_intermediate_shardings(jaxpr)
-    for sharding, source in named:  # where a nested jit names none, JAX has an object of its own
+    for sharding, source in named:  # if a nested jit names no sharding, JAX has a placeholder object
         if isinstance(sharding, Sharding) and tuple(sharding._device_assignment) != devices:
             return source_info_util.summarize(source.source_info).partition(" ")[0].rpartition(":")[0]
     return None
 
 
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
-    """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name."""
+    """Returns the Python functions that a `jax.stages.Lowered` calls back, by the index in its custom calls."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])
 
 
@@ -410,15 +417,15 @@ def is_key_type(dtype: Any) -> bool:
 
 
 def key_implementation(dtype: Any) -> str:
-    """The name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it."""
+    """Returns the name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it."""
     return str(dtype._impl.name)
 
 
 @contextlib.contextmanager
 def as_passes_read() -> Generator[None]:
-    """Lets JAX lower what passes read, whatever its configuration says.
+    """Makes JAX lower modules in the form that passes read, whatever its configuration.
 
-    Shardings are in Shardy's dialect, and what a function closes over are constants, no arguments in front of its own.
+    Shardings are in Shardy's dialect. Values that a function closes over are constants, not additional arguments.
     """
     from jax._src import config
 
@@ -430,11 +437,11 @@ def as_passes_read() -> Generator[None]:
 
 
 def numeric_settings() -> dict[str, str]:
-    """The settings of JAX and flags of XLA with which a function may compute other numbers, by their names."""
+    """Returns the JAX settings and XLA flags that may change the numbers that a function computes, by name."""
     from jax._src import cache_key, config
 
     traced: Any = config.trace_context_names  # jaxlibs before 0.10.2 have no such function
-    # What each process may have for itself.
+    # Settings that may differ between processes.
     own = ("jax_default_device", "jax_debug_key_reuse", "jax_hlo_source_file_canonicalization_regex")
     names = {*traced(), *_NUMERIC}.difference(own)
     states, values = config.config_states, config.config.values
@@ -448,39 +455,39 @@ _NUMERIC = (
     *("jax_enable_custom_prng", "jax_exec_time_optimization_effort", "jax_memory_fitting_effort"),
     *("jax_memory_fitting_level", "jax_optimization_level"),
 )
-"""Settings of JAX that no trace depends on, but keys, or what XLA compiles."""
+"""The settings of JAX that no trace depends on, but that change random keys or what XLA compiles."""
 
 
 def trace_context() -> Any:
-    """A hashable value of all configuration that a trace depends on: x64, matmul precision, mesh...."""
+    """Returns a hashable value of all configuration that a trace depends on: x64, matmul precision, mesh..."""
     from jax._src import config
 
     return config.trace_context()
 
 
 def is_traced() -> bool:
-    """Whether this call is one that JAX transforms: inside of `jax.jit`, `jax.grad`, `jax.vmap` and the like."""
+    """Whether JAX transforms this call, as inside of `jax.jit`, `jax.grad` or `jax.vmap`."""
     from jax._src import core
 
     return not isinstance(core.trace_ctx.trace, core.EvalTrace)
 
 
 def on_clear_caches(cache: Any) -> None:
-    """Let `jax.clear_caches()`, and the end of all backends, call `cache.cache_clear()` while the object lives."""
+    """Makes `jax.clear_caches()` and the end of all backends call `cache.cache_clear()` while the object lives."""
     from jax._src import util
 
     util.register_cache(cache, repr(type(cache)))
 
 
 def device_cache(function: _Function) -> _Function:
-    """`functools.cache` for a function of devices, or of what lies on them: it keeps no backend that has ended."""
+    """Returns a `functools.cache` for a function of devices or of arrays, which keeps no backend that has ended."""
     cached: Any = lru_cache(maxsize=1024)(function)
     on_clear_caches(cached)
     return cached
 
 
 def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
-    """Give every concrete `jax.Array` a read-only property that it does not have."""
+    """Gives every concrete `jax.Array` a read-only property, unless it has one of that name."""
     from jax._src.array import ArrayImpl
 
     if not hasattr(ArrayImpl, name):
@@ -488,7 +495,7 @@ def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
 
 
 def weakly_typed(array: Any) -> Any:
-    """`array` with the weak type that the result of a Python scalar has."""
+    """Returns `array` with the weak type that the result of a Python scalar has."""
     from jax._src.array import ArrayImpl
 
     return ArrayImpl(array.aval.update(weak_type=True), array.sharding, array._arrays, committed=array.committed)

@@ -1,4 +1,4 @@
-"""Every private name of `jax.distributed` that jaxpp uses: `_compat.py` for jobs of several processes."""
+"""Every private name of `jax.distributed` that jaxpp uses: the part of `_compat.py` for jobs of several processes."""
 
 import atexit
 import contextlib
@@ -11,17 +11,17 @@ from jaxpp._versions import explained
 
 
 def key_value_store() -> Any:
-    """The client of the store that the processes of `jax.distributed` share."""
+    """Returns the client of the store that the processes of `jax.distributed` share; None outside of a job."""
     from jax._src import distributed
 
     return distributed.global_state.client
 
 
 def skip_farewell() -> None:
-    """Let the interpreter end as if there were no `jax.distributed`, and no backend to clear.
+    """Lets the interpreter end as if there were no `jax.distributed`, and no backend to clear.
 
-    JAX's own farewell waits for all processes; it aborts this one when one of them is dead. A backend that is destroyed
-    waits for its programs, and those for the dead process.
+    JAX's own shutdown waits for all processes, and aborts this process if one of them is dead. A destroyed backend
+    waits for its programs, and these wait for the dead process.
     """
     import ctypes
 
@@ -35,7 +35,7 @@ def skip_farewell() -> None:
 
 
 class _PreemptionOnDemand:
-    """JAX's preemption service, which starts when it is first asked: from its start on SIGTERM ends no process."""
+    """JAX's preemption service, started by the first question to it. Once it runs, SIGTERM ends no process."""
 
     def start(self) -> Any:
         from jax._src import distributed
@@ -53,7 +53,7 @@ class _PreemptionOnDemand:
 
 
 def initialize_distributed(*arguments: Any, **options: Any) -> None:
-    """`jax.distributed.initialize`; its preemption service, if it is on, starts on demand."""
+    """Calls `jax.distributed.initialize`; the preemption service, if it is on, starts on demand."""
     import jax
     from jax._src import distributed
 
@@ -70,7 +70,10 @@ def initialize_distributed(*arguments: Any, **options: Any) -> None:
 def surroundings(
     address: str | None, count: int | None, number: int | None, method: str | None, seconds: int
 ) -> tuple[str | None, int | None, int | None]:
-    """The coordinator's address, the number of processes and that of this one, where JAX finds those that are None."""
+    """Returns the coordinator's address, the number of processes and the index of this one.
+
+    JAX finds the missing ones, unless `method` is "deactivate".
+    """
     if method == "deactivate" or None not in (address, count, number):
         return address, count, number
     from jax._src.clusters import ClusterEnv
@@ -79,15 +82,18 @@ def surroundings(
 
 
 def start_coordination(address: str, count: int) -> Any:
-    """A service of `jax.distributed` for `count` processes, which may die; `shutdown()` ends it."""
+    """Starts a service of `jax.distributed` for `count` processes, which may die; its `shutdown()` ends it."""
     return jaxlib_extension().get_distributed_runtime_service(address, count, shutdown_timeout=1, recoverable=True)
 
 
 def connected_client(address: str, number: int, seconds: int) -> Any:
-    """A client of a `start_coordination`, as soon as all processes of the job have one.
+    """Returns a client of the service of `start_coordination`, as soon as all processes of the job have one.
 
-    Nothing but time ends its wait. Raises ConnectionError then: without a callback jaxlib would abort the process, and
-    it fails to call this one.
+    Only the timeout ends its wait. Without a callback jaxlib would then abort the process. It fails to call this one,
+    which raises instead.
+
+    Raises:
+        ConnectionError: not all processes came within `seconds`.
     """
     client = jaxlib_extension().get_distributed_runtime_client(
         address,
@@ -107,7 +113,7 @@ def _ignore(*_: object) -> None: ...
 
 
 def join_coordination(client: Any, address: str, number: int, count: int) -> None:
-    """`jax.distributed.initialize` where the service is in none of the processes."""
+    """Makes `client` the client of `jax.distributed`, for a job whose service runs in none of the processes."""
     import jax
     from jax._src import distributed
 
@@ -120,7 +126,7 @@ def join_coordination(client: Any, address: str, number: int, count: int) -> Non
 
 
 def leave_coordination() -> None:
-    """Leave the job, and forget all devices: JAX can then start as if for the first time."""
+    """Leaves the job, and forgets all devices, so that JAX can start again as if for the first time."""
     import jax
     from jax._src import distributed
     from jax.extend.backend import clear_backends
@@ -133,14 +139,14 @@ def leave_coordination() -> None:
 
 
 def started_platforms() -> set[str]:
-    """The platforms of the backends that have started."""
+    """Returns the platforms of the backends that have started."""
     from jax._src import xla_bridge
 
     return {each.platform for each in xla_bridge._backends.values()}
 
 
 def start_preemption_service() -> None:
-    """Start what `initialize_distributed` has put off."""
+    """Starts the preemption service that `initialize_distributed` put off."""
     from jax._src import distributed
 
     manager = distributed.global_state.preemption_sync_manager
@@ -149,9 +155,9 @@ def start_preemption_service() -> None:
 
 
 def is_backend_starting() -> bool:
-    """Whether a thread of this process starts JAX's backends now.
+    """Whether a thread of this process is starting JAX's backends.
 
-    In several processes each then waits, with this lock, until all of them have told their devices.
+    In a job that thread holds the lock, and waits until all processes have announced their devices.
     """
     from jax._src import xla_bridge
 
@@ -159,14 +165,14 @@ def is_backend_starting() -> bool:
 
 
 def process_numbers() -> tuple[int, int]:
-    """(number of this process, how many there are) of `jax.distributed`, before a backend starts."""
+    """Returns the index of this process and the number of processes of `jax.distributed`, before a backend starts."""
     from jax._src import distributed
 
     return distributed.global_state.process_id, distributed.global_state.num_processes
 
 
 def coordinator_address() -> str:
-    """host:port of process 0 of `jax.distributed`."""
+    """Returns host:port of process 0 of `jax.distributed`."""
     from jax._src import distributed
 
     return str(distributed.global_state.coordinator_address)

@@ -1,4 +1,4 @@
-"""Rules of JAX's checks for primitives of our own: like `_compat.py`, this file may use private names."""
+"""Rules of JAX's checks for jaxpp's primitives. Like `_compat.py`, this file may use private names."""
 
 import functools
 import inspect
@@ -10,9 +10,10 @@ from jaxpp._versions import explained
 
 @explained
 def register_checks(primitive: Any, rule: Callable[..., Any]) -> None:
-    """Let `checkify` discharge the checks in a primitive by `rule(checked, error, values, **params)`.
+    """Makes `checkify` discharge the checks in a primitive by `rule(checked, error, values, **params)`.
 
-    It returns the error and the results; so does `checked(body, *operands)` of a closed jaxpr, without an error before.
+    The rule returns the error and the results. It may call `checked(body, *operands)` for a closed jaxpr, which also
+    returns an error and the results, and starts without an error.
     """
     from jax._src import checkify
 
@@ -31,9 +32,11 @@ def register_checks(primitive: Any, rule: Callable[..., Any]) -> None:
 
 @explained
 def register_key_use(primitive: Any, function: Callable[..., Any] | None = None) -> None:
-    """Tell `jax_debug_key_reuse` that a primitive uses keys as a function does; without one, it returns what it takes.
+    """Tells `jax_debug_key_reuse` that a primitive uses keys as `function` does.
 
-    The function takes the operands, and the parameters by name.
+    Args:
+        primitive: the primitive.
+        function: takes the operands, and the parameters by name. None: the primitive returns its operands.
     """
     import jax
     from jax.experimental.key_reuse import _core

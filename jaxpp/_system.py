@@ -1,4 +1,4 @@
-"""Helpers for all rooms: writing files atomically, telling the user, pausing the garbage collector."""
+"""Helpers for all packages: write files atomically, print messages, pause the garbage collector."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from contextlib import contextmanager, suppress
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a file whole or not at all, also where the machine fails; devices and pipes are written to in place.
+    """Writes a file as a whole or not at all, even if the machine fails; devices and pipes are written in place.
 
     Raises:
-        OSError: it can't be written; what was there before is unchanged.
+        OSError: the file can't be written; its old content is unchanged.
     """
     path = os.path.realpath(path)
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as file:
             file.write(data)
         return
-    # Another thread, or a process with this number on another machine, may write the same file.
+    # Another thread, or a process with the same id on another machine, may write the same file.
     temporary = f"{path}.{secrets.token_hex(8)}.tmp"
     try:
         with open(temporary, "xb") as file:
@@ -32,20 +32,20 @@ def write_file(path: str, data: bytes) -> None:
             os.chmod(temporary, os.stat(path).st_mode & 0o7777)
         os.replace(temporary, path)
         sync_folder(os.path.dirname(path))
-    except BaseException:  # Ctrl-C too: no file of half the bytes stays
+    except BaseException:  # Ctrl-C too: no incomplete file is left
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
 
 
 def sync_folder(folder: str) -> None:
-    """Write the names in a folder to the disk, where the system can."""
+    """Writes the names in a folder to the disk, if the file system can."""
     with suppress(OSError):  # some file systems sync no folders
         _sync(folder)
 
 
 def sync_tree(folder: str) -> None:
-    """Write all files below a folder, and their names, to the disk. Raises OSError where a file can't be written."""
+    """Writes all files below a folder, and their names, to the disk. Raises OSError if a file can't be written."""
     for root, _, files in os.walk(folder):
         for name in files:
             _sync(os.path.join(root, name))
@@ -61,7 +61,7 @@ def _sync(path: str) -> None:
 
 
 def tell(message: str) -> None:
-    """Say something on stderr, if that is still there."""
+    """Prints a message on stderr, if that is still open."""
     with suppress(OSError, ValueError, AttributeError):  # the user may have closed it
         # Line and line break in one write: another thread may print at the same time.
         print(f"jaxpp: {message}\n", end="", file=sys.stderr, flush=True)
@@ -69,7 +69,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Pause Python's garbage collector, which would search millions of small tuples for cycles; they have none."""
+    """Pauses Python's garbage collector, which would search millions of small tuples for cycles, and find none."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

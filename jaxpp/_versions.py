@@ -1,11 +1,11 @@
-"""The versions of JAX that jaxpp was tried with, and messages about others."""
+"""The versions of JAX that jaxpp was tested with, and messages about other versions."""
 
 import functools
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-# Each has every private name in `_compat.py`, whose tests passed under all of them.
+# Each version has every private name in `_compat.py`, and passes its tests.
 # CI runs the whole suite under the first and the last.
 TRIED = ("0.10.2", "0.11.2", "0.12.0.1")
 
@@ -14,13 +14,14 @@ _Result = TypeVar("_Result")
 
 
 class UnsupportedJaxError(RuntimeError):
-    """The JAX that is installed lacks a private name that jaxpp uses, or has another thing under that name."""
+    """The installed JAX lacks a private name that jaxpp uses, or has something else under that name."""
 
 
 def explained(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """A function of `_compat.py` that tells of a private name which a JAX that nobody tried lacks, or has changed.
+    """Makes a function of `_compat.py` raise `UnsupportedJaxError` where it fails in an untested version of JAX.
 
-    It raises `UnsupportedJaxError` then.
+    That is where the function itself raises AttributeError, ImportError or TypeError: a private name is missing, or has
+    changed.
     """
 
     @functools.wraps(function)
@@ -46,7 +47,7 @@ def _version() -> str:
 
 
 def _raised_in(function: Callable[..., object], error: BaseException) -> bool:
-    """Whether a line of the file of `function` raised `error`, not one of JAX or of the user that it called."""
+    """Whether a line in the file of `function` raised `error`, and not JAX or the user's code that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -55,10 +56,10 @@ def _raised_in(function: Callable[..., object], error: BaseException) -> bool:
 
 @functools.cache
 def warn_of_newer_jax() -> None:
-    """Warn, once per process, of a JAX that is newer than all that were tried."""
+    """Warns, once per process, of a JAX that is newer than all tested versions."""
     import jax
 
     newest = tuple(int(part) for part in TRIED[-1].split("."))
     if jax.__version_info__ > newest:
         message = f"jax {jax.__version__} is newer than those that jaxpp was tried with ({', '.join(TRIED)})"
-        warnings.warn(message, stacklevel=100)  # no line of the user's has a part in it: the warning names none
+        warnings.warn(message, stacklevel=100)  # no line of the user's code causes the warning, so it names none

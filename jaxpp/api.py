@@ -1,6 +1,6 @@
 """The public names of jaxpp, under the name that NVIDIA's JaxPP gives them: `import jaxpp.api as jaxpp`.
 
-To import it gives `jax.Array` the properties that scripts written for JaxPP ask results for; `import jaxpp` does not.
+Unlike `import jaxpp`, this import gives `jax.Array` the properties that scripts written for JaxPP read from results.
 """
 
 from jaxpp import names

@@ -229,7 +229,7 @@ class AutoStep(CompiledStep):
             self._become(*made)
 
     def _keep(self, *choices: Choice) -> None:
-        """Forgets all programs but those of `choices`, and of the first choice until the tuning is done."""
+        """Forgets all programs except `choices`, and until the tuning is done the first choice."""
         keys = {each.key for each in (choices if self.tuned else (*choices, self.ways.first))}
         self._made = {key: made for key, made in self._made.items() if key in keys}
 

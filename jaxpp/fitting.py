@@ -67,7 +67,7 @@ class Fitting:
         return self._stages("offload") if self.times.rates.has_host else set(self.levels)
 
     def nearest(self) -> dict[int, Way]:
-        """Returns the tried choice that exceeds the limits of the hosts least, and among these the limits of the devices.
+        """Returns the tried choice that exceeds host limits least, and among equal ones exceeds device limits least.
 
         Groups of meshes are independent: each group takes its stages from the choice that is best for it.
         """
@@ -124,7 +124,7 @@ class Fitting:
         return {task.stage for task in self.plan if task.kind == kind}
 
     def peaks(self, choice: StageChoices) -> list[int]:
-        """Rewrites the program for a choice; returns the bytes that the devices of each mesh need, and then the hosts."""
+        """Rewrites the program for a choice; returns the bytes that the devices of each mesh need, then the hosts."""
         chosen = self.options_of(choice)
         key = str(chosen)
         if key not in self._tried:
@@ -160,7 +160,10 @@ class Fitting:
         return self._times[ways]
 
     def at_least(self, choice: StageChoices) -> float:
-        """Returns a lower bound of the time of the step: of any mesh, the time until its first task and of all its tasks."""
+        """Returns a lower bound of the time of the step.
+
+        It is the largest sum, over all meshes, of the time until the first task and of the durations of all tasks.
+        """
         flops = [self.levels[stage][choice[stage].level][1] for stage in range(self.plan.stages)]
         again = (sum(time * flops[stage] for stage, time in each.items()) for each in self._again)
         return max(before + more for before, more in zip(self._busy, again, strict=True)) * (1 - 1e-6)

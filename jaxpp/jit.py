@@ -115,10 +115,10 @@ def mpmd_jit_with_loop(
             "microbatch", each "chunk" or each "step". Until then each device holds whole sums. With "chunk" these are
             the sums of one stage, and only during a run of its backwards; between runs the device holds its shards.
             With "step" they are the sums of all stages of its mesh.
-        share_tasks: whether the first and the last stage call the layers' programs of the middle stages, and a program
-            of their own for the embedding or the head. This compiles less, and costs one more call for each task of
-            these two stages. "always" shares; "never" calls one program per task. A number of FLOPs per device, such as
-            "1e9", shares only tasks that are at least as large. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the
+        share_tasks: whether tasks of the first and the last stage call the layers' program of a middle stage, and a
+            program of their own for the embedding or the head. Less is compiled, for one more call in each of these
+            tasks. "always" shares; "never" calls one program per task. A number of FLOPs per device, such as "1e9",
+            shares only tasks that are at least as large. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the
             additional call costs little.
         cuts: the number of layers of each stage, from the first stage on, if every layer is marked: [5, 5, 4, 2]. Or
             the result of `jaxpp.partition`, whose schedule then replaces the schedule of the loop.
@@ -130,10 +130,11 @@ def mpmd_jit_with_loop(
             recomputes, the choice is for these; otherwise they are added. None: the recomputes of the schedule keep the
             inputs.
         memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a
-            number, or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the temporaries
-            of tasks once these are compiled. If a mesh needs more and `recompute` is not given, jaxpp searches for the
-            fastest step within the limit. Its stages recompute, offload or evict values. Or its tasks get another
-            order, if the schedule is one of the library or of the search. `program().kept_less` has the choice.
+            number, or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the
+            temporaries of tasks once these are compiled. If a mesh needs more and `recompute` is not given, jaxpp
+            searches for the fastest step within the limit. Its stages recompute, offload or evict values. Or its tasks
+            get another order, if the schedule is one of the library or of the search. `program().kept_less` has the
+            choice.
         host_memory_limit: the most bytes in host memory at once for the values of each device: offloaded residuals,
             arguments and results. In the same forms as `memory_limit`.
         costs: the durations of tasks, copies and sends, as `compiled.costs(events)` measures them. Only the search for

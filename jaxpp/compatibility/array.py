@@ -1,6 +1,6 @@
-"""Arrays and shardings in the terms of NVIDIA's JaxPP: views over plain `jax.Array`s, and moves between meshes.
+"""Arrays and shardings in the terms of NVIDIA's JaxPP: views of plain `jax.Array`s, and moves between meshes.
 
-Steps take and return plain `jax.Array`s: nothing here is needed to use them.
+Steps take and return plain `jax.Array`s, and need nothing from this file.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,21 @@ from jaxpp.runtime.processes.fetch import move
 
 
 class MpmdArray:
-    """One array on one or several meshes of an MpmdMesh, on each a whole copy: a view over the `jax.Array` of each.
+    """One array with a whole copy on each of one or several meshes of an MpmdMesh: a view of these `jax.Array`s.
 
-    Steps of `mpmd_jit_with_loop` and `mpmd_jit_by_yield` take it as an argument; `jnp.asarray` and `np.asarray` make a
+    Steps of `mpmd_jit_with_loop` and `mpmd_jit_by_yield` take it as an argument. `jnp.asarray` and `np.asarray` make a
     plain array of it. `array` is the same as one plain `jax.Array`.
 
     Args:
         partially_addressable_arrays: the array of each mesh of `mpmd_sharding.mesh_ids` that this process holds.
-        mpmd_sharding: where the array lives.
-        shape: needed where this process holds no array.
-        dtype: likewise.
+        mpmd_sharding: the meshes that hold the array, and its sharding on each of them.
+        shape: the shape; required if this process holds no array.
+        dtype: the dtype; required if this process holds no array.
 
     Raises:
-        ValueError: an array is on no mesh of `mesh_ids`, on the same one as another, or sharded in another way than
-            `mpmd_sharding` says; shapes or dtypes differ, or are unknown.
+        ValueError: an array is on no mesh of `mesh_ids`, is on the mesh of another array, or is not sharded as
+            `mpmd_sharding`. Or shapes or dtypes differ, or are unknown.
+        TypeError: an array is no `jax.Array`.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class MpmdArray:
 
     @property
     def aval(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype."""
+        """The shape and dtype."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
     @property
@@ -68,7 +69,7 @@ class MpmdArray:
 
     @property
     def spec(self) -> PartitionSpec:
-        """How each mesh shards the array."""
+        """The sharding of the array on each mesh."""
         return self.mpmd_sharding.spec
 
     @property
@@ -104,17 +105,17 @@ class MpmdArray:
 
     @property
     def to_mpmd_local_array(self) -> jax.Array | list[jax.Array] | None:
-        """The array of the one mesh that this process holds; a list, by mesh, of several; None of none."""
+        """The array, if this process holds that of one mesh; a list, by mesh, if of several; None if of no mesh."""
         held = list(self._arrays.values())
         return held[0] if len(held) == 1 else held or None
 
     @property
     def first_mpmd_replica(self) -> jax.Array | None:
-        """The array of the first mesh; None where this process does not hold it."""
+        """The array of the first mesh; None if this process does not hold it."""
         return self._arrays.get(min(self.mpmd_sharding.mesh_ids, default=-1))
 
     def delete(self) -> None:
-        """Delete the arrays; does nothing to those that are deleted already."""
+        """Deletes the arrays that are not deleted yet."""
         for each in self._arrays.values():
             each.delete()
 
@@ -123,7 +124,7 @@ class MpmdArray:
         return any(each.is_deleted() for each in self._arrays.values())
 
     def block_until_ready(self) -> "MpmdArray":
-        """Wait until all are computed."""
+        """Waits until all arrays are computed; returns itself."""
         jax.block_until_ready(list(self._arrays.values()))
         return self
 
@@ -150,14 +151,14 @@ class MpmdArray:
         return format(self._local(), format_spec) if format_spec else repr(self)
 
     def _local(self) -> jax.Array:
-        """The array of some mesh."""
+        """Returns the array of the first mesh that this process holds. Raises ValueError if it holds none."""
         if not self._arrays:
             raise ValueError("MpmdArray: this process holds no array of it")
         return next(iter(self._arrays.values()))
 
 
 def _by_mesh(arrays: Sequence[jax.Array], where: MpmdSharding) -> dict[int, jax.Array]:
-    """Each array under the number of its mesh, ascending."""
+    """Returns each array under the index of its mesh, ascending. Raises as `MpmdArray`."""
     found: dict[int, jax.Array] = {}
     for k, array in enumerate(arrays):
         if not isinstance(array, jax.Array):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
@@ -177,7 +178,7 @@ def _by_mesh(arrays: Sequence[jax.Array], where: MpmdSharding) -> dict[int, jax.
 
 
 def plain(tree: Any) -> Any:
-    """`tree` with plain arrays instead of MpmdArrays; the tree itself when it has none."""
+    """Returns `tree` with plain arrays instead of MpmdArrays; the tree itself if it has none."""
     leaves, structure = jax.tree.flatten(tree)
     if MpmdArray not in set(map(type, leaves)):
         return tree
@@ -187,19 +188,20 @@ def plain(tree: Any) -> Any:
 def spmd_to_mpmd_reshard(
     mpmd_mesh: MpmdMesh, spmd_arrays: Any, mpmd_shardings: Any, threshold: int | None = None
 ) -> Any:
-    """Copy arrays to the meshes that are to hold them.
+    """Copies arrays to the meshes of `mpmd_shardings`.
 
     Args:
         mpmd_mesh: the meshes.
         spmd_arrays: a pytree of arrays on any devices. They stay as they are.
-        mpmd_shardings: a tree of the same structure of MpmdShardings; one without meshes stands for mesh 0.
-        threshold: how much JaxPP moves at once; without meaning here.
+        mpmd_shardings: a tree of MpmdShardings with the same structure. A sharding without meshes stands for mesh 0.
+        threshold: ignored; in JaxPP the amount that is moved at once.
 
     Returns:
         A tree of plain `jax.Array`s over the submeshes.
 
     Raises:
-        TypeError: a leaf is no MpmdSharding; as `jax.device_put`, for one that is no array.
+        TypeError: `mpmd_mesh` is no MpmdMesh, or a leaf of `mpmd_shardings` is no MpmdSharding. As `jax.device_put`,
+            for a leaf that is no array.
         ValueError: the structures differ, a sharding is for other meshes, or does not fit its array.
     """
     _check_mesh("spmd_to_mpmd_reshard", mpmd_mesh)
@@ -222,17 +224,17 @@ def spmd_to_mpmd_reshard(
 def mpmd_to_spmd_reshard(
     mpmd_mesh: MpmdMesh, mpmd_arrays: Any, spmd_shardings: Any, threshold: int | None = None
 ) -> Any:
-    """Copy arrays of some meshes to all: what `jax.device_put(mpmd_arrays, spmd_shardings)` does.
+    """Copies arrays from some meshes to all, as `jax.device_put(mpmd_arrays, spmd_shardings)` does.
 
     Args:
         mpmd_mesh: the meshes.
         mpmd_arrays: a pytree of `jax.Array`s or MpmdArrays. They stay as they are.
         spmd_shardings: a tree of shardings, or a prefix of one.
-        threshold: how much JaxPP moves at once; without meaning here.
+        threshold: ignored; in JaxPP the amount that is moved at once.
 
     Raises:
         TypeError: `mpmd_mesh` is no MpmdMesh.
-        ValueError: an MpmdArray lacks its arrays; as `jax.device_put`, for shardings that don't fit.
+        ValueError: this process lacks arrays of an MpmdArray. As `jax.device_put`, for shardings that don't fit.
     """
     _check_mesh("mpmd_to_spmd_reshard", mpmd_mesh)
     del threshold

@@ -1,7 +1,7 @@
-"""Sums, stacks and hints over values of several meshes, for scripts written for NVIDIA's JaxPP.
+"""Sums, stacks and placement of values on several meshes, for scripts written for NVIDIA's JaxPP.
 
-Inside a step none of them is needed: `+`, `jnp.stack` and any other operation may take values of different meshes,
-under plain `jax.jit` and under ours, and each is placed where the fewest bytes move.
+A step needs none of these functions. In it, under plain `jax.jit` too, `+`, `jnp.stack` and any other operation may
+take values of different meshes. Each operation is placed where the fewest bytes move.
 """
 
 import operator
@@ -18,31 +18,31 @@ from jaxpp.lowering.marks import is_array
 
 
 def cross_mpmd_all_reduce(*arrays: Any) -> jax.Array:
-    """The sum of arrays that may live on different meshes: `arrays[0] + arrays[1] + ...`, in this order.
+    """Returns the sum of arrays that may be on different meshes: `arrays[0] + arrays[1] + ...`, in this order.
 
     Differentiable; works inside and outside of `jax.jit`. Outside, the sum is where the first array is.
 
     Args:
-        arrays: of one shape and dtype.
+        arrays: at least one array, all of one shape and dtype.
 
     Raises:
-        ValueError: there is none, or their shapes differ.
+        ValueError: no array is given, or their shapes differ.
         TypeError: one is not an array, or their dtypes differ.
     """
     return reduce(operator.add, _alike("cross_mpmd_all_reduce", arrays))
 
 
 def cross_mpmd_stack(arrays: Sequence[Any], axis: int = 0) -> jax.Array:
-    """Arrays that may live on different meshes as one, along a new axis: `jnp.stack(arrays, axis)`.
+    """Stacks arrays that may be on different meshes along a new axis: `jnp.stack(arrays, axis)`.
 
     Differentiable; works inside and outside of `jax.jit`. Outside, the stack is where the first array is.
 
     Args:
-        arrays: n arrays of one shape and dtype; of shape (a, b) they become (n, a, b), with `axis=1` (a, n, b).
-        axis: where the new axis stands in the result; negative ones count from its end.
+        arrays: n arrays of one shape and dtype. Arrays of shape (a, b) become (n, a, b), with `axis=1` (a, n, b).
+        axis: the position of the new axis in the result; negative ones count from its end.
 
     Raises:
-        ValueError: there is no array, their shapes differ, or the result has no such axis.
+        ValueError: no array is given, their shapes differ, or the result has no such axis.
         TypeError: one is not an array, or their dtypes differ.
     """
     found = _alike("cross_mpmd_stack", arrays)
@@ -53,10 +53,11 @@ def cross_mpmd_stack(arrays: Sequence[Any], axis: int = 0) -> jax.Array:
 
 
 def place_with(value: Any, like: Any) -> jax.Array:
-    """`value`, on the devices of `like`.
+    """Returns `value` on the devices of `like`.
 
-    Inside a step, or any other traced function, it is `value` as it is: a value is placed where it is used. Outside,
-    the array is copied to the mesh of `like`, sharded there as before where the axes are the same, else replicated.
+    Inside a step, or any other traced function, `value` is returned as it is: each value is placed where it is used.
+    Outside, the array is copied to the mesh of `like`. It keeps its sharding if the two meshes have the same axes;
+    otherwise it is replicated.
 
     Args:
         value: an array.
@@ -74,7 +75,7 @@ def place_with(value: Any, like: Any) -> jax.Array:
 
 
 def _alike(caller: str, arrays: Sequence[Any]) -> list[jax.Array]:
-    """`arrays`, checked, and where they can be moved on the devices of the first."""
+    """Checks the arrays; returns them on the devices of the first one, unless they are traced."""
     if not arrays:
         raise ValueError(f"{caller}: no arrays; expected at least one")
     for k, each in enumerate(arrays):
@@ -93,7 +94,7 @@ def _alike(caller: str, arrays: Sequence[Any]) -> list[jax.Array]:
 
 
 def _moved(value: jax.Array, like: jax.Array) -> jax.Array:
-    """A concrete array on the devices of another."""
+    """Returns a concrete array on the devices of `like`, as `place_with`."""
     if value.sharding.device_set == like.sharding.device_set:
         return value
     if not isinstance(like.sharding, NamedSharding):

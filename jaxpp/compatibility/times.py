@@ -15,21 +15,21 @@ _times: ContextVar[Times | None] = ContextVar("jaxpp_task_times", default=None)
 
 @contextmanager
 def collect_task_times_ms(enabled: bool = True) -> Generator[Times | None]:
-    """Measure every task of the steps that are run in a `with` block, each task alone.
+    """Measures every task of the steps that run in a `with` block, each task alone.
 
         with jaxpp.collect_task_times_ms() as times:
             step(state, batch)
         print(times["forward 0"])  # of stage 0: one number per microbatch and step
 
-    Steps run slowly meanwhile: one task at a time, each waited for. `CompiledStep.trace` tells more: when each task
-    runs, and what copies cost.
+    Steps run slowly in the block, as each task waits for the one before it. `CompiledStep.trace` reports more: when
+    each task runs, and how long copies take.
 
     Args:
-        enabled: False: measures nothing, and gives None.
+        enabled: False: nothing is measured, and the block gets None.
 
     Yields:
-        Milliseconds by task: `forward 0`, `backward 0`... by stage; `before on mesh 0`, `after on mesh 0`... what runs
-        outside the loop. Inside another such block, the inner one gets them.
+        Milliseconds by task: `forward 0`, `backward 0`... by stage; `before on mesh 0`, `after on mesh 0`... for the
+        operations outside of the loop. Of two nested blocks, only the inner one gets times.
     """
     times: Times | None = defaultdict(list) if enabled else None
     token = _times.set(times)
@@ -40,12 +40,12 @@ def collect_task_times_ms(enabled: bool = True) -> Generator[Times | None]:
 
 
 def current_times() -> Times | None:
-    """Where to record, if anywhere."""
+    """Returns the table to record times in, or None."""
     return _times.get()
 
 
 def record(times: Times, events: Sequence[Event]) -> None:
-    """Add the tasks among the events of a step; one of several calls takes the time of all of them."""
+    """Adds the times of the tasks of a step; a task of several calls takes the sum of their times."""
     tasks: defaultdict[tuple[str, int, tuple[Label, ...]], float] = defaultdict(float)
     for event in events:
         if event.target is not None:

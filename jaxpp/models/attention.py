@@ -14,7 +14,7 @@ _NOTHING = -1e30
 
 
 def slice_attention(query: Any, keys: Any, values: Any, start: Any, *, exchange: bool = False) -> jax.Array:
-    """Causal attention of one slice of a sequence, computed only over the keys that it may see.
+    """Computes causal attention of one slice of a sequence, only over the keys that the slice may see.
 
     Late slices see more keys than early ones, and take longer. The keys are read block by block up to the end of the
     slice, with an online softmax (FlashAttention, arXiv 2205.14135). All slices of a stage are still one program.
