@@ -23,10 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def make_context() -> ir.Context:
-    """Returns a new MLIR context with func, stablehlo, chlo and sdy; other dialects load when they are named.
-
-    It does not import jax.
-    """
+    """Returns a new MLIR context with func, stablehlo, chlo and sdy, without importing jax."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     context = ir.Context()
@@ -132,8 +129,7 @@ def compile_program(
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """Returns XLA's options for a program over `devices`, with Shardy and the defaults of its platform.
 
-    It is called for every program before XLA compiles or loads it. So it also initializes the kernels that the program
-    may call.
+    It is called before XLA compiles or loads any program, and so also initializes the kernels of programs.
     """
     import numpy as np
     from jax.extend.backend import get_compile_options
@@ -249,10 +245,7 @@ def to_device(array: Any, sharding: Any) -> Any:
 
 
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
-    """Returns a fast `jax.device_put` to the one device of `sharding`: 4 us.
-
-    It takes numpy arrays of the shape and dtype of `like`.
-    """
+    """Returns a `jax.device_put` of numpy arrays like `like` to the one device of `sharding`: 4 us."""
     extension = jaxlib_extension()
     aval, devices = abstract_value(like.shape, like.dtype, sharding), list(sharding.device_set)
     put, during_call = extension.batched_device_put, extension.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL

@@ -86,12 +86,12 @@ def mpmd_jit_with_loop(
         schedule: the schedule of a loop that names none (a `treduce` without one, or a `lax.scan`), in the same forms
             as for `treduce`. For an evaluation it may also be another step of `mpmd_jit_with_loop` with the schedule
             "auto". The new step then runs its stages where that step runs them.
-        operations: a user's function for each kind of task that jaxpp doesn't run itself. The function is called where
-            the schedule has such a task. It gets the arguments that its parameters name: `task`, the `jaxpp.Task`, and
-            `residuals`, the arrays that the stage keeps from the forward to the backward of that microbatch. The
-            residuals may still be under computation, and are valid until the function returns. A function under
-            `jax.jit` runs on the devices of its mesh, in their order. Any other function runs on the host, and the
-            tasks after it wait. Its result is not used. An exception that it raises ends the step.
+        operations: a user's function for each kind of task that jaxpp doesn't run itself. It is called where the
+            schedule has such a task, with the arguments that its parameters name: `task`, the `jaxpp.Task`, and
+            `residuals`, the arrays that the stage keeps from the forward to the backward of that microbatch. These may
+            still be under computation, and are valid until the function returns. A function under `jax.jit` runs on the
+            devices of its mesh, in their order. Any other function runs on the host, and the tasks after it wait. Its
+            result is not used. An exception that it raises ends the step.
         in_shardings: a pytree prefix of the arguments. Its leaves are NamedShardings over the whole mesh or over a
             submesh, PartitionSpecs, MpmdShardings, or None. With None the argument's own sharding decides, or
             propagation if it has none. Shardings are fixed by the first call with arguments of one structure, with
@@ -116,25 +116,22 @@ def mpmd_jit_with_loop(
             the sums of one stage, and only during a run of its backwards; between runs the device holds its shards.
             With "step" they are the sums of all stages of its mesh.
         share_tasks: whether tasks of the first and the last stage call the layers' program of a middle stage, and a
-            program of their own for the embedding or the head. Less is compiled, for one more call in each of these
-            tasks. "always" shares; "never" calls one program per task. A number of FLOPs per device, such as "1e9",
-            shares only tasks that are at least as large. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the
-            additional call costs little.
+            program of their own for the embedding or the head. Less is compiled, for one more call in each such task.
+            "always" shares; "never" calls one program per task. A number of FLOPs per device, such as "1e9", shares
+            tasks of at least as many. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the additional call costs little.
         cuts: the number of layers of each stage, from the first stage on, if every layer is marked: [5, 5, 4, 2]. Or
             the result of `jaxpp.partition`, whose schedule then replaces the schedule of the loop.
         recompute: the values that a stage keeps of each microbatch from its forward to its backward. The backward
             recomputes the other residuals. "inputs": the inputs of the stage. "selective": products with weights are
             not recomputed, all other operations are. A number from 0 to 1: the share of the forward's FLOPs that may be
             recomputed. Bytes, such as "4096B": the most bytes of one microbatch on all devices of the mesh together,
-            with the fewest FLOPs. A mapping from stages to these chooses for each stage. If the schedule has
-            recomputes, the choice is for these; otherwise they are added. None: the recomputes of the schedule keep the
-            inputs.
+            with the fewest FLOPs. A mapping from stages to these sets each stage. If the schedule has recomputes,
+            the choice is for these; otherwise they are added. None: recomputes of the schedule keep the inputs.
         memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a
             number, or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the
-            temporaries of tasks once these are compiled. If a mesh needs more and `recompute` is not given, jaxpp
-            searches for the fastest step within the limit. Its stages recompute, offload or evict values. Or its tasks
-            get another order, if the schedule is one of the library or of the search. `program().kept_less` has the
-            choice.
+            temporaries of compiled tasks. If a mesh needs more and `recompute` is not given, jaxpp searches for the
+            fastest step within the limit. Its stages recompute, offload or evict values. Or its tasks get another
+            order, if the schedule is one of the library or of the search. `program().kept_less` has the choice.
         host_memory_limit: the most bytes in host memory at once for the values of each device: offloaded residuals,
             arguments and results. In the same forms as `memory_limit`.
         costs: the durations of tasks, copies and sends, as `compiled.costs(events)` measures them. Only the search for
@@ -142,12 +139,10 @@ def mpmd_jit_with_loop(
             bandwidths of its chip.
 
     Raises:
-        TypeError, ValueError: an option has the wrong type or value, or two options exclude each other.
-
-    Raises (when called, lowered or compiled):
-        PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
+        TypeError, ValueError: an option is invalid, or excludes another one.
+        TypeError, ValueError (when called, lowered or compiled): as `jax.jit`, for arguments and shardings.
+        PassError (then too): the marks, the loop or the schedule don't fit together; it has the user's file and line.
         LimitError (a PassError): a mesh needs more memory than its limit, on its devices or its host.
-        TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
     check_mesh(mpmd_mesh)
     check_options(compiler_options, mpmd_mesh.mpmd_dim)
@@ -253,9 +248,7 @@ def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 
 class MpmdFunction:
-    """A function that runs as a program of several meshes.
-
-    It is compiled once for each structure, shapes and dtypes of its arguments and each value of the static ones.
+    """A function that runs as a program of several meshes; compiled once per structure, shapes and static arguments.
 
     Attributes:
         takes_cuts: whether a mark may end a layer, with several layers in a stage.
@@ -292,10 +285,7 @@ class MpmdFunction:
         return f"<MpmdFunction {name} on {self._mesh}: compiled for {len(self._compiled)} kinds of arguments>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs one step; compiles it first if no step is compiled for such arguments.
-
-        Inside of a JAX transformation it traces a call of the step instead.
-        """
+        """Runs one step; compiles it first for new kinds of arguments. Inside of `jax.jit` it traces a call."""
         static, leaves, tree = self._split(args, kwargs)
         if is_traced():
             return traced_call.bind(leaves, self.eval_shape(*args, **kwargs))
@@ -312,11 +302,7 @@ class MpmdFunction:
         return compiled.run(leaves)
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to be pickled, as meshes and compiled programs belong to this process.
-
-        Raises:
-            TypeError: always.
-        """
+        """Raises TypeError: a step can't be pickled, as its meshes and programs belong to this process."""
         raise TypeError(
             "a step of mpmd_jit_with_loop can't be pickled, as its devices and programs are of this process: pickle "
             "its function and call mpmd_jit_with_loop there, or save it, step.compile(...).save(path) and jaxpp.load"
@@ -415,11 +401,9 @@ class MpmdFunction:
         return next(iter(min(found, key=len, default=[])), "")
 
     def _check_auto(self, ways: Ways) -> None:
-        """Checks that the step has nothing that a step with `schedule="auto"` can't have.
+        """Raises ValueError if the step has an option that `schedule="auto"` can't have, or takes no gradients.
 
-        Raises:
-            ValueError: an option has no meaning here, the step given as `schedule` is not tuned, or this one takes no
-                gradients. Or the mesh is on several, but not all processes.
+        Also if the step given as `schedule` is not tuned, or the mesh is on several, but not all processes.
         """
         given = {"cuts": "cuts" in ways.passes, "recompute": bool(self._passes["recompute"])}
         given |= {"operations": bool(self._options["operations"]), "costs": self._costs is not None}
@@ -463,8 +447,7 @@ class MpmdFunction:
     def measure_layers(self, *args: Any) -> Layers:
         """Returns the costs of each marked layer as a stage of its own, for `jaxpp.partition`; donates nothing.
 
-        Traces one step, with zeros where only shapes are given. On the devices of a `jaxpp.target` the step is planned
-        instead.
+        Traces one step, with zeros where only shapes are given. On the devices of a `jaxpp.target` it plans the step.
         """
         lowered = self._lower_for(args, donates=False, operations={})
         donating = functools.cache(lambda: self._lower_for(args, donates=True, operations={}))
