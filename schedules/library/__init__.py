@@ -1,7 +1,8 @@
 """Published schedules by name.
 
-A new one is a function in a file of this folder, best written in the language of `jaxpp.schedules.language`, one line
-in the table here, and one class in `jaxpp.schedules.named`; the tests say what else they miss.
+A new schedule needs three things: a function in a file of this folder, an entry in `LIBRARY` below, and a class in
+`jaxpp.schedules.named`. The function is best written in the language of `jaxpp.schedules.language`. The tests report
+whatever else a new schedule lacks.
 """
 
 from __future__ import annotations
@@ -63,17 +64,19 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("bpipe", bpipe),
     )
 )
-"""The function of each schedule; its docstring tells where it comes from, its parameters what it takes."""
+"""The function of each schedule. Its docstring names the paper; its parameters after the first two are the schedule's
+options."""
 
 
 MOST: Final = 10_000_000
-"""Stages times microbatches times slices of a schedule that `make` makes: more would run out of memory."""
+"""The largest product of stages, microbatches and slices that `make` accepts. A larger schedule would run out of
+memory."""
 
 _MULTIPLIES: Final = ("chunks", "slices", "steps", "layers")
 """The options that give a schedule more tasks."""
 
 _MOST_OF_AN_OPTION: Final = 1_000
-"""The most that such an option may be: the time to make some schedules grows with its square."""
+"""The largest value of an option in `_MULTIPLIES`: the time to make some schedules grows with its square."""
 
 
 _OTHER_NAMES: Final = {
@@ -84,34 +87,37 @@ _OTHER_NAMES: Final = {
     **dict.fromkeys(("loopedbreadthfirst", "breadthfirst", "bfs"), "looped-bfs"),
     "filldrain": "gpipe",
 }
-"""What others call a schedule, in small letters and digits alone."""
+"""Names that other projects use for a schedule of the library. The keys have only lower-case letters and digits."""
 
 
 def check_name(name: object) -> None:
-    """Raises ScheduleError where the library has no such schedule."""
+    """Checks that the library has a schedule of this name.
+
+    Raises ScheduleError if it has none.
+    """
     if not isinstance(name, str) or name not in LIBRARY:
         raise ScheduleError(f"no schedule is named {name!r}{_nearest(str(name).lower())}{', '.join(LIBRARY)}")
 
 
 def names() -> tuple[str, ...]:
-    """The names that `make` knows."""
+    """Returns the names that `make` knows."""
     return tuple(LIBRARY)
 
 
 @cache
 def options_of(name: str) -> Mapping[str, inspect.Parameter]:
-    """What a schedule of the library takes beside the numbers of meshes and microbatches."""
+    """Returns the parameters that the function of a schedule has after meshes and microbatches."""
     return dict(list(inspect.signature(LIBRARY[name]).parameters.items())[2:])
 
 
 def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Schedule:
-    """Build a schedule of the library: `make("1f1b", meshes=4, microbatches=8)`.
+    """Builds a schedule of the library: `make("1f1b", meshes=4, microbatches=8)`.
 
     Args:
         name: one of `names()`.
         meshes: number of meshes.
         microbatches: number of microbatches.
-        options: what else that schedule takes, e.g. `chunks=2`.
+        options: the schedule's own options, e.g. `chunks=2`.
 
     Raises:
         ScheduleError: the name or an option is unknown, or the schedule does not exist for these numbers.
@@ -137,7 +143,11 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
 
 
 def _nearest(name: str) -> str:
-    """What stands between a name that is unknown and the list of all: those that begin like it, or else the nearest."""
+    """Returns the text between an unknown name and the list of all names.
+
+    The text suggests up to three schedules whose names begin with `name`. If there are none, it suggests the schedule
+    that others call so, or the most similar name.
+    """
     found = [known for known in LIBRARY if name and known.startswith(name)][:3]
     found = found or [*filter(None, [_OTHER_NAMES.get(re.sub("[^a-z0-9]", "", name))])]
     found = found or difflib.get_close_matches(name, LIBRARY, n=1)

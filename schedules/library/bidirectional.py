@@ -1,4 +1,4 @@
-"""Two pipelines in opposite directions: each stage is on two meshes, which hold a copy of its weights each."""
+"""Two pipelines in opposite directions. Each stage is on two meshes, and both hold a copy of its weights."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from jaxpp.schedules.task import Placement
 def chimera(meshes: int, microbatches: int, doubling: bool = False) -> Schedule:
     """Half of the microbatches go down the meshes, half up (Chimera, arXiv 2107.06925).
 
-    Even microbatches go down, odd ones up, each direction as 1F1B with at most p/2 of them on their way: units of p
-    microbatches, put together directly. A forward and a backward of the same length make such a unit 2m + p - 2 long.
+    Even microbatches go down and odd microbatches go up. Each direction runs 1F1B with at most p/2 microbatches in
+    flight. The paper's units of p microbatches follow each other directly. If a forward takes as long as a backward,
+    the result is 2m + p - 2 long.
 
     Args:
         meshes: number of meshes p, even.
-        microbatches: even; a multiple of p is what the paper is about.
-        doubling: for backwards of twice the length, run forwards first, of twice as many microbatches: twice the
-            activations, and none of the gaps between units (forward doubling of the paper).
+        microbatches: even; the paper uses a multiple of p.
+        doubling: for backwards of twice the length, run forwards first, of twice as many microbatches. This is the
+            paper's forward doubling: it keeps twice the activations and has no gaps between units.
 
     Raises:
         ScheduleError: a count is odd or below 1.
@@ -38,8 +39,8 @@ def chimera(meshes: int, microbatches: int, doubling: bool = False) -> Schedule:
 def bitpipe(meshes: int, microbatches: int) -> Schedule:
     """Chimera with two V-shaped pipelines of half the stages' size (BitPipe, arXiv 2410.19367).
 
-    Each mesh holds four stages of 2p. With a forward and a backward of the same length and p microbatches it takes
-    2m + (p - 2)/2, half of Chimera's bubble.
+    Each mesh holds four of the stages, which are 2p in number. If a forward takes as long as a backward, p microbatches
+    take 2m + (p - 2)/2, with half of Chimera's bubble.
 
     Args:
         meshes: number of meshes p, even.
@@ -55,14 +56,15 @@ def bitpipe(meshes: int, microbatches: int) -> Schedule:
 def dualpipe(meshes: int, microbatches: int, fused: bool = True) -> Schedule:
     """A forward of one direction together with a backward of the other (DualPipe, DeepSeek-V3, arXiv 2412.19437).
 
-    The first half of the microbatches goes down the meshes, the second half up. Where F&B is one task its bubble is
-    (p/2 - 1)(F&B + B - 3W) on the meshes in the middle, B being the whole backward, with input gradients as long as
-    forwards and W no longer; each mesh keeps p + 1 activations.
+    The first half of the microbatches goes down the meshes, the second half up. Each mesh keeps p + 1 activations. If
+    F&B is one task, the bubble of the middle meshes is (p/2 - 1)(F&B + B - 3W). Here B is the whole backward, input
+    gradients take as long as forwards, and weight gradients take no longer.
 
     Args:
         meshes: number of meshes p, even.
         microbatches: even, at least 2p.
-        fused: run a forward and a backward as one task, F&B, which a program can overlap; else one after the other.
+        fused: run a forward and a backward as one task, F&B, which a program can overlap; otherwise one after the
+            other.
 
     Raises:
         ScheduleError: a count is odd, or there are fewer microbatches than 2p.
@@ -76,7 +78,7 @@ def dualpipe(meshes: int, microbatches: int, fused: bool = True) -> Schedule:
         down, up = i, meshes - 1 - i
         mesh.share(down, range(half))
         mesh.share(up, range(half, microbatches))
-        # A stage near an end of the model runs the microbatches that begin or end here.
+        # The order begins with the stage that is nearer to the input of the model, in either direction.
         write_dual(mesh, min(down, up), max(down, up), half, meshes // 2, min(down, up), fused)
     return plan.draft()
 
@@ -88,9 +90,10 @@ def _even(name: str, meshes: int, microbatches: int) -> int:
 
 
 def _two_ways(name: str, down: Placement, microbatches: int, limits: Sequence[int], doubling: bool = False) -> Schedule:
-    """Even microbatches down, odd ones up: of the direction that is least far the deepest stage, backwards first.
+    """Makes a schedule whose even microbatches go down and whose odd microbatches go up.
 
-    doubling: forwards first, and a backward takes as long as two.
+    A mesh prefers backwards, then the oldest pair of microbatches, then the deepest stage. With `doubling` it prefers
+    forwards, and a backward takes as long as two forwards.
     """
     placement = Placement.of(*((mesh, down.meshes - 1 - mesh) for mesh, *_ in down.homes))
     later = "backward" if doubling else "forward"

@@ -1,4 +1,4 @@
-"""GPipe, 1F1B and their next of kin: every other schedule is measured against these."""
+"""GPipe, 1F1B and their closest variants. Papers compare all other schedules with these."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jaxpp.schedules.steps import in_steps
 from jaxpp.schedules.task import Placement, Task
 
 EQUAL: Final = Costs(kinds={"backward": 1.0})
-"""A backward takes as long as a forward: with these times some papers say what is ready."""
+"""A backward takes as long as a forward. Some papers decide with these times which tasks are ready."""
 
 
 def gpipe(meshes: int, microbatches: int, chunks: int = 1, placement: Placement | None = None) -> Schedule:
     """All forwards, then all backwards (GPipe, arXiv 1811.06965).
 
-    With several stages per mesh a stage finishes all its microbatches before the mesh goes on to its next one: the
-    breadth-first order of arXiv 2211.05953, which gathers weights and reduces gradients once per stage.
+    With several stages per mesh, a stage finishes all its microbatches before the mesh begins its next stage. This is
+    the breadth-first order of arXiv 2211.05953, which gathers weights and reduces gradients once per stage.
 
     Args:
         meshes: number of meshes, at least 1.
@@ -43,13 +43,14 @@ def gpipe(meshes: int, microbatches: int, chunks: int = 1, placement: Placement 
 def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Placement | None = None) -> Schedule:
     """One forward, one backward (PipeDream-Flush, arXiv 2006.09503; DAPPLE, arXiv 2007.01045).
 
-    Mesh i of p runs min(m, p - i - 1) forwards ahead, then one forward and one backward in turn, then the backwards
-    that are left; it keeps at most min(m, p - i) activations instead of GPipe's m.
+    Mesh i of p runs min(m, p - i - 1) forwards ahead. Then one forward and one backward alternate, and the remaining
+    backwards follow. The mesh keeps at most min(m, p - i) activations, where GPipe keeps m.
 
-    With several stages per mesh no closed form stands in these papers. Each mesh then takes, whenever it is free, the
-    oldest forward of a stage that keeps less than its share, S - s activations of stage s of S, else the oldest
-    backward: on a linear placement that is the same. On a V of 2p stages a mesh keeps p + 1/2 microbatches at most.
-    Where stages are a graph its share is the number of stages on the longest way from it to the last one.
+    For several stages per mesh these papers give no closed form, so a list scheduler makes the order. A free mesh takes
+    the oldest forward of a stage that keeps fewer activations than its share, or else the oldest backward. The share of
+    stage s of S is S - s activations, which on a linear placement gives the order above. On a V of 2p stages a mesh
+    keeps at most p + 1/2 microbatches. Where stages are a graph, the share of a stage is the number of stages on the
+    longest path from it to the last stage.
 
     Args:
         meshes: number of meshes, at least 1.
@@ -75,8 +76,9 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
 def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
     """1F1B with twice as many forwards ahead, so that hops hide behind them (Eager 1F1B, arXiv 2211.05322).
 
-    Mesh i of p runs min(m, 2(p - i - 1)) forwards ahead and keeps at most min(m, 2(p - i) - 1) activations. A hop that
-    takes up to half of a forward and backward costs nothing but its first way up and down.
+    Mesh i of p runs min(m, 2(p - i - 1)) forwards ahead and keeps at most min(m, 2(p - i) - 1) activations. A hop may
+    take up to half of the time of a forward and a backward. Such hops cost time only on the first microbatch's path
+    through the pipeline and back.
 
     Args:
         meshes: number of meshes, at least 1.
@@ -91,14 +93,14 @@ def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
 def pipedream_2bw(meshes: int, microbatches: int, steps: int = 1, delay: int = 1) -> Schedule:
     """1F1B over several optimizer steps without a bubble between them (PipeDream-2BW, arXiv 2006.09503).
 
-    The gradients of a step are those of weights that lack the last `delay` updates, so its forwards begin while the
-    step before still runs backward. Each mesh keeps `delay` + 1 versions of its weights, and as many activations as in
-    1F1B. k steps of m microbatches take (km + p - 1)T, but for the updates. For a `jaxpp.train_loop`, which says how
-    many steps there are; one step is 1F1B.
+    The gradients of a step are computed with weights that lack the last `delay` updates. So the forwards of a step
+    begin while the previous step still runs backwards. Each mesh keeps `delay` + 1 versions of its weights, and as many
+    activations as in 1F1B. Without the time of the updates, k steps of m microbatches take (km + p - 1)T. The schedule
+    is for a `jaxpp.train_loop`, which defines the number of steps. One step is 1F1B.
 
     Args:
         meshes: number of meshes, at least 1.
-        microbatches: of each step, at least (meshes - 1) / delay where there are more than `delay` + 1 steps.
+        microbatches: of each step, at least (meshes - 1) / delay if there are more than `delay` + 1 steps.
         steps: optimizer steps, at least 1.
         delay: how many updates are missing, at least 1.
 
@@ -119,8 +121,9 @@ def pipedream_2bw(meshes: int, microbatches: int, steps: int = 1, delay: int = 1
 def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Breadth-first over a looped placement (arXiv 2211.05953): GPipe with several stages per mesh.
 
-    A stage finishes all its microbatches before its mesh goes on to the next one, so its weights are gathered and its
-    gradients reduced once. It takes mT + (p - 1)T/v with at least p microbatches, and keeps m activations.
+    A stage finishes all its microbatches before its mesh begins the next stage. So the weights of a stage are gathered
+    once and its gradients are reduced once. With at least p microbatches the schedule takes mT + (p - 1)T/v. Each mesh
+    keeps m activations.
 
     Args:
         meshes: number of meshes, at least 1.
@@ -134,12 +137,15 @@ def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def oldest_backward(task: Task) -> tuple[bool, int]:
-    """A priority: backwards first, then the oldest microbatch."""
+    """Returns a priority that puts backwards first, then the oldest microbatch."""
     return task.kind == "forward", task.microbatch
 
 
 def _one_in_turn(name: str, placement: Placement, microbatches: int, ahead: int) -> Schedule:
-    """One forward, one backward; each mesh runs `ahead` forwards ahead for each mesh behind it."""
+    """Makes a linear order of alternating forwards and backwards.
+
+    Each mesh runs `ahead` forwards ahead for each mesh after it.
+    """
     plan = Plan(name, placement, microbatches)
     for i, mesh in enumerate(plan):
         mesh.warm_up(F(i) * ahead * (placement.meshes - 1 - i))

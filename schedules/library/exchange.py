@@ -1,4 +1,4 @@
-"""Slices of equal length that share out their attention, so that all take equally long (SlimPipe, arXiv 2504.14519)."""
+"""Equal slices that share out their attention, so that all take equally long (SlimPipe, arXiv 2504.14519)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
 _NONE: Final = 1e-9
-"""The time of a stage that has nothing to do, as times are positive."""
+"""The time of a stage without work, because times must be positive."""
 
 _AHEAD: Final = 2
-"""Of how many of its next slices a mesh may run a task: of the one behind, while the one before waits for its guest."""
+"""The number of its next slices from which a mesh may choose a task. While one slice waits for its guest, the mesh may
+run a task of the slice after it."""
 
 
 def slimpipe(meshes: int, microbatches: int, slices: int = 2, layers: int = 1) -> Schedule:
     """1F1B over slices of equal length; late ones have a part of their attention done elsewhere (arXiv 2504.14519).
 
-    For models with `jaxpp.slice_attention(..., exchange=True)`, which makes three stages of each layer: what comes
-    before its attention, what it may lend of that, and the rest. What follows is in the first stage of the next layer,
-    or in a last stage of the mesh. A slice that attends to more than the mean of all n lends what is more to the mesh
-    that has least to do; to decide that, attention takes half of the time of a slice. Mesh i keeps
-    min(mn, p - i - 1 + n) slices of its layers, or one more: about one microbatch, where n is much larger than p.
+    The schedule is for models with `jaxpp.slice_attention(..., exchange=True)`, which makes three stages of each layer:
+    the part before the attention, the part of the attention that may be lent, and the rest. The operations after the
+    rest belong to the first stage of the next layer, or to a last stage of the mesh.
+
+    A slice that attends to more than the mean of all n slices lends the excess to the mesh with the least work. To
+    choose that mesh, the schedule assumes that attention takes half of the time of a slice. Mesh i keeps min(mn, p - i
+    - 1 + n) slices of its layers, or one more. If n is much larger than p, that is about one microbatch.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -46,7 +49,10 @@ def slimpipe(meshes: int, microbatches: int, slices: int = 2, layers: int = 1) -
 
 
 def exchange_stages(meshes: int, layers: int) -> Placement:
-    """The stages of so many layers on each mesh; the second of each three may run on any mesh."""
+    """Returns the stages of `layers` layers on each mesh.
+
+    The second stage of each layer may run on any mesh.
+    """
     meshes, layers = whole_number(meshes, "meshes", least=1), whole_number(layers, "layers", least=1)
     homes: list[int | Sequence[int]] = []
     after: list[Sequence[int]] = []
@@ -62,16 +68,16 @@ def exchange_stages(meshes: int, layers: int) -> Placement:
 
 
 def exchange_costs(meshes: int, slices: int, layers: int = 1, attention: float = 0.5) -> Costs:
-    """What the stages of `slimpipe` cost, where a mesh takes 1 for the forward of a microbatch.
+    """Returns the costs of the stages of `slimpipe`, where the forward of a microbatch takes a mesh 1.
 
     Args:
         meshes: number of meshes.
-        slices: slices per microbatch n. Slice j attends to j + 1 slices, and lends what is more than (n + 1) / 2.
+        slices: slices per microbatch n. Slice j attends to j + 1 slices, and lends the part above (n + 1) / 2.
         layers: layers of each mesh.
-        attention: its share of the time, above 0 and below 1.
+        attention: the share of the time that attention takes, above 0 and below 1.
 
     Raises:
-        ScheduleError: a number is not of these.
+        ScheduleError: a count is below 1, or `attention` is not between 0 and 1.
     """
     placement, slices = exchange_stages(meshes, layers), whole_number(slices, "slices", least=1)
     if not 0 < attention < 1:
@@ -91,10 +97,10 @@ def exchange_costs(meshes: int, slices: int, layers: int = 1, attention: float =
 
 
 class _Simulation:
-    """A simulated run of the slices in a given order, in which meshes that wait are lent to.
+    """A simulated run of the slices in a given order, in which waiting meshes take over work of other meshes.
 
     Attributes:
-        orders: for each mesh the tasks so far.
+        orders: for each mesh the tasks that it has run so far.
     """
 
     def __init__(self, order: Schedule, placement: Placement, layers: int) -> None:
@@ -109,7 +115,10 @@ class _Simulation:
         self._ends: dict[Task, float] = {}
 
     def run(self) -> None:
-        """Whatever can start first, does; at once guests go before what a mesh has to do itself."""
+        """Runs the task that can start first, until no task can start.
+
+        If several tasks could start at the same time, a guest runs before the mesh's own tasks.
+        """
         while True:
             starts = [
                 (max(self._free[mesh], ready), turn, mesh)
@@ -129,14 +138,14 @@ class _Simulation:
             self._lend(task, mesh)
 
     def _tasks_of(self, mesh: int, slot: Task) -> deque[Task]:
-        """What a mesh does itself of a slice: the stages that are at home there and nowhere else."""
+        """Returns the tasks of a slice that only this mesh may run."""
         per_mesh = 3 * self._layers + 1
         stages = [mesh * per_mesh + number for number in range(per_mesh) if number % 3 != 1]
         order = stages if slot.kind == "forward" else reversed(stages)
         return deque(Task(slot.kind, stage, slot.microbatch, slot.slice) for stage in order)
 
     def _ready(self, task: Task) -> float | None:
-        """When all that a task needs is done; None where that is unknown yet."""
+        """Returns the time at which all inputs of a task are done; None if an input has not run yet."""
         kind, stage, microbatch, part = task.kind, task.stage, task.microbatch, task.slice
         is_forward = kind == "forward"
         needs = [Task(kind, other, microbatch, part) for other in self.placement.near(stage, -1 if is_forward else 1)]
@@ -148,11 +157,11 @@ class _Simulation:
         return None if None in ends else max((end for end in ends if end is not None), default=0.0)
 
     def _time(self, task: Task) -> float:
-        """A backward takes twice as long as its forward."""
+        """Returns the time of a task. A backward takes twice as long as its forward."""
         return self._times[task.stage][task.slice] * (1 if task.kind == "forward" else 2)
 
     def _lend(self, task: Task, mesh: int) -> None:
-        """Once it is known what may be lent, choose who does it."""
+        """Chooses the mesh for the lendable task that becomes ready when `task` ends."""
         number = task.stage % (3 * self._layers + 1)
         is_last = number == (3 * self._layers if task.kind == "forward" else 0)
         if number % 3 or is_last:
@@ -165,7 +174,10 @@ class _Simulation:
         self._guests[mesh].append(guest)
 
     def _until(self, mesh: int, now: float) -> float:
-        """When a mesh will have done what it has to do: its guests, and the attention that it is about to begin."""
+        """Returns the time at which a mesh will have finished its present work.
+
+        That work is its guests, and the attention that it is about to begin.
+        """
         tasks = [*self._guests[mesh]]
         if self._own[mesh] and self._own[mesh][0][0].stage % (3 * self._layers + 1) % 3 == 2:
             tasks.append(self._own[mesh][0][0])

@@ -1,4 +1,4 @@
-"""Several stages per mesh, round and round: mesh i of p holds the stages i, i + p, i + 2p, ..."""
+"""Several stages per mesh in a loop: mesh i of p holds the stages i, i + p, i + 2p, ..."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from jaxpp.schedules.task import Placement
 def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2, fused: bool = False) -> Schedule:
     """Interleaved 1F1B (Megatron-LM, arXiv 2104.04473, section 2.2).
 
-    Groups of p microbatches go through the v stages of a mesh one after the other; mesh i runs 2(p - i - 1) + (v -
-    1)p of these forwards ahead, then one forward and one backward in turn. With m a multiple of p it takes mT + (p -
-    1)T/v + (2vp - 2)c, with two meshes or more and a hop c of up to half of the forward of a stage. The Zero Bubble
-    paper (arXiv 2401.10241, table 5) counts ((2v - 1)p - 2)c instead, which is less than the hops on the way of the
-    first and the last microbatch take. Of other numbers of microbatches some groups are larger by one (or all of them
-    are one group, smaller than p), as in NVIDIA's JaxPP.
+    Groups of p microbatches go through the v stages of a mesh one after the other. Mesh i runs 2(p - i - 1) + (v - 1)p
+    of these forwards ahead, then one forward and one backward alternate.
+
+    With m a multiple of p and at least two meshes, the schedule takes mT + (p - 1)T/v + (2vp - 2)c. This holds for a
+    hop c of up to half of the forward of a stage. The Zero Bubble paper (arXiv 2401.10241, table 5) counts ((2v - 1)p -
+    2)c instead. That is less than the hops on the paths of the first and the last microbatch take.
+
+    If m is not a multiple of p, some groups have one microbatch more, as in NVIDIA's JaxPP. Fewer than p microbatches
+    are one group.
 
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         chunks: stages per mesh v, at least 1.
-        fused: run the forward and the backward that are each other's turn as one task.
+        fused: run the forward and the backward of one turn as one task.
 
     Raises:
         ScheduleError: a count is below 1.
@@ -33,7 +36,7 @@ def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2, fused: boo
 def kimi_k2(meshes: int, microbatches: int, chunks: int = 2, fused: bool = False) -> Schedule:
     """Interleaved 1F1B with one more forward ahead (Kimi K2, arXiv 2507.20534).
 
-    The forward that is ahead leaves each mesh a backward to compute while it communicates; it keeps the activations of
+    The additional forward leaves each mesh a backward to compute while it communicates. A mesh keeps the activations of
     one more stage.
 
     Args:
@@ -51,9 +54,9 @@ def kimi_k2(meshes: int, microbatches: int, chunks: int = 2, fused: bool = False
 def interleaved_zb(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Interleaved 1F1B with the backward split in two (Zero Bubble, arXiv 2401.10241, on a looped placement).
 
-    Half the forwards ahead are enough, as input gradients come back sooner: p - i - 1 + (v - 1)p. The weight gradient
-    of mesh i runs i backwards later, so that all meshes keep equally many activations. With one stage per mesh it is
-    ZB-H1. This is PyTorch's `ScheduleInterleavedZeroBubble`.
+    Half the forwards ahead are enough, because input gradients come back sooner: p - i - 1 + (v - 1)p. Mesh i runs its
+    weight gradients i backwards later, so that all meshes keep equally many activations. With one stage per mesh the
+    schedule is ZB-H1. This is PyTorch's `ScheduleInterleavedZeroBubble`.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -86,7 +89,11 @@ def _in_groups(name: str, meshes: int, microbatches: int, chunks: int, extra: in
 
 
 def in_groups(size: int, microbatches: int) -> list[int]:
-    """The sizes of groups of `size` microbatches; what is left makes the first ones larger by one, or more."""
+    """Returns the sizes of the groups into which the microbatches divide.
+
+    There are as many groups as have `size` microbatches, and at least one. The first groups take the rest. The last
+    size in the list also holds for all groups that follow.
+    """
     microbatches = whole_number(microbatches, "microbatches", least=1)
     size, larger = divmod(microbatches, max(1, microbatches // size))
     return [size + 1] * larger + [size]

@@ -1,4 +1,4 @@
-"""Schedules that are made for little memory: few microbatches on their way, so that what is left can go to the host."""
+"""Schedules with few microbatches in flight, which need little memory and can offload the rest to the host."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from jaxpp.schedules.task import Placement
 def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
     """Generalized interleaved schedule, GIS(g) (PipeOffload, arXiv 2503.01328).
 
-    Interleaved, but in groups of g microbatches, and with only as many forwards ahead as the first backward needs. It
-    keeps g(v - 1) + p stages' activations; with T_F = T_B = T_W its bubble is 2(p - 1) + (p - g)(v - 1) stage times.
-    The backward is split, each weight gradient right behind its input gradient.
+    GIS(g) is interleaved 1F1B in groups of g microbatches, with only as many forwards ahead as the first backward
+    needs. It keeps the activations of g(v - 1) + p stages. With T_F = T_B = T_W its bubble is 2(p - 1) + (p - g)(v - 1)
+    stage times. The backward is split, and each weight gradient directly follows its input gradient.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -48,12 +48,14 @@ def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = Non
 def po_f(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
     """GIS(g) with all activations offloaded, but those that are needed at once: PO-F of PipeOffload (arXiv 2503.01328).
 
-    In the time of GIS(g) as long as an activation goes to the host and back within the time of its forward and backward
-    (`k` <= 1 of `schedules.offload`). In the least group a mesh keeps three of its stages' activations, however many
-    meshes there are: one that is made, one on its way out, one on its way in; with k > 2/3 it may be four. The first
-    forwards would follow each other faster than such copies take their activations away. So each waits for the copy of
-    two microbatches before, for which the least group has the time. Larger groups have not, and nothing waits there:
-    with k = 2/3 a mesh keeps two of `offload(gis(...), k=2 / 3)`, which does not leave copies the time to take longer.
+    The schedule takes as long as GIS(g) if both copies of an activation take no longer than its forward and backward.
+    That is `k` <= 1 of `schedules.offload`. With the least group a mesh keeps the activations of three of its stages,
+    for any number of meshes. One activation is being made, one is on its way to the host, and one is on its way back.
+    With k > 2/3 there may be four.
+
+    The first forwards would make activations faster than such copies remove them. So each forward waits for the copy of
+    two microbatches before. Only the least group has the time for this wait, so in larger groups no forward waits. With
+    k = 2/3 a mesh keeps two activations in `offload(gis(...), k=2 / 3)`, which leaves no time for slower copies.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -76,8 +78,8 @@ _BEHIND_COPIES = Kind.parse("forward: forward@-1 forward~-1 ?offload#-2")
 def po_h(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
     """GIS(g) with the activations offloaded that wait longest: PO-H of PipeOffload (arXiv 2503.01328).
 
-    Those are of the first half of the stages, as a microbatch comes back to these last. So less is copied, half as
-    much, than is saved.
+    These are the activations of the first half of the stages, because a microbatch comes back to these stages last.
+    Half of the activations are copied, and more than half of the memory is saved.
 
     Args:
         meshes: number of meshes p, at least 1.

@@ -1,4 +1,4 @@
-"""Schedules that keep activations on the meshes of others."""
+"""Schedules that keep activations on other meshes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jaxpp.schedules.schedule import Schedule
 def bpipe(meshes: int, microbatches: int) -> Schedule:
     """1F1B whose first meshes keep some of their activations on the last ones (BPipe, Kim et al., ICML 2023).
 
-    Mesh i and mesh p - 1 - i keep p + 1 activations together: at most ceil((p + 2) / 2) each, in the time of 1F1B as
-    long as an activation moves in the time of a forward.
+    Mesh i and mesh p - 1 - i together keep p + 1 activations, and each keeps at most ceil((p + 2) / 2). The schedule
+    takes as long as 1F1B if the transfer of an activation takes no longer than a forward.
 
     Args:
         meshes: number of meshes p, at least 1.

@@ -11,9 +11,9 @@ from jaxpp.schedules.task import Placement
 def seq1f1b(meshes: int, microbatches: int, slices: int = 2) -> Schedule:
     """1F1B over slices of the sequence (Seq1F1B, arXiv 2406.03488).
 
-    A slice attends to those before it, so slices run forward in order and backward in reverse; the first backward of a
-    mesh waits for the last slice, which takes n - 1 more forwards ahead: min(mn, p - i - 2 + n). The bubble is that of
-    1F1B divided by n.
+    A slice attends to the earlier slices, so slices run forward in order and backward in reverse. The first backward of
+    a mesh waits for the last slice, so a mesh runs n - 1 more forwards ahead: min(mn, p - i - 2 + n). The bubble is
+    that of 1F1B divided by n.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -33,9 +33,10 @@ def seq1f1b(meshes: int, microbatches: int, slices: int = 2) -> Schedule:
 def seq1f1b_i(meshes: int, microbatches: int, slices: int = 2, chunks: int = 2) -> Schedule:
     """Interleaved 1F1B over slices of the sequence (Seq1F1B-I, arXiv 2406.03488).
 
-    Groups of as few microbatches as have a slice for each mesh go through the v stages of a mesh one after the other;
-    mesh i runs 2(p - i - 1) + (v - 1)gn + n - 1 of these forwards ahead, with g microbatches in the first group. Where
-    there are no more such groups, some are larger, as of `interleaved_1f1b`.
+    Groups of microbatches go through the v stages of a mesh one after the other. A group has the fewest microbatches
+    that give each mesh a slice. The first group has g microbatches. Mesh i runs 2(p - i - 1) + (v - 1)gn + n - 1 of
+    these forwards ahead. If the microbatches do not divide into such groups, some groups are larger, as in
+    `interleaved_1f1b`.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -59,8 +60,8 @@ def seq1f1b_i(meshes: int, microbatches: int, slices: int = 2, chunks: int = 2) 
 def seq1f1b_zb(meshes: int, microbatches: int, slices: int = 2) -> Schedule:
     """ZB-H1 over slices of the sequence (Seq1F1B, arXiv 2406.03488, on Zero Bubble, arXiv 2401.10241).
 
-    The order of Seq1F1B with the backward split in two; mesh i delays its weight gradients by i slices, so that every
-    mesh keeps the p - 1 + n slices of the first one.
+    The order is that of Seq1F1B with the backward split in two. Mesh i delays its weight gradients by i slices, so that
+    every mesh keeps p - 1 + n slices, as the first mesh does.
 
     Args:
         meshes: number of meshes p, at least 1.

@@ -1,4 +1,7 @@
-"""Down the meshes and up again: mesh i of p holds the stages i and 2p - 1 - i, the first mesh the first and last."""
+"""V-shaped placements, down the meshes and up again.
+
+Mesh i of p holds the stages i and 2p - 1 - i, so the first mesh holds the first and the last stage.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from jaxpp.schedules.task import Placement
 def zb_v(meshes: int, microbatches: int) -> Schedule:
     """No bubble in 1F1B's memory without jax.checkpoint, where all tasks take equally long (ZB-V, arXiv 2401.10241).
 
-    With at least 2p microbatches and T_F = T_B = T_W the longest stage is mT, and each mesh keeps p activations.
+    With at least 2p microbatches and T_F = T_B = T_W the longest stage takes mT, and each mesh keeps p activations.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -27,7 +30,8 @@ def zb_v(meshes: int, microbatches: int) -> Schedule:
     for i, mesh in enumerate(plan):
         down, up = i, 2 * meshes - 1 - i
         mesh.warm_up(F(down) * (2 * (meshes - i) - 1), (F(up) + F(down)) * i, (F(up) + I(up) + W()) * (meshes - i))
-        # Written for as many microbatches as fill the pipeline; what there are fewer of is left out.
+        # The order is written for at least as many microbatches as fill the pipeline. Tasks of missing microbatches are
+        # left out.
         steady = max(microbatches, 2 * meshes - 1) - meshes
         mesh.repeat(F(down) + I(down) + W() + F(up) + I(up) + W(), times=steady)
         mesh.cool_down((I(down) + I(up)) * i, (I(down) + W(down)) * (meshes - i))
@@ -39,9 +43,10 @@ def zb_v(meshes: int, microbatches: int) -> Schedule:
 def stp(meshes: int, microbatches: int) -> Schedule:
     """A forward and a backward of each stage as one task, in a V (after STP, arXiv 2510.27257).
 
-    Their units are woven, so that devices compute while they sum (`jaxpp.mark_unit_end`). Weight gradients are apart in
-    warm-up and cool-down only, where they fill bubbles. The paper gives its order as a diagram; this one is ZB-V's with
-    its steady part in pairs. Each mesh keeps p activations, and any number of microbatches will do.
+    The units of the two passes alternate, so that devices compute while they sum (`jaxpp.mark_unit_end`). Weight
+    gradients are tasks of their own only in the warm-up and the cool-down, where they fill bubbles. The paper gives its
+    order as a diagram. This order is ZB-V with the tasks of its steady state in pairs. Each mesh keeps p activations,
+    and any number of microbatches is possible.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -63,8 +68,8 @@ def stp(meshes: int, microbatches: int) -> Schedule:
 def v_half(meshes: int, microbatches: int) -> Schedule:
     """Half of 1F1B's memory, half of its bubble (V-Half, Controllable Memory, arXiv 2405.15362).
 
-    With T_F = T_B = T_W and at least 2p microbatches each mesh keeps (p + 2) // 2 activations, and the bubble is 3p - 7
-    stage times for an even p from 4 on, 3p - 4 for an odd one, where 1F1B's is 6(p - 1).
+    With T_F = T_B = T_W and at least 2p microbatches each mesh keeps (p + 2) // 2 activations. The bubble is 3p - 7
+    stage times for an even p of at least 4, and 3p - 4 for an odd p. The bubble of 1F1B is 6(p - 1).
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -86,8 +91,8 @@ def v_half(meshes: int, microbatches: int) -> Schedule:
 def v_min(meshes: int, microbatches: int) -> Schedule:
     """A third of 1F1B's memory, two thirds of its bubble (V-Min, Controllable Memory, arXiv 2405.15362).
 
-    With T_F = T_B = T_W and at least 2p microbatches each mesh keeps (p + 4) // 3 activations, and the bubble is 4p - 7
-    stage times where p is a multiple of 3, else 4p - 5.
+    With T_F = T_B = T_W and at least 2p microbatches each mesh keeps (p + 4) // 3 activations. The bubble is 4p - 7
+    stage times if p is a multiple of 3, and 4p - 5 otherwise.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -106,8 +111,9 @@ def v_min(meshes: int, microbatches: int) -> Schedule:
 def hanayo(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Waves down and up the meshes (Hanayo, arXiv 2308.15762): Chimera's bubble without a second copy of the weights.
 
-    Each mesh takes a backward that is ready, else a forward, as long as stage s of S keeps at most S - s activations;
-    ready is decided with T_F = T_B. With these times and a multiple of p microbatches it takes mT + (p - 1)T/v.
+    Each mesh takes a backward that is ready, or else a forward. Stage s of S keeps at most S - s activations. Which
+    tasks are ready is decided with T_F = T_B. With these times and a multiple of p microbatches the schedule takes mT +
+    (p - 1)T/v.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -128,8 +134,8 @@ def hanayo(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
 def dualpipe_v(meshes: int, microbatches: int, fused: bool = False) -> Schedule:
     """DualPipe cut in half (DualPipeV, DeepSeek-AI and Sea AI Lab 2025; DualPipe: arXiv 2412.19437, section 3.2.1).
 
-    Both directions of DualPipe in one V: the forward of one stage of a mesh goes with the backward of its other one.
-    It keeps 2p + 1 stages' activations.
+    Both directions of DualPipe run in one V: the forward of one stage of a mesh is paired with the backward of the
+    mesh's other stage. A mesh keeps the activations of 2p + 1 stages.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -151,25 +157,26 @@ def dualpipe_v(meshes: int, microbatches: int, fused: bool = False) -> Schedule:
 
 
 def write_dual(mesh: MeshOrder, a: int, b: int, microbatches: int, meshes: int, before: int, fused: bool) -> None:
-    """Write the order of DualPipe and DualPipeV for one mesh.
+    """Writes the order of DualPipe or DualPipeV for one mesh.
 
     Args:
-        mesh: to write to.
+        mesh: the order to write.
         a: the stage that the mesh begins with.
-        b: its other one.
+        b: the mesh's other stage.
         microbatches: of each of the two stages.
         meshes: meshes from the end of the pipeline to its fold.
-        before: how many of them come before this one.
+        before: how many of these meshes come before this mesh.
         fused: join a forward and a backward to one cell.
     """
     left, half = meshes - 1 - before, (before + 1) // 2
     turns = (F(a) & B(b), F(b) & B(a)) if fused else (F(a) + B(b), F(b) + B(a))
     mesh.warm_up(F(a) * 2 * left, (F(a) + F(b)) * (before + 1), (I(b) + W() + F(b)) * left)
     if not left:
-        # At the fold the first pair is one after the other, which ends sooner.
+        # At the fold the first pair is not fused, because the forward and the backward in turn end sooner.
         mesh.run(F(a) + B(b) + turns[1])
     mesh.repeat(*turns, times=microbatches - 2 * meshes + before + (left > 0))
     mesh.cool_down((B(b) + turns[1]) * left)
-    # Halfway the backwards are split, at a stage that differs from mesh to mesh.
+    # The first of these backwards are whole, the later ones are split. Whether a is split one pair before b differs
+    # from mesh to mesh.
     mesh.cool_down((B(b) + B(a)) * half, (B(b) + I(a)) * (1 - before % 2), (I(b) + I(a)) * half)
     mesh.cool_down((W() + I(a)) * left, W() * (before + 1))

@@ -1,8 +1,9 @@
 """Schedules of models whose vocabulary is spread over all meshes (Vocabulary Parallelism, arXiv 2411.05288).
 
-They are for `jaxpp.vocabulary_cross_entropy`, and with `embedding` also for `jaxpp.vocabulary_embedding`. Stages are a
-graph: the layers; on every mesh a shard of the logits, which comes after the last of these; and what puts the shards
-together, where the last layers are. With `embedding` the shards of the input's embedding come first.
+The schedules are for `jaxpp.vocabulary_cross_entropy`, and with `embedding` also for `jaxpp.vocabulary_embedding`. The
+stages are a graph. First come the stages of layers. Every mesh then has a shard of the logits, which reads the last
+stage of layers. A last stage joins the shards on the mesh of the last layers. With `embedding` the shards of the
+input's embedding come first.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ def vocab_1f1b(
 ) -> Schedule:
     """1F1B with the vocabulary spread over all meshes (arXiv 2411.05288, section 5).
 
-    While a microbatch is on its way to all shards and back, the meshes run others: `ahead` more than in 1F1B, p + 2 on
-    the first mesh. With 1 more it is slower, with 3 no faster.
+    While the shards work on a microbatch, the meshes run other microbatches. So each mesh keeps `ahead` microbatches
+    more than in 1F1B, by default p + 2 on the first mesh. The schedule is slower with `ahead=1`, and no faster with
+    `ahead=3`.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -34,9 +36,10 @@ def vocab_1f1b(
         ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0; of several slices, how many more slices
             than in Seq1F1B.
         slices: how many slices n the sequence of each microbatch has (Seq1F1B, arXiv 2406.03488), at least 1. Mesh i
-            keeps p - i + `ahead` + n - 1 slices then.
-        costs: of the tasks: of the layers of each stage, of the shards, and of the last stage; by default all stages of
-            layers take equally long, all else a tenth of it. If the default order is faster on the costs, it is taken.
+            then keeps p - i + `ahead` + n - 1 slices.
+        costs: of the tasks: of the layers of each stage, of the shards, and of the last stage. By default all stages of
+            layers take equally long, and all other stages take a tenth of it. The default order is taken if it is
+            faster on the costs.
 
     Raises:
         ScheduleError: a count is too small, or the costs are for other stages.
@@ -59,14 +62,14 @@ def vocab_v_half(
 ) -> Schedule:
     """Half of 1F1B's memory, with the vocabulary spread over all meshes (arXiv 2411.05288, section 5).
 
-    Two stages of layers on each mesh, down the meshes and up again, with the backward split. A mesh keeps p / 2 + 1
-    microbatches at most, rounded up to halves; weight gradients run where nothing else can.
+    Each mesh has two stages of layers in a V, and the backward is split. A mesh keeps at most p / 2 + 1 microbatches,
+    rounded up to halves. Weight gradients run where no other task can run.
 
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         embedding: whether the input's embedding is spread too.
-        slices: how many slices n the sequence of each microbatch has, at least 1. A mesh keeps p / 2 + n slices then.
+        slices: how many slices n the sequence of each microbatch has, at least 1. A mesh then keeps p / 2 + n slices.
         costs: as of `vocab_1f1b`.
 
     Raises:
@@ -85,7 +88,7 @@ def vocab_v_half(
 
 
 def vocabulary_stages(layers: Placement, embedding: bool) -> Placement:
-    """The stages of these layers with a spread vocabulary, where they are, and which of them read which."""
+    """Returns the placement and the graph of these stages of layers with a spread vocabulary."""
     meshes, count = range(layers.meshes), layers.stages
     first = layers.meshes if embedding else 0
     homes = [*(meshes if embedding else ()), *(layers[stage] for stage in range(count)), *meshes, layers[count - 1]]
@@ -106,10 +109,11 @@ def _spread(
     embedding: bool,
     costs: Costs | None,
 ) -> Schedule:
-    """What a free mesh prefers: what all others wait for, then tasks of layers by their rank.
+    """Makes a schedule in which a free mesh prefers tasks of shards, then tasks of layers by their rank.
 
-    Stages are kept below `limit` of their number among the layers, those of the input's embedding below one more than
-    the first of these.
+    All meshes wait for the shards; weight gradients of shards count as tasks of layers. A stage of layers keeps at most
+    `limit(its number among the layers)` microbatches. A shard of the input's embedding keeps at most `limit(0) + 1`
+    microbatches.
     """
     embedding = true_or_false(embedding, f"{name}: embedding")
     placement = vocabulary_stages(layers, embedding)
@@ -138,7 +142,10 @@ def _spread(
 
 
 def _with_whole_end(schedule: Schedule) -> Schedule:
-    """The last stage puts shards together, and has no weights: its backward is whole, and keeps nothing behind it."""
+    """Makes the backward of the last stage whole.
+
+    The last stage only joins shards and has no weights, so no weight gradient remains to run after its input gradient.
+    """
     last = schedule.stages - 1
     rows = [
         [

@@ -1,4 +1,4 @@
-"""Zero Bubble on a linear placement (arXiv 2401.10241): the backward is split, weight gradients fill the bubbles."""
+"""Zero Bubble on a linear placement (arXiv 2401.10241): backwards are split, and weight gradients fill the bubbles."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ def zb_h1(
 ) -> Schedule:
     """1F1B's memory without jax.checkpoint, a third of its bubble (Zero Bubble, arXiv 2401.10241).
 
-    The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations.
-    With more than p microbatches it takes mT + (p - 1)(F + B - W + 4c), where W is at most F and B, and 2c at most
-    W.
+    The order is that of 1F1B, but mesh i delays its weight gradients by i backwards, so that every mesh keeps p
+    activations. With more than p microbatches the schedule takes mT + (p - 1)(F + B - W + 4c). This holds if W is at
+    most F and at most B, and 2c is at most W.
 
-    What waits for a weight gradient is whole, also under `jax.checkpoint`: the input gradient has computed it again.
-    A mesh that delays k weight gradients keeps k + 1 times as much. No mesh delays more than `waiting`: with
-    `waiting=0` each weight gradient follows its input gradient, and where F, B and W are equal the bubble is two
-    thirds of 1F1B's.
+    A delayed weight gradient keeps a whole activation, even under `jax.checkpoint`, because its input gradient has
+    recomputed the activation. A mesh that delays k weight gradients keeps k + 1 times as much. No mesh delays more than
+    `waiting`. With `waiting=0` each weight gradient follows its input gradient. The bubble is then two thirds of 1F1B's
+    bubble if F, B and W are equal.
 
-    On another placement a mesh takes, whenever it is free, the oldest forward of a stage that has less than its share
-    in flight, as in 1F1B, else the oldest input gradient, else the oldest weight gradient. It owes weight gradients
-    until it keeps as many activations as the mesh that keeps most in 1F1B. The order of 1F1B with its backwards in two
-    is taken instead where that is faster, as it may be if stages of a mesh are unequal: on the costs this schedule is
-    never slower than 1F1B, unless a whole backward costs less than its halves. Without costs it is never slower in two
-    cases, that all stages take equally long and that all meshes do: of the orders for which both hold it takes the one
-    with the least mean ratio to 1F1B.
+    On another placement a list scheduler makes the order. A free mesh takes the oldest forward of a stage that has less
+    than its share in flight, as in 1F1B. Otherwise the mesh takes the oldest input gradient, or else the oldest weight
+    gradient. A mesh delays weight gradients until it keeps as many activations as the mesh that keeps most in 1F1B.
+
+    If the stages of a mesh are unequal, the order of 1F1B with split backwards may be faster, and is then taken. So on
+    the costs this schedule is never slower than 1F1B, unless a whole backward costs less than the two gradients.
+    Without costs it is never slower in two cases: all stages take equally long, or all meshes do. Of the orders for
+    which both hold, the one with the least mean ratio to 1F1B is taken.
 
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         placement: any other placement, such as one of stages that are a graph.
-        costs: times that the order on another placement is for.
+        costs: times for which the order on another placement is made.
         waiting: the most weight gradients that a mesh delays.
 
     Raises:
@@ -77,17 +78,18 @@ def zb_h1(
 def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) -> Schedule:
     """Nearly no bubble for twice 1F1B's memory (Zero Bubble, arXiv 2401.10241).
 
-    Mesh i runs 2(p - i - 1) forwards ahead and delays its weight gradients by 2i backwards: every mesh keeps 2p - 1
-    activations. With F, B and W about equal the longest stage is mT + (p - 1)(F + B - 2W + 2c), so each mesh must
-    step its optimizer on its own.
+    Mesh i runs 2(p - i - 1) forwards ahead and delays its weight gradients by 2i backwards. So every mesh keeps 2p - 1
+    activations. With F, B and W about equal the longest stage takes mT + (p - 1)(F + B - 2W + 2c). To gain from that,
+    each mesh must run its optimizer without waiting for the other meshes.
 
-    On another placement a mesh takes, whenever it is free, the oldest forward of a stage that keeps less than its
-    share, else the oldest input gradient, else the oldest weight gradient. The share of a stage is 2h - 1 for
-    the number h of stages on the longest way from it to the last one; on a linear placement meshes keep 2p - 1.
+    On another placement a list scheduler makes the order. A free mesh takes the oldest forward of a stage that keeps
+    fewer activations than its share. Otherwise the mesh takes the oldest input gradient, or else the oldest weight
+    gradient. The longest path from a stage to the last stage has h stages, and the share of the stage is 2h - 1. On a
+    linear placement meshes keep 2p - 1.
 
     Args:
         meshes: number of meshes p, at least 1.
-        microbatches: at least 1; from 2p - 1 on the above holds.
+        microbatches: at least 1; the numbers above hold from 2p - 1 on.
         placement: any other placement, such as one of stages that are a graph.
 
     Raises:
@@ -101,14 +103,14 @@ def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) ->
 
 
 def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
-    """What the automatic scheduler finds with 1F1B's memory without jax.checkpoint (Zero Bubble, arXiv 2401.10241).
+    """The automatic scheduler's schedule in 1F1B's memory without jax.checkpoint (Zero Bubble, arXiv 2401.10241).
 
-    An input gradient gives back half of an activation, the weight gradient the other half.
+    An input gradient releases half of an activation, and the weight gradient releases the other half.
 
     Args:
         meshes: number of meshes, at least 1.
         microbatches: at least 1.
-        costs: times that the schedule is for; by default all tasks take equally long.
+        costs: times for which the schedule is made; by default all tasks take equally long.
 
     Raises:
         ScheduleError: a count is below 1, or the costs are for other meshes.
@@ -117,12 +119,12 @@ def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedul
 
 
 def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
-    """What the automatic scheduler finds with twice the memory of 1F1B (Zero Bubble, arXiv 2401.10241).
+    """The automatic scheduler's schedule in twice the memory of 1F1B (Zero Bubble, arXiv 2401.10241).
 
     Args:
         meshes: number of meshes, at least 1.
         microbatches: at least 1.
-        costs: times that the schedule is for; by default all tasks take equally long.
+        costs: times for which the schedule is made; by default all tasks take equally long.
 
     Raises:
         ScheduleError: a count is below 1, or the costs are for other meshes.
@@ -131,14 +133,15 @@ def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedul
 
 
 def _rank(task: Task) -> tuple[int, int]:
-    """Forwards first, weight gradients last; of those of a kind the oldest."""
+    """Returns a priority: forwards first, weight gradients last; of tasks of one kind, the oldest first."""
     return _RANKS[task.kind], task.microbatch
 
 
 def _owing(placement: Placement, microbatches: int, costs: Costs, waiting: int | None) -> Schedule:
-    """Weight gradients wait until a mesh keeps as many activations as the one that keeps most in 1F1B.
+    """Makes an order that delays weight gradients while a mesh has spare memory.
 
-    No more of them wait for each stage than `waiting`.
+    A mesh may keep as many activations as the mesh that keeps most in 1F1B. No stage delays more than `waiting` weight
+    gradients.
     """
     heights = placement.heights
     stages_of = [placement.stages_of(mesh) for mesh in range(placement.meshes)]
@@ -155,15 +158,15 @@ def _owing(placement: Placement, microbatches: int, costs: Costs, waiting: int |
 
 
 def _equal_meshes(placement: Placement) -> Costs:
-    """The costs where all meshes have equally much to do, and all stages of one mesh take equally long."""
+    """Returns costs with which all meshes have equal work, and all stages of one mesh take equally long."""
     times = [1 / len(placement.stages_of(mesh)) for mesh, *_ in placement.homes]
     return Costs(forward=times, input_grad=times, weight_grad=times)
 
 
 def _delayed(name: str, placement: Placement, microbatches: int, ahead: int, most: int) -> Schedule:
-    """For each mesh behind it a mesh runs `ahead` forwards ahead, for each before it owes as many weight gradients.
+    """Makes a linear order with `ahead` forwards ahead for each later mesh.
 
-    No mesh owes more than `most`.
+    A mesh delays `ahead` weight gradients for each earlier mesh, and at most `most`.
     """
     plan = Plan(name, placement, microbatches)
     for i, mesh in enumerate(plan):

@@ -1,4 +1,4 @@
-"""The automatic scheduler of Zero Bubble (arXiv 2401.10241): ZB-1p and ZB-2p are what it finds."""
+"""The automatic scheduler of Zero Bubble (arXiv 2401.10241), which makes ZB-1p and ZB-2p."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ W: Final = 2
 
 
 def best_orders(problem: Problem) -> list[list[int]]:
-    """The orders with the shortest longest stage that the heuristic finds: it is run once for each of its choices.
+    """Returns the orders with the shortest longest stage that the heuristic finds.
 
-    With at least one activation of memory per mesh it always finds some.
+    The heuristic runs once for each of its eight combinations of choices. It always finds orders if each mesh has
+    memory for at least one activation.
 
     Args:
         problem: with a stage per mesh, and the backward split.
@@ -27,19 +28,22 @@ def best_orders(problem: Problem) -> list[list[int]]:
 
 
 class _Heuristic:
-    """One run: microbatch after microbatch, it places forwards, then input gradients, and lets weight gradients fill
-    the gaps before them.
+    """A run of the heuristic, which adds one microbatch after another.
 
-    Choices: `bubble_first`: a mesh may take a forward only if it ends before the first input gradient can start;
-    `gradient_first`: forwards may wait where the next mesh is behind; `fill`: a weight gradient goes into a gap even
-    if it is longer than that and the mesh is not the one that has idled most.
+    For each microbatch the run places forwards, then input gradients, and weight gradients fill the gaps before them.
+    The choices are:
+
+    - `bubble_first`: a mesh takes one more forward only if that ends before the first input gradient can start;
+    - `gradient_first`: a forward may wait if the next mesh has run at least two forwards less;
+    - `fill`: a weight gradient may fill a shorter gap even on a mesh that has not idled most.
 
     Attributes:
-        times: of each kind, for each mesh; so are `changes`, of the memory, and `delays`, of what it needs.
-        ends: of the tasks of each kind, for each mesh.
+        times: for each kind, the time on each mesh. `changes` (of the memory) and `delays` (of the input) have the same
+            shape.
+        ends: for each kind and mesh, when its tasks end.
         clocks: when each mesh is free.
-        memory: what each mesh keeps.
-        idle: how long each mesh has waited since its first task.
+        memory: the activations that each mesh keeps.
+        idle: how long each mesh has idled since its first task.
     """
 
     def __init__(self, problem: Problem, bubble_first: bool, gradient_first: bool, fill: bool) -> None:
@@ -56,12 +60,12 @@ class _Heuristic:
         self.orders: list[list[int]] = [[] for _ in range(self.meshes)]
 
     def longest_stage(self) -> float:
-        """The longest time from the first to the last task of one mesh."""
+        """Returns the longest time from the first to the last task of one mesh."""
         firsts = (ends[0] - time for ends, time in zip(self.ends[F], self.times[F], strict=True))
         return max(last - first for last, first in zip(self.clocks, firsts, strict=True))
 
     def schedule(self) -> None:
-        """Place every task."""
+        """Places every task."""
         self.warm_up()
         for _ in range(1, self.problem.microbatches):
             self.place_forwards()
@@ -71,18 +75,18 @@ class _Heuristic:
                 self.put(W, mesh)
 
     def count(self, kind: int, mesh: int) -> int:
-        """How many tasks of the kind the mesh has."""
+        """Returns how many tasks of the kind the mesh has."""
         return len(self.ends[kind][mesh])
 
     def ready(self, kind: int, mesh: int) -> float:
-        """When the input of the next forward or input gradient of the mesh is there."""
+        """Returns when the input of the mesh's next forward or input gradient arrives."""
         source = mesh - 1 if kind == F else mesh + 1
         if not 0 <= source < self.meshes:
             return 0.0
         return self.ends[kind][source][self.count(kind, mesh)] + self.delays[kind][mesh]
 
     def put(self, kind: int, mesh: int) -> None:
-        """Append the next task of the kind to the mesh's order."""
+        """Appends the next task of the kind to the mesh's order."""
         start = self.clocks[mesh] if kind == W else max(self.clocks[mesh], self.ready(kind, mesh))
         if self.count(F, mesh):
             self.idle[mesh] += start - self.clocks[mesh]
@@ -92,16 +96,19 @@ class _Heuristic:
         self.memory[mesh] += self.changes[kind][mesh]
 
     def lacks(self, mesh: int, forwards: int = 1) -> float:
-        """How much memory so many more forwards lack: not above 0 where they fit."""
+        """Returns how much memory the mesh lacks for `forwards` more forwards: at most 0 if they fit."""
         return self.memory[mesh] + forwards * self.changes[F][mesh] - self.problem.rooms[mesh]
 
     def warm_up(self) -> None:
-        """The first forward of every mesh, as many more as fit before the first input gradient, and that one."""
+        """Places the first forwards and the first input gradient of every mesh.
+
+        Each mesh gets one forward, and as many more as fit before the first input gradient.
+        """
         for mesh in range(self.meshes):
             self.put(F, mesh)
         extra = self.extra_forwards()
         for mesh in range(1, self.meshes):
-            # A mesh cannot be ahead of the one that feeds it.
+            # A mesh cannot run more forwards than the mesh that sends its input.
             extra[mesh] = min(extra[mesh], extra[mesh - 1])
             while 0 < extra[mesh] >= extra[mesh - 1] and self.count(F, mesh) + extra[mesh] < self.problem.microbatches:
                 extra[mesh] -= 1
@@ -112,7 +119,7 @@ class _Heuristic:
             self.put(I, mesh)
 
     def extra_forwards(self) -> list[int]:
-        """For each mesh the number of forwards beside the first that fit before its first input gradient."""
+        """Returns for each mesh how many forwards, beside the first, fit before its first input gradient."""
         forward, input_grad, _ = self.times
         extra = [0] * self.meshes
         gradient = self.clocks[-1] + input_grad[-1]
@@ -128,7 +135,10 @@ class _Heuristic:
         return extra
 
     def place_forwards(self) -> None:
-        """One more forward on each mesh, but for those that have all of them or had better wait."""
+        """Places one more forward on each mesh that has one left and does not wait.
+
+        A mesh also gets none if a later mesh gets none.
+        """
         due = [self.count(F, mesh) < self.problem.microbatches and not self.waits(mesh) for mesh in range(self.meshes)]
         for mesh in reversed(range(self.meshes - 1)):
             due[mesh] = due[mesh] and due[mesh + 1]
@@ -140,7 +150,7 @@ class _Heuristic:
                 self.put(F, mesh)
 
     def place_input_grads(self) -> None:
-        """One more input gradient on each mesh, from the last to the first."""
+        """Places one more input gradient on each mesh, from the last to the first."""
         for mesh in reversed(range(self.meshes)):
             self.fill_gap(I, mesh)
             while mesh == 0 and self.count(F, 0) == self.problem.microbatches and self.owed(0):
@@ -148,7 +158,7 @@ class _Heuristic:
             self.put(I, mesh)
 
     def owed(self, mesh: int) -> int:
-        """How many weight gradients could run."""
+        """Returns how many weight gradients could run now."""
         return self.count(I, mesh) - self.count(W, mesh)
 
     def waits(self, mesh: int) -> bool:
@@ -166,7 +176,7 @@ class _Heuristic:
         return gradient - self.clocks[mesh] <= max(self.idle) - self.idle[mesh]
 
     def fill_gap(self, kind: int, mesh: int) -> None:
-        """Run weight gradients while the mesh would wait for the next forward or input gradient."""
+        """Runs weight gradients while the mesh would wait for the next forward or input gradient."""
         at, weight = self.ready(kind, mesh), self.times[W][mesh]
         while self.owed(mesh) and self.clocks[mesh] + weight <= at:
             self.put(W, mesh)

@@ -1,4 +1,4 @@
-"""The search for schedules within a memory limit, and the comparison of all there are."""
+"""The search for schedules within a memory limit, and the comparison of all known schedules."""
 
 from __future__ import annotations
 

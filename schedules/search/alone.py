@@ -1,8 +1,8 @@
-"""A lower bound from one mesh alone: the best that it could do if all others ran whatever they have at once.
+"""A lower bound from one mesh: its best order if all other meshes ran every task as soon as it is ready.
 
-Of the others the least times remain, from a task of the mesh to the next one of the same microbatch. Such a problem is
-small enough to look at all there is: how many tasks of each type have run is a *state* of the mesh, and of two ways to
-a state, one after which neither the mesh nor anything that it waits for is ready later is as good.
+Of the other meshes only least times remain, from a task of the mesh to the next one of the same microbatch. This
+problem is small enough for an exhaustive search. A *state* of the mesh is the number of tasks of each type that have
+run. A path to a state is dropped if another path is at least as good: after that one nothing is ready later.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from jaxpp.schedules.problem import Problem
 from jaxpp.schedules.search.effort import Effort
 
 _MOST: Final = 24
-"""Ways to one state that are kept apart. More of them are made one, in which everything is ready as early as in any."""
+"""The most paths to one state that are kept apart. The rest are merged into one, in which everything is ready as early
+as in any of them."""
 
 _UNITS: Final = 100
-"""What it costs to run a task."""
+"""The units of effort to run a task."""
 
 _State = tuple[int, ...]
-"""How many tasks of each type have run."""
+"""The number of tasks of each type that have run."""
 
 
 class _Way(NamedTuple):
-    """A way to a state.
+    """A path to a state.
 
     Attributes:
-        value: the objective of what is through.
+        value: a lower bound on the objective from the tasks that have run.
         clock: when the mesh is free.
-        ready: for each type when its tasks can run, not before `clock`: of those whose predecessor on the mesh has run.
+        ready: for each type, when its tasks can run, at `clock` or later. Only tasks whose predecessor on the mesh has
+            run are listed.
     """
 
     value: float
@@ -39,18 +41,18 @@ class _Way(NamedTuple):
     ready: tuple[tuple[float, ...], ...]
 
     def flat(self) -> list[float]:
-        """All that should be small."""
+        """Returns all numbers of the path, which should be small."""
         return [self.value, self.clock, *(time for times in self.ready for time in times)]
 
 
 def alone(problem: Problem, mesh: int, effort: Effort, below: float) -> float:
-    """A lower bound on the objective, which one mesh sets.
+    """Returns a lower bound on the objective from the tasks of one mesh.
 
     Args:
-        problem: of which all meshes but one run whatever they have at once.
-        mesh: that one.
-        effort: what it may cost; with less the bound is lower.
-        below: there is a schedule of this value, so that a higher bound says no more.
+        problem: a problem. The other meshes run every task as soon as it is ready.
+        mesh: the mesh that the bound is from.
+        effort: the budget; a smaller budget gives a weaker bound.
+        below: the value of a known schedule. The bound is at most this value.
     """
     types = _Types(problem, mesh)
     nothing = (0,) * len(types.times)
@@ -74,7 +76,7 @@ def alone(problem: Problem, mesh: int, effort: Effort, below: float) -> float:
 
 
 def _best(ways: Iterable[_Way]) -> list[_Way]:
-    """The ways than which no other is as good; of too many all but the first as one."""
+    """Returns the paths that no other path dominates. If there are too many, it merges the last ones into one."""
     found: list[tuple[_Way, list[float]]] = []
     for way in sorted(set(ways)):
         flat = way.flat()
@@ -89,7 +91,7 @@ def _best(ways: Iterable[_Way]) -> list[_Way]:
 
 
 class _Types:
-    """The types of one mesh, numbered in the order of the chain, weight gradients last; forwards of a stage first."""
+    """The types of one mesh in the order of the chain: forwards first, weight gradients last."""
 
     def __init__(self, problem: Problem, mesh: int) -> None:
         self.problem = problem
@@ -108,7 +110,10 @@ class _Types:
         self.last = min(rests[-1] for rests in self.rests)
 
     def _arrivals(self, first: int) -> list[float]:
-        """When the microbatches reach the mesh, by the slowest stage before it; 0 where the mesh may begin late."""
+        """Returns when the microbatches reach the mesh, limited by the slowest earlier stage.
+
+        For the objective "longest_stage" all arrivals are 0, because the mesh may begin late.
+        """
         problem = self.problem
         if problem.objective == "longest_stage":
             return [0.0] * problem.microbatches
@@ -116,7 +121,7 @@ class _Types:
         return [problem.heads[first] + number * slowest for number in range(problem.microbatches)]
 
     def _rests(self, each: int) -> list[float]:
-        """For each microbatch the least time from the end of its task of a type to the end of all microbatches."""
+        """Returns for each microbatch the least time from the end of its task of this type to the end of all tasks."""
         problem = self.problem
         if problem.objective == "longest_stage":
             return [0.0] * problem.microbatches
@@ -130,7 +135,7 @@ class _Types:
         ]
 
     def runnable(self, state: _State) -> Iterator[int]:
-        """The types that may run next: a task has its predecessor, and fits the memory."""
+        """Yields the types that may run next: their predecessor has run, and they fit the memory."""
         kept = sum(map(float.__mul__, self.memory, map(float, state)))
         for each, (count, need) in enumerate(zip(state, self.needs, strict=True)):
             most = state[need] if need >= 0 else self.problem.microbatches
@@ -138,7 +143,7 @@ class _Types:
                 yield each
 
     def run(self, state: _State, each: int, way: _Way) -> _Way:
-        """What becomes of a way when the next task of a type runs."""
+        """Returns the path after one more task of a type."""
         ready = list(way.ready)
         begin = max(way.clock, ready[each][0] if ready[each] else self.arrivals[state[each]])
         clock = begin + self.times[each]
@@ -146,12 +151,12 @@ class _Types:
         for user in self.users[each]:
             ready[user] = (*ready[user], clock + self.lags[user])
         value = max(way.value, clock + self.rests[each][state[each]])
-        # Inputs come in order: where the first does not wait for the mesh, none does.
+        # Inputs arrive in order: if the first does not wait for the mesh, no input does.
         late = [tuple([max(time, clock) for time in times]) if times and times[0] < clock else times for times in ready]
         return _Way(value, clock, tuple(late))
 
     def promise(self, state: _State, way: _Way) -> float:
-        """What the objective comes to at least: the mesh has yet to run all that has not run."""
+        """Returns a lower bound on the objective: the mesh must still run all remaining tasks."""
         counts = [self.problem.microbatches - count for count in state]
         left = sum(map(float.__mul__, self.times, map(float, counts)))
         return max(way.value, way.clock + left + self.last) if left else way.value

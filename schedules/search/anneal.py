@@ -1,9 +1,11 @@
-"""Simulated annealing of orders: a cell on the critical path moves a few places, and what is not much worse is kept.
+"""Simulated annealing of orders, which improves the orders of other searches beyond the reach of simple rules.
 
-Or two neighbours change places, and likewise the same two of other microbatches. It brings what other searches have
-found to where no simple rule leads. Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983); that
-only moves on the critical path can gain: van Laarhoven, Aarts and Lenstra, "Job Shop Scheduling by Simulated
-Annealing" (1992).
+A move takes a cell of a critical path a few places along the order of its mesh. Other moves exchange two neighbours,
+and the same pair of other microbatches. A move is kept if the cost does not grow much.
+
+Simulated annealing is from Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983). Only moves on
+the critical path can shorten a schedule: van Laarhoven, Aarts and Lenstra, "Job Shop Scheduling by Simulated Annealing"
+(1992).
 """
 
 from __future__ import annotations
@@ -20,47 +22,47 @@ from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.settled import settled
 
 _HOT: Final = 2e-3
-"""By what share of the value a change may be worse at the beginning, on average."""
+"""The initial temperature, as a share of the value: the cost that a move may add on average."""
 
 _COOLING: Final = 0.02
-"""What of that is left in the end."""
+"""The share of the initial temperature that is left at the end."""
 
 _REACH: Final = 12
-"""How many cells behind a move may make room for it."""
+"""The most cells after a move that may be reordered to fit the move into the memory."""
 
 _ANYWHERE: Final = 0.1
-"""The share of moves that do not begin on the critical path."""
+"""The share of moves that start at any cell, and not on the critical path."""
 
 _ALIKE: Final = 0.2
-"""The share of moves that are made for many microbatches at once."""
+"""The share of moves that exchange the same pair for many microbatches at once."""
 
 _BATCH: Final = 40_000
-"""Cells that run between two looks at the budget."""
+"""The number of cells that run between two checks of the budget."""
 
 _UNITS: Final = 3
-"""What it costs to run a cell."""
+"""The units of effort to run a cell."""
 
 _MOVE: Final = 20
-"""How many cells could run in the time that it takes to choose a move."""
+"""The number of cells that could run in the time that it takes to choose a move."""
 
 _PATHS: Final = 8
-"""After so many changes another critical path is looked for, if the value is the same."""
+"""The number of accepted moves after which the search takes another critical path, if the value has not changed."""
 
 _STEP: Final = 3
-"""What it costs to find a cell of it."""
+"""The work to find a cell of a critical path, in cells that run."""
 
 
 def anneal(
     cells: Cells, effort: Effort, seconds: float, rng: Random, heat: float = 1.0
 ) -> Iterator[tuple[Rows, float]]:
-    """Better and better orders, and their values.
+    """Yields better and better orders with their values.
 
     Args:
-        cells: in orders within the memory, and without a deadlock.
-        effort: what it may cost.
-        seconds: of the effort, how much to spend.
-        rng: which makes the choices.
-        heat: how hot it begins: with more it leads further away, and takes longer to come to an end.
+        cells: in orders that fit the memory and have no deadlock.
+        effort: the budget.
+        seconds: the part of the effort to spend.
+        rng: the source of the random choices.
+        heat: factor of the initial temperature. A larger one leads further away, and takes longer to converge.
     """
     orders, until = _Orders(cells, rng), effort.spent + seconds
     best, hot = orders.now.value, heat * _HOT * orders.now.value
@@ -78,17 +80,17 @@ def anneal(
 def anneal_orders(
     problem: Problem, orders: Orders, effort: Effort, seconds: float, rng: Random, heat: float = 1.0
 ) -> Iterator[Orders]:
-    """Better and better orders of the types of a problem; the arguments are as of `anneal`."""
+    """Yields better and better orders of the types of a problem. The other arguments are as for `anneal`."""
     for rows, _ in anneal(cells_of_problem(problem, orders), effort, seconds, rng, heat):
         yield [[cell // problem.microbatches for cell in row] for row in rows]
 
 
 class _Orders:
-    """Orders that change.
+    """The current orders of the annealing.
 
     Attributes:
         now: the orders, and when their cells run.
-        path: the cells of a critical path, of not long ago.
+        path: the cells of a critical path, which may be some moves old.
     """
 
     def __init__(self, cells: Cells, rng: Random) -> None:
@@ -96,7 +98,10 @@ class _Orders:
         self.path, self.changes = self._critical(), 0
 
     def change(self, heat: float) -> bool:
-        """Move cells of a mesh if that makes the cost no more than about `heat` worse; whether they have moved."""
+        """Tries a random move, and returns whether the move was kept.
+
+        A move is kept if it adds at most about `heat` to the cost, and the memory has room.
+        """
         random, now = self.rng.random, self.now
         now.work += _MOVE
         if random() < _ANYWHERE:
@@ -107,7 +112,7 @@ class _Orders:
             mesh, position = now.mesh_of[cell], now.position(cell)
         change = self._exchanged if random() < _ALIKE else self._moved
         first, window = change(now.rows[mesh], position)
-        # As if something worse were kept with a probability of exp(-worse / heat).
+        # This limit keeps a move that adds `worse` to the cost with a probability of exp(-worse / heat).
         most, value = now.cost - heat * math.log(1 - random()), now.value
         if window and not now.has_room(mesh, first, window):
             window = self._with_room(mesh, first, window)
@@ -119,9 +124,9 @@ class _Orders:
         return True
 
     def _moved(self, row: list[int], position: int) -> tuple[int, list[int]]:
-        """Move one cell, with the cells that must stay before or behind it.
+        """Moves one cell, together with the cells that must stay before or after it.
 
-        Returns the first place that changes, and the cells from there on.
+        Returns the first position that changes, and the cells from there on; no cells if nothing changes.
         """
         random, before = self.rng.random, self.cells.before
         if not row:
@@ -140,10 +145,10 @@ class _Orders:
         return first, [*reversed(moved), *reversed(others)] if others else []
 
     def _with_room(self, mesh: int, first: int, window: list[int]) -> list[int]:
-        """Put these cells, and some behind them, into an order that fits the memory; empty if there is none.
+        """Puts a window, and some cells after it, into an order that fits the memory; empty if there is none.
 
-        A cell that has no room waits for one that gives memory back. Where memory is tight a move of one cell alone
-        seldom fits: a forward has to move together with the last task of another microbatch.
+        A cell that does not fit waits for a cell that releases memory. If memory is tight, the move of a single cell
+        seldom fits: a forward must move together with the last task of another microbatch.
         """
         takes, gives, before = self.cells.takes, self.cells.gives, self.cells.before
         row, room, kept = self.now.rows[mesh], self.cells.rooms[mesh], self.now.levels[mesh][first]
@@ -166,7 +171,7 @@ class _Orders:
         return found
 
     def _exchanged(self, row: list[int], position: int) -> tuple[int, list[int]]:
-        """Exchange two neighbours, and nearby pairs of the same types. Returns as `_moved`."""
+        """Exchanges two neighbours, and nearby neighbours of the same types. Returns the same as `_moved`."""
         types, microbatches, before = self.cells.types, self.cells.microbatches, self.cells.before
         reach = int(self.rng.random() * len(row))
         if not position:
@@ -184,7 +189,7 @@ class _Orders:
         return first, row[first : last + 1]
 
     def _critical(self) -> list[int]:
-        """The cells of a critical path, from the last one back to the start of its mesh."""
+        """Returns the cells of a random critical path, from the cell that ends last back to the start of a mesh."""
         times, waits, random, now = self.cells.times, self.cells.waits, self.rng.random, self.now
         end_of = now.end_of
         cell, start = now.last

@@ -1,13 +1,14 @@
-"""Construction of schedules, task after task, many at a time: a beam search over the decisions of a run.
+"""A beam search that builds schedules task by task, many at a time.
 
 A state is a partial run. It is continued by the rule of Giffler and Thompson ("Algorithms for solving
-production-scheduling problems", Operations Research 8, 1960): of all tasks that could be next, take the one that would
-end first; only tasks of its mesh that could start before that end compete with it. Where memory is tight that is not
-enough, as the best schedules let a mesh wait although a forward could run (V-Min and V-Half, arXiv 2405.15362): a
-forward can also be held back until its mesh has run something else.
+production-scheduling problems", Operations Research 8, 1960). The rule takes the task that would end first, of all
+tasks that could be next. Only tasks of the same mesh that could start before that end compete with it.
 
-Of all next states the best are kept, by a lower bound on their objective and by a few weights that break ties.
-All states are rows of arrays, so that a thousand cost little more than ten.
+If memory is tight, that rule is not enough. The best schedules then let a mesh wait although a forward could run (V-Min
+and V-Half, arXiv 2405.15362). So a forward can also be held back until its mesh has run another task.
+
+Of all next states the beam keeps the best, by a lower bound on their objective and by a few weights that break ties.
+All states are rows of arrays, so that a thousand states cost little more than ten.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from jaxpp.schedules.search.states import Flags, Floats, Ints, Outlook, States
 
 @dataclass(frozen=True)
 class Taste:
-    """How a beam breaks ties, in average task times; beams of another taste find other schedules.
+    """The width of a beam and its weights for ties, in average task times. Different weights find different schedules.
 
     Attributes:
-        width: states that are kept.
-        memory: for each microbatch that a mesh keeps: below 0, runs that have many in flight are ahead.
-        depth: for each forward, times how far up its stage is: below 0, runs that are far up are ahead.
-        alike: states with the same number of tasks of each type that are kept; 0 for any number.
+        width: the number of states that are kept.
+        memory: the weight of each microbatch that a mesh keeps. Below 0 it prefers runs with many microbatches in
+            flight.
+        depth: the weight of each forward, times the relative depth of its stage. Below 0 it prefers runs with forwards
+            of late stages.
+        alike: the number of kept states with equal counts of tasks of each type; 0 for any number.
     """
 
     width: int
@@ -43,7 +46,7 @@ class Taste:
 
 
 def affordable(problem: Problem, seconds: float, width: int) -> int:
-    """The widest beam, up to `width`, that so many seconds allow."""
+    """Returns the widest beam, up to `width`, that `seconds` allow."""
     steps = problem.types * problem.microbatches
     while width and seconds_of(steps, _BRANCHES * width * problem.types) > seconds:
         width = width * 3 // 4
@@ -51,20 +54,20 @@ def affordable(problem: Problem, seconds: float, width: int) -> int:
 
 
 _BRANCHES: Final = 2.5
-"""Next states for each state, on average."""
+"""The average number of next states per state."""
 
 _IDLE: Final = 0.01
-"""What time that a mesh has lost counts, for a tie: less than a later end."""
+"""The weight of idle time of a mesh for ties: less than a later end."""
 
 
 class Beam:
     """A beam search on one problem.
 
     Args:
-        problem: to solve.
-        taste: how states are compared.
-        effort: what it may cost.
-        below: only better schedules than this are looked for.
+        problem: the problem to solve.
+        taste: the width of the beam and the weights for ties.
+        effort: the budget.
+        below: the search only looks for schedules below this value.
     """
 
     def __init__(self, problem: Problem, taste: Taste, effort: Effort, below: float = math.inf) -> None:
@@ -85,9 +88,9 @@ class Beam:
         self.whole = np.array(least_memory(problem)) + TOLERANCE
 
     def run(self) -> list[list[int]] | None:
-        """The best orders found; None where none is below the bound, or the effort is used up."""
+        """Returns the best orders; None if no orders are below the limit, or the effort is spent."""
         states = self._start()
-        # ends[state, type, microbatch], with a column that stays empty.
+        # ends[state, type, microbatch], with a last column that stays infinite.
         ends = np.full((1, self.problem.types, self.problem.microbatches + 1), np.inf)
         steps: list[tuple[Ints, Ints]] = []
         for _ in range(self.problem.types * self.problem.microbatches):
@@ -118,7 +121,7 @@ class Beam:
         )
 
     def _branches(self, states: States) -> tuple[Ints, Ints, Floats, Flags]:
-        """For each next state: the row of the one before it, the type that it runs, when, and what is held then."""
+        """Returns for each next state the row of its parent, the type that runs, its start, and the held types."""
         able = np.isfinite(states.arrivals) & ~states.blocked
         earliest = np.where(able, np.maximum(states.clocks[:, self.mesh_of], states.arrivals), np.inf)
         rows, held = np.arange(len(earliest)), states.held
@@ -132,7 +135,7 @@ class Beam:
             which, types = self._competing(starts, first, soonest, states.arrivals[rows])
             elsewhere = self.mesh_of[None] != self.mesh_of[types][:, None]
             found.append((rows[which], types, starts[which, types], held[which] & elsewhere))
-            # The same once more, with a forward held back.
+            # The rule is repeated with the forward held back.
             forward = first < self.problem.stages
             rows, held, first = rows[forward], held[forward].copy(), first[forward]
             held[np.arange(len(first)), first] = True
@@ -142,11 +145,11 @@ class Beam:
         return parents, types, starts, held
 
     def _competing(self, starts: Floats, first: Ints, soonest: Floats, arrivals: Floats) -> tuple[Ints, Ints]:
-        """(row, type) for each type that could start on the mesh of `first` before that one ends."""
+        """Returns (row, type) for each type that could start on the mesh of `first` before `first` ends."""
         types = self.competitors[self.mesh_of[first]]
         safe = np.maximum(types, 0)
         competes = (types >= 0) & (np.take_along_axis(starts, safe, 1) < soonest[:, None] - TOLERANCE * self.unit)
-        # Of several weight gradients the one that has waited for longest: nobody waits for them.
+        # Of several weight gradients only the one that has waited longest competes, because no task waits for them.
         weights = competes & (types >= 2 * self.problem.stages)
         waited = np.where(weights, np.take_along_axis(arrivals, safe, 1), np.inf).argmin(1)
         some = np.flatnonzero(weights.any(1))
@@ -158,7 +161,7 @@ class Beam:
     def _children(
         self, states: States, ends: Floats, parents: Ints, types: Ints, starts: Floats, held: Flags
     ) -> States:
-        """The states behind one more task."""
+        """Returns the states after one more task."""
         problem, rows = self.problem, np.arange(len(parents))
         found, meshes, done = states[parents], self.mesh_of[types], starts + self.times[types]
         number = found.counts[rows, types]
@@ -179,7 +182,7 @@ class Beam:
         return found
 
     def _best(self, states: States) -> Ints:
-        """The rows to keep, the best first."""
+        """Returns the rows to keep, the best first."""
         starts, value, lost = self.outlook.bound(states)
         taste = self.taste
         score = (value + _IDLE * lost) / self.unit + taste.memory * (states.kept / self.whole).sum(1)
@@ -196,7 +199,7 @@ class Beam:
         return order[: taste.width]
 
     def _trace(self, states: States, steps: list[tuple[Ints, Ints]]) -> list[list[int]]:
-        """The orders of the best state at the end."""
+        """Returns the orders of the best state at the end."""
         spans = states.clocks if self.problem.objective == "makespan" else states.clocks - states.started
         row = int(spans.max(1).argmin())
         orders: list[list[int]] = [[] for _ in range(self.problem.meshes)]
@@ -207,7 +210,7 @@ class Beam:
 
 
 def _first(keys: Floats, most: int) -> Ints:
-    """The positions of the first `most` of each key, in order."""
+    """Returns the positions of the first `most` of each key, in order."""
     order = np.argsort(keys, kind="stable")
     fresh = np.concatenate([[True], keys[order][1:] != keys[order][:-1]]) if len(keys) else np.zeros(0, bool)
     positions = np.arange(len(keys))

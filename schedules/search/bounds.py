@@ -9,12 +9,12 @@ from jaxpp.schedules.problem import Problem
 
 
 def lower_bound(problem: Problem) -> float:
-    """The largest of some bounds on the objective; no schedule within the memory limits is better.
+    """Returns the largest of several lower bounds on the objective, within the memory limits.
 
-    - a microbatch goes through the whole pipeline; the makespan also has the ways to a mesh before and after its work;
-    - a mesh runs all its tasks, and idles while its memory leaves it nothing to do (`_idle`);
-    - an activation lives at least as long as the shortest way from its forward to its release, and at no time do
-      activations fill more than the memory of their mesh, in all (`_filled`) or of one stage (`_last_forward`).
+    - A microbatch goes through the whole pipeline. The makespan also has the paths to a mesh before and after its work.
+    - A mesh runs all its tasks, and idles while its memory leaves it no task to run (`_idle`).
+    - An activation lives at least for the shortest path from its forward to its release. At no time do activations fill
+      more than the memory of their mesh, summed over all stages (`_filled`) or for one stage (`_last_forward`).
     """
     makespan = problem.objective == "makespan"
     tails = problem.tails.max(1)
@@ -36,35 +36,38 @@ def lower_bound(problem: Problem) -> float:
 
 
 def least_memory(problem: Problem) -> list[float]:
-    """For each mesh the least that it keeps: one microbatch after the other, weight gradients at once."""
+    """Returns for each mesh the least memory that any schedule needs.
+
+    A schedule needs that much if it runs one microbatch after another, and delays no weight gradients.
+    """
     return [max(accumulate(problem.memory[each] for each in row)) for row in problem.with_microbatches(1).one_by_one]
 
 
 def _filled(problem: Problem, mesh: int) -> float:
-    """The time for which the activations of a mesh fill its memory."""
+    """Returns the time for which the activations of a mesh fill its memory."""
     area = 0.0
     for each in problem.types_of[mesh]:
         if each >= problem.stages:
-            # What a backward gives back was there from the start of the forward to its own end.
+            # The memory that a backward releases is taken from the start of the forward to the end of the backward.
             area -= problem.memory[each] * _life(problem, each)
     return problem.microbatches * area / problem.limits[mesh] if problem.limits[mesh] else 0.0
 
 
 def _life(problem: Problem, backward: int) -> float:
-    """The least time from the start of a forward to the end of this (input or weight) gradient of it."""
+    """Returns the least time from the start of a forward to the end of its (input or weight) gradient `backward`."""
     return problem.heads[backward] + problem.times[backward] - problem.heads[backward % problem.stages]
 
 
 def _last_forward(problem: Problem, stage: int) -> float:
-    """The least time from the start of a stage's first forward to the end of its last one.
+    """Returns the least time from the start of a stage's first forward to the end of its last one.
 
-    Of activations k fit. The forward of microbatch j + k waits until the activation of microbatch j is released. From
-    there to the forward of microbatch j + k + i the mesh runs i more forwards, and what releases i activations.
+    Only k activations fit. So the forward of microbatch j + k waits until the activation of microbatch j is released.
+    Up to the forward of microbatch j + k + i the mesh runs i more forwards, and the tasks that release i activations.
     """
     size, time = problem.memory[stage], problem.times[stage]
     steps = problem.microbatches - 1
     backwards = range(stage + problem.stages, problem.types, problem.stages)
-    # An activation that goes in parts makes room for a whole one when the first part has gone, at the earliest.
+    # An activation may be released in parts. A whole one fits at the earliest when the first part is released.
     release = next((each for each in backwards if problem.memory[each]), None)
     fit = _fitting(problem, problem.mesh_of[stage], size)
     if release is None or not 0 < fit <= steps:
@@ -75,10 +78,10 @@ def _last_forward(problem: Problem, stage: int) -> float:
 
 
 def _idle(problem: Problem, mesh: int) -> float:
-    """The least time for which a mesh idles, between its first task and its last.
+    """Returns the least time for which a mesh idles between its first task and its last.
 
-    Until its first backward it only runs the forwards that fit the memory, and after its last forward only what is
-    left of the activations that it keeps. Unless all forwards fit at once, that is before and this is after.
+    Until its first backward a mesh only runs the forwards that fit the memory. After its last forward it only runs the
+    remaining tasks of the activations that it keeps. These two times do not overlap, unless all forwards fit at once.
     """
     stages, heads = problem.stages, problem.heads
     forwards = [each for each in problem.types_of[mesh] if each < stages]
@@ -92,14 +95,14 @@ def _idle(problem: Problem, mesh: int) -> float:
 
 
 def _fitting(problem: Problem, mesh: int, size: float) -> float:
-    """How many things of a size fit the memory of a mesh at once."""
+    """Returns how many activations of this size fit the memory of a mesh at once."""
     return problem.rooms[mesh] // size if size > 0 else math.inf
 
 
 def _left(problem: Problem, mesh: int, forwards: list[int], fit: float) -> float:
-    """The most work that the activations that fit the memory of a mesh leave it."""
+    """Returns the most work that the activations that fit the memory of a mesh leave for it."""
     stages, times, memory = problem.stages, problem.times, problem.memory
-    # What waits for all of its backwards, and what waits for its weight gradient alone: (work, bytes).
+    # Activations that wait for all their backwards, and those that wait only for their weight gradient: (work, bytes).
     whole: list[tuple[float, float]] = []
     rests: list[tuple[float, float]] = []
     for each in forwards:
@@ -109,5 +112,6 @@ def _left(problem: Problem, mesh: int, forwards: list[int], fit: float) -> float
             rests.append((times[backwards[-1]], -memory[backwards[-1]]))
     if all(rest >= size for (_, rest), (_, size) in zip(rests, whole, strict=False)):
         return fit * max(work for work, _ in whole)
-    # More than that may fit where something is smaller than before; of any mixture no byte leaves more work than this.
+    # More than `fit` activations may fit if some have already released a part. No mixture leaves more work per byte
+    # than this.
     return problem.rooms[mesh] * max(work / size if size > 0 else math.inf for work, size in (*whole, *rests))

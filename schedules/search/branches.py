@@ -1,8 +1,8 @@
-"""The search where stages are a graph, or at home on several meshes: the best start is improved.
+"""The search for graphs of stages and for stages on several meshes: it improves the best start.
 
-Starts are orders by priority and, for a chain, what is published. On several homes of a stage microbatches take turns,
-and move from one home to another for as long as that gains: first in these starts, then in the best order (`homes`).
-Meshes may differ in speed, and stages in time.
+Starts are orders of a list scheduler and, for a chain, published schedules. If a stage is on several meshes,
+microbatches alternate between these meshes. Then single microbatches move to other meshes while that gains: first in
+the starts, then in the best order (the change "homes"). Meshes may differ in speed, and stages in time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from jaxpp.schedules.task import Placement, Task
 _KINDS: Final = ("forward", "input_grad", "weight_grad")
 
 _MOVING: Final = 0.2
-"""The share of everything that may be spent on moves between homes."""
+"""The share of the effort that moves of microbatches between meshes may spend."""
 
 _UNITS: Final = 300
-"""What it costs to put a task in order, and to run it."""
+"""The units of effort to order and run a task."""
 
 _Limit: TypeAlias = Callable[[int], int] | None
-"""For each stage, how many microbatches it may keep."""
+"""A function from a stage to the most microbatches that it may keep; None for no limit."""
 
 
 def search_branches(
@@ -49,16 +49,16 @@ def search_branches(
     objective: Objective,
     **options: Any,
 ) -> Found:
-    """The best schedule that is found for a graph of stages, or for stages with several homes.
+    """Returns the best schedule that the search finds for a graph of stages, or for stages on several meshes.
 
     Args:
-        placement: one with `after`, or of which stages have several homes; none is spread.
+        placement: one with `after`, or with stages on several meshes; no stage is spread.
         microbatches: at least 1.
-        costs: of tasks and hops.
-        memory: what the meshes may keep.
+        costs: the costs of tasks and hops.
+        memory: the limits of the meshes.
         split_backward: whether input and weight gradients are tasks of their own.
-        objective: what to make as small as possible.
-        options: the others of `improve`.
+        objective: the value to minimize.
+        options: the other options of `improve`.
 
     Raises:
         ScheduleError: no order that was tried fits the memory, or a stage is spread.
@@ -99,9 +99,9 @@ def _moved(
     rank: Callable[[Schedule], float],
     effort: Effort,
 ) -> list[Schedule]:
-    """The best start by priority after moves of single microbatches to other homes; none where no move gains.
+    """Returns the best start after moves of single microbatches to other meshes; empty if no move gains.
 
-    rank: what is to be small.
+    `rank` is the value to minimize.
     """
     turns, count = list(range(microbatches)), max(map(len, placement.homes))
     units = _UNITS * microbatches * placement.stages * (3 if split else 2)
@@ -125,7 +125,10 @@ def _moved(
 
 
 def _bound(starts: Sequence[Schedule], costs: Costs, objective: Objective) -> float:
-    """Wherever its microbatches run: no mesh has less than the mean of the work, no microbatch a shorter way."""
+    """Returns a lower bound for every choice of meshes for the microbatches.
+
+    No mesh has less than the mean of the work, and no microbatch a shorter path through the pipeline.
+    """
     first = starts[0]
     empty = Schedule("bound", first.placement, ((),) * first.meshes)
     times = {kind: [costs.on_mesh(kind, mesh, empty) for mesh in range(first.meshes)] for kind in _KINDS}
@@ -143,9 +146,9 @@ def _bound(starts: Sequence[Schedule], costs: Costs, objective: Objective) -> fl
 
 
 def _starts(placement: Placement, microbatches: int, costs: Costs, split: bool) -> Iterator[Schedule]:
-    """1F1B and relatives (backwards first, of forwards those with the longest way to go), and what is published.
+    """Yields variants of 1F1B with several in-flight limits, and for a chain the published schedules on the placement.
 
-    The last one has the least memory: microbatch after microbatch.
+    The last start needs the least memory: one microbatch after another.
     """
     turns = range(microbatches)
     for limit in _limits(placement):
@@ -165,19 +168,25 @@ def _starts(placement: Placement, microbatches: int, costs: Costs, split: bool) 
 
 
 def _limits(placement: Placement) -> list[_Limit]:
-    """As many in flight as there are stages on the way to the end; twice as many, all, and, as the least, one."""
+    """Returns the in-flight limits to try: the stages on the path to the end, twice as many, no limit, and one."""
     ways = placement.heights
     return [ways.__getitem__, lambda stage: 2 * ways[stage], None, lambda _: 1]
 
 
 def _home(placement: Placement, task: Task, turns: Sequence[int]) -> int:
-    """The mesh of a task; `turns` says for each microbatch which of the homes it takes."""
+    """Returns the mesh of a task.
+
+    `turns` has for each microbatch the index of its mesh among the meshes of a stage, modulo their number.
+    """
     homes = placement.homes[task.stage]
     return homes[turns[task.microbatch] % len(homes)]
 
 
 def _by_turns(placement: Placement, costs: Costs, split: bool, turns: Sequence[int], limit: _Limit) -> Schedule:
-    """Backwards first, of forwards those with the longest way to go."""
+    """Makes an order that prefers backwards, then forwards, then weight gradients.
+
+    The oldest microbatch comes first, and of its forwards the one with the longest path to the last stage.
+    """
     ways = placement.heights
 
     def priority(task: Task) -> tuple[float, ...]:

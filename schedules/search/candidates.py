@@ -1,4 +1,4 @@
-"""The candidates of a search: placements, and published schedules to begin with."""
+"""The candidates of a search: placements, and published schedules as starts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _USUAL: Final = {
     "waves": (("waves", 2), ("waves", 4)),
     "any": (("looped", 1), ("waves", 2), ("looped", 2), ("looped", 3), ("looped", 4), ("waves", 4)),
 }
-"""For each word the placements that it stands for, with their stages per mesh."""
+"""For each name the placements that it stands for, with their stages per mesh."""
 
 
 def placements(meshes: int, placement: str | Placement, chunks: int | None, costs: Costs) -> list[Placement]:
-    """The placements that a word stands for.
+    """Returns the placements that a name stands for.
 
     Args:
         meshes: number of meshes.
-        placement: one itself, or "linear", "v", "looped", "waves", or "any" of these; where the costs differ from stage
-            to stage, "any" is also the one that shares them out most evenly.
-        chunks: stages per mesh; None: whatever is usual.
-        costs: where they are lists, only numbers of stages that divide theirs are possible.
+        placement: a placement, or "linear", "v", "looped", "waves", or "any" of these. If the costs differ from stage
+            to stage, "any" also includes a balanced placement.
+        chunks: stages per mesh; None: the usual numbers.
+        costs: if they are lists, a placement must have a number of stages that divides the length of the lists.
 
     Raises:
-        ScheduleError: the placement is unknown, or none goes with the meshes, the chunks and the costs.
+        ScheduleError: the placement is unknown, or none fits the meshes, the chunks and the costs.
     """
     if isinstance(placement, Placement):
         if placement.meshes != meshes or chunks not in (None, placement.stages // meshes):
@@ -67,7 +67,7 @@ def placements(meshes: int, placement: str | Placement, chunks: int | None, cost
 
 
 def _even(placement: Placement, costs: Costs) -> Placement:
-    """The placement with stages exchanged between meshes, for as long as that lowers the highest load."""
+    """Returns the placement after stages have been swapped between meshes, as long as that lowers the highest load."""
     homes = [mesh for mesh, *_ in placement.homes]
     empty = Schedule("even", placement, ((),) * placement.meshes)
     times = [
@@ -99,7 +99,10 @@ def _swapped(homes: list[int], one: int, other: int) -> list[int]:
 
 
 def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator[Schedule]:
-    """The schedules of the library on a placement: those that exist for these numbers, and move no activations."""
+    """Yields the schedules of the library on a placement.
+
+    Left out are schedules that do not exist for these numbers, and those that move or recompute activations.
+    """
     meshes, chunks = placement.meshes, placement.stages // placement.meshes
     offered: dict[str, object] = {"chunks": chunks, "costs": costs}
     for name in LIBRARY:
@@ -116,7 +119,10 @@ def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator
 
 @cache
 def _home(name: str, meshes: int, chunks: int) -> Placement | None:
-    """The placement of a schedule of the library, by one of few microbatches, as that costs little; None: not known."""
+    """Returns the placement of a schedule of the library; None if it is unknown.
+
+    It makes the schedule for few microbatches, because that is cheap.
+    """
     options = {"chunks": chunks} if "chunks" in options_of(name) else {}
     for microbatches in (1, 2, meshes, 2 * meshes):
         with suppress(ScheduleError):

@@ -1,4 +1,4 @@
-"""What a local search puts in order: the cells of a schedule, numbered, and what holds for them in any order."""
+"""The cells of a schedule, which a local search orders, with the constraints that hold in any order."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ Rows: TypeAlias = list[list[int]]
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells are the tasks that run as one, of any kind; their numbers are indices.
+    """The cells of a schedule as indices. A cell is one task, or several tasks that run as one.
 
     Attributes:
-        rows: the orders to begin with.
-        times: how long each takes.
-        waits: (cell, delay) of what each waits for beside its turn, the delay from the end of that cell.
-        needed: of the same mesh, the cells that come before it in any order.
-        before: these, and those that come before it in the orders that are looked at.
-        types: those of equal kinds and stages have equal types.
-        microbatches: of each; of several the first.
-        takes: the memory of its mesh that each takes at its start.
-        gives: the change at its end, zero or negative.
-        rooms: the memory of each mesh, and behind these, where that is limited, that of the host of each.
-        objective: what to make as small as possible.
-        tracks: of cells that use more than the turn of their mesh, the numbers of what they use.
+        rows: the initial orders.
+        times: the duration of each cell.
+        waits: for each cell the (cell, delay) pairs that it waits for beside its turn. A delay counts from the end of
+            that cell.
+        needed: for each cell, the cells of its mesh that come before it in any order.
+        before: the same, and the cells that come before it in all orders of the search.
+        types: an integer per cell, equal for cells of equal kinds and stages.
+        microbatches: the microbatch of each cell; of several tasks, that of the first.
+        takes: the memory of its mesh that each cell takes at its start.
+        gives: the change of that memory at its end, zero or negative.
+        rooms: the memory limit of each mesh and then, if hosts are limited, the limit of each mesh's host.
+        objective: the value to minimize.
+        tracks: for cells that use more than the turn of their mesh, the numbers of the tracks that they use.
         asides: the cells that run beside their mesh, without its turn.
-        partners: of cells that run on several meshes at once, those on all of them.
-        by_time: of memories whose use depends on times, and not only on the order of one mesh: the cell, what it takes
-            at its start, and what at its end, of all that change them.
-        between: what meshes do between runs of tasks of one stage; None where that takes no time.
-        touched: what each cell touches.
+        partners: for cells that run on several meshes at once, the cells on all of these meshes.
+        by_time: for memories that depend on times, and not only on the order of one mesh: the cells that change them.
+            An entry has the cell, what it takes at its start, and what it takes at its end.
+        between: the work of meshes between runs of tasks of one stage; None if that takes no time.
+        touched: the stages whose weights each cell reads, and those whose gradients it adds to.
     """
 
     rows: Rows
@@ -66,7 +67,7 @@ class Cells:
 
     @cached_property
     def needs(self) -> list[dict[int, float]]:
-        """For each cell those that end before it begins, in any order, and the delay from that end."""
+        """For each cell the cells that end before it begins, in any order, with the delay from that end."""
         return [
             {**dict.fromkeys(before - self.asides, 0.0), **dict(waits)}
             for before, waits in zip(self.needed, self.waits, strict=True)
@@ -74,11 +75,11 @@ class Cells:
 
     @cached_property
     def in_turn(self) -> list[int]:
-        """All cells, each behind those that it needs."""
+        """All cells, each after the cells that it needs."""
         return list(TopologicalSorter(dict(enumerate(self.needs))).static_order())
 
     def leads(self, row: Sequence[int]) -> dict[int, float]:
-        """For how long a mesh with this order scatters and gathers before its cells."""
+        """Returns for each cell of a mesh's order how long the mesh scatters and gathers before it."""
         if not self.between:
             return {}
         cells = [cell for cell in row if cell not in self.asides]
@@ -86,7 +87,7 @@ class Cells:
 
 
 def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
-    """The tasks of a problem: that of a type and a microbatch has the number type * microbatches + microbatch."""
+    """Returns the tasks of a problem as cells: cell `type * microbatches + microbatch`."""
     most = problem.microbatches
     rows: Rows = []
     counts = [0] * problem.types
@@ -113,7 +114,7 @@ def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
         rows,
         repeated(problem.times),
         waits,
-        needed=before,  # microbatches are alike
+        needed=before,  # all microbatches are equal, so they keep their order
         before=before,
         types=[each for each in range(problem.types) for _ in range(most)],
         microbatches=list(range(most)) * problem.types,
@@ -127,14 +128,14 @@ def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
 
 
 def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[float], objective: Objective) -> Cells:
-    """The cells of a schedule, mesh by mesh in its order; contention of links is left out.
+    """Returns the cells of a schedule, mesh by mesh in its order; contention of links is ignored.
 
     Args:
         schedule: a valid one.
-        costs: of its tasks.
-        sizes: of its activations, in the unit of the rooms of meshes.
-        rooms: the memory of each mesh, and behind these, where that is limited, the bytes of the host of each.
-        objective: what to make as small as possible.
+        costs: the costs of its tasks.
+        sizes: the sizes of its activations, in the unit of the limits of meshes.
+        rooms: the memory limit of each mesh and then, if hosts are limited, the bytes of each mesh's host.
+        objective: the value to minimize.
     """
     graph, costs = schedule.graph, replace(costs, contention=False)
     durations, (delays, *_) = task_times(schedule, costs), transfer_times(schedule, costs)
@@ -181,7 +182,7 @@ def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[flo
 
 
 def _in_turn(schedule: Schedule) -> bool:
-    """Whether each mesh runs the microbatches in ascending order, of each kind and stage."""
+    """Whether each mesh runs the microbatches of each kind and stage in ascending order."""
     last: dict[tuple[object, ...], int] = {}
     for mesh, row in enumerate(schedule.cells):
         for task in (task for cell in row for task in cell):
@@ -192,10 +193,10 @@ def _in_turn(schedule: Schedule) -> bool:
 
 
 def _before(schedule: Schedule, cell_of: Sequence[int], *, in_turn: bool) -> list[frozenset[int]]:
-    """For each cell those of its mesh that must come before it.
+    """Returns for each cell the cells of its mesh that must come before it.
 
-    It needs them, or they change in turn what is kept of an activation; or they are of its kind and stage, which stay
-    in turn.
+    A cell must come after the cells that it needs, and after earlier cells that change the same stored activation. With
+    `in_turn` it also comes after earlier cells of its kind and stage.
     """
     graph, rules = schedule.graph, schedule.rules
     found: list[set[int]] = [set() for _ in range(1 + max(cell_of))]
@@ -215,7 +216,10 @@ def _before(schedule: Schedule, cell_of: Sequence[int], *, in_turn: bool) -> lis
 def _memory(
     schedule: Schedule, sizes: Sizes, cell_of: Sequence[int]
 ) -> tuple[list[float], list[float], dict[int, list[tuple[int, float, float]]]]:
-    """What each cell takes of its mesh and gives back, and what changes meshes whose order alone does not tell."""
+    """Returns the memory that each cell takes and releases on its mesh.
+
+    The third result has the changes of memories that depend on more than the order of their mesh.
+    """
     graph = schedule.graph
     takes, gives = [0.0] * (1 + max(cell_of)), [0.0] * (1 + max(cell_of))
     by_time: dict[int, list[tuple[int, float, float]]] = {}

@@ -1,9 +1,11 @@
-"""Other tasks for a finished schedule: stages that recompute or wait in the host's memory, fused tasks, other homes.
+"""Changes of the tasks of a finished schedule: recomputes, offloads, fused tasks, and other meshes for microbatches.
 
-Each change is of one stage or of all, of the fused tasks of one mesh or of all, or of a microbatch where stages have
-several homes (`homes`), and is made or taken back. What gains stays: first what brings the schedule into its limits,
-then what makes it faster within them, or leaves less to do. So a stage that recomputes for nothing stops doing so, and
-where one of two stages has to make room, the cheaper one does.
+A change applies to one stage or to all stages, or to the fused tasks of one mesh or of all meshes. A change of `homes`
+applies to a microbatch whose stages are on several meshes. A change is made or undone, and the search keeps a change
+that gains.
+
+First, changes bring the schedule into its limits. Then changes make it faster within the limits, or reduce its work. So
+a stage stops a useless recompute, and if one of two stages must save memory, the cheaper stage does so.
 """
 
 from __future__ import annotations
@@ -35,22 +37,22 @@ _BACKWARD: Final = ("backward", "input_grad")
 _BYTE: Final = ("byte", "s")
 
 _UNITS: Final = 300
-"""What it costs to change and run a task."""
+"""The units of effort to change and run a task."""
 
 
 _Make: TypeAlias = Callable[..., Schedule]
 _Change: TypeAlias = tuple[frozenset[str], _Make, tuple[int, ...], tuple[int, ...]]
-"""The kinds of tasks that some stages lose, and what others get."""
+"""The kinds of tasks, the function that adds them, the stages that lose them, and the stages that get them."""
 
 
 class Kept(NamedTuple):
-    """What the meshes of a schedule, and their hosts, may keep."""
+    """The limits of what the meshes of a schedule, and their hosts, may keep."""
 
     memory: MemoryLimits
     hosts: Sequence[float]
 
     def peaks(self, report: Report) -> Iterator[tuple[str, tuple[str, str], int, float, float]]:
-        """Where it is kept, its unit and the ending of its plural, the mesh, the most that it keeps, and the limit."""
+        """Yields for each limit the location, its unit with the plural ending, the mesh, the peak, and the limit."""
         at = self.memory.released_at
         here = report.peak_activations(at) if at else report.peak_bytes()
         unit = ("microbatch", "es") if at else _BYTE
@@ -60,23 +62,23 @@ class Kept(NamedTuple):
             yield "in the host of", _BYTE, mesh, peak, limit
 
     def excess(self, report: Report) -> str:
-        """Which mesh keeps too much, how much, and its limit; nothing where all is within the limits."""
+        """Returns which mesh keeps too much, how much, and its limit; empty if all limits hold."""
         for where, unit, mesh, peak, limit in self.peaks(report):
             if peak > limit * (1 + TOLERANCE):
                 return f"{counted(peak, *unit)} {where} mesh {mesh}, its limit is {limit:g}"
         return ""
 
     def surplus(self, report: Report) -> float:
-        """By which shares of their limits the meshes keep too much, in all."""
+        """Returns the sum over all finite limits of the excess, as a share of the limit."""
         over = (peak / limit - 1 for *_, peak, limit in self.peaks(report) if limit < math.inf)
         return math.fsum(share for share in over if share > TOLERANCE)
 
 
 def check_changes(change: Collection[str], costs: Costs) -> None:
-    """Guard of the changes that a caller allows.
+    """Checks the changes that a caller allows.
 
     Raises:
-        ScheduleError: one is none of `CHANGES`, or the costs do not say how long it takes.
+        ScheduleError: a change is not in `CHANGES`, or the costs lack the time of an offload.
     """
     if isinstance(cast("object", change), str) or not isinstance(cast("object", change), Collection):
         example = change if change in CHANGES else CHANGES[0]
@@ -92,20 +94,20 @@ def check_changes(change: Collection[str], costs: Costs) -> None:
 def with_other_tasks(
     schedule: Schedule, costs: Costs, limits: Kept, change: Collection[str], objective: Objective, effort: Effort
 ) -> Schedule:
-    """The schedule with the changes of its tasks that gain, one after the other, until none does or all is spent.
+    """Returns the schedule after one gaining change after another, until no change gains or the budget is spent.
 
     Args:
         schedule: a valid one, within the limits or not.
-        costs: of its tasks.
-        limits: which it should keep.
-        change: of `CHANGES`, those that are allowed.
-        objective: what is to be short.
-        effort: what it may cost.
+        costs: the costs of its tasks.
+        limits: the limits that the result should meet.
+        change: the allowed changes, from `CHANGES`.
+        objective: the value to minimize.
+        effort: the budget.
     """
 
     def rank(made: Schedule) -> tuple[float, float, float]:
         report = simulate(made, costs)
-        # What is fused has less to do, and yet may leave a worse schedule to go on from.
+        # Fused tasks have less work, but may be a worse start for further changes.
         return limits.surplus(report), getattr(report, objective), 0.0 if "fuse" in change else report.busy
 
     def gains(found: tuple[float, float, float]) -> bool:
@@ -128,7 +130,7 @@ def with_other_tasks(
 
 
 def stripped(schedule: Schedule, change: Collection[str]) -> Schedule:
-    """The schedule without the tasks that may be left out or take less, and nothing fused that may change."""
+    """Returns the schedule without optional tasks, and with fused cells split if they may change."""
     rows = [
         [part for cell in row for part in (_apart([cell]) if _may_change(cell, change) else [cell])]
         for row in schedule.cells
@@ -138,9 +140,10 @@ def stripped(schedule: Schedule, change: Collection[str]) -> Schedule:
 
 
 def least_factor(schedule: Schedule, costs: Costs, change: Collection[str]) -> float:
-    """The least share of its time that a task of a cell that `stripped` takes apart, or a new one, may take.
+    """Returns the least share of its time that a task of a changeable or new cell may take.
 
-    Of several tasks some may be left out; what is left has the mean of its pairs, at least the least of them.
+    If a cell loses some tasks, the remaining tasks have the mean factor of their pairs, which is at least the least
+    factor.
     """
     cells = [[task.kind for task in cell] for row in schedule.cells for cell in row if _may_change(cell, change)]
     pairs = {pair for kinds in cells for pair in combinations(kinds, 2)}
@@ -150,7 +153,10 @@ def least_factor(schedule: Schedule, costs: Costs, change: Collection[str]) -> f
 
 
 def _optional(change: Collection[str]) -> set[str]:
-    """The kinds of tasks that may be left out, or take less: a stage that recomputes has less to copy."""
+    """Returns the kinds of tasks that may be left out, or take less time.
+
+    Copies are among them with "recompute", because a stage that recomputes has less to copy.
+    """
     return {
         *(["recompute"] if "recompute" in change else []),
         *(_COPIES if {"recompute", "offload"} & {*change} else ()),
@@ -158,19 +164,19 @@ def _optional(change: Collection[str]) -> set[str]:
 
 
 def _may_change(cell: Cell, change: Collection[str]) -> bool:
-    """Whether a cell may be taken apart, or lose a task."""
+    """Whether a cell may be split, or lose a task."""
     return "fuse" in change or not _optional(change).isdisjoint(task.kind for task in cell)
 
 
 def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Iterator[Schedule]:
-    """Yield the schedule with one change: of all stages, of one stage, or of two that change roles."""
+    """Yields the schedule with one change: of all stages, of one stage, or of two stages that swap roles."""
     stages = range(schedule.stages)
     made: list[tuple[frozenset[str], _Make]] = []
     if "recompute" in change:
         made.append((frozenset({"recompute"}), recompute))
     if "offload" in change:
-        # The reload starts early enough for equally long forwards and backwards, or one cell before its use, or right
-        # before it.
+        # The reload starts early enough for equally long forwards and backwards, or one cell before its use, or
+        # directly before it.
         made += [(frozenset(_COPIES), make) for make in (offload, partial(offload, ahead=1), partial(offload, ahead=0))]
     everywhere: list[_Change] = []
     single: list[_Change] = []
@@ -188,7 +194,7 @@ def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Itera
             less = _without(schedule, kinds, out) if out else schedule
             if (found := make(less, *into) if into else less) != schedule:
                 yield found
-        except ScheduleError:  # tasks beside it do not allow that
+        except ScheduleError:  # another task of the schedule does not allow this change
             continue
     if "fuse" in change:
         every_mesh = range(schedule.meshes)
@@ -202,7 +208,7 @@ def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Itera
 
 
 def _without(schedule: Schedule, kinds: Collection[str], stages: Collection[int]) -> Schedule:
-    """The schedule without these kinds of tasks of some stages."""
+    """Returns the schedule without tasks of these kinds of some stages."""
     rows = [
         [tuple(task for task in cell if task.kind not in kinds or task.stage not in stages) for cell in row]
         for row in schedule.cells
@@ -212,7 +218,7 @@ def _without(schedule: Schedule, kinds: Collection[str], stages: Collection[int]
 
 
 def _if_it_runs(schedule: Schedule, rows: Sequence[Sequence[Cell]]) -> Schedule | None:
-    """The schedule with these cells; None where they wait for one another."""
+    """Returns the schedule with these cells; None if they have a deadlock."""
     made = Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
     try:
         simulate(made)
@@ -222,12 +228,12 @@ def _if_it_runs(schedule: Schedule, rows: Sequence[Sequence[Cell]]) -> Schedule 
 
 
 def _apart(row: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Each task in a cell of its own."""
+    """Returns each task in a cell of its own."""
     return tuple((task,) for cell in row for task in cell)
 
 
 def _together(row: Sequence[Cell], costs: Costs) -> tuple[Cell, ...]:
-    """Each forward fused with the backward of another microbatch before or behind it, where that makes both faster."""
+    """Fuses each forward with a neighbouring backward of another microbatch, if the costs say that this is faster."""
     found: list[Cell] = []
     for cell in row:
         pair = (*found[-1], *cell) if found else cell

@@ -1,4 +1,4 @@
-"""Orders by simple rules, what a mesh prefers and how far ahead each stage may run, and hill climbing over the rules.
+"""A list scheduler with priorities and in-flight limits per stage, and hill climbing over these rules.
 
 This is fast for problems of any size.
 """
@@ -17,7 +17,7 @@ from jaxpp.schedules.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
 
 _UNITS = 50
-"""What it costs to dispatch a task."""
+"""The units of effort to dispatch a task."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class _Rules:
 
 
 class Climb:
-    """The best rules so far, and the orders that they lead to.
+    """The best rules so far, and their orders.
 
     Args:
-        problem: to solve.
-        effort: what it may cost.
-        rng: makes the choices.
-        seconds: of the effort, what may be spent on the rules that it begins with.
+        problem: the problem to solve.
+        effort: the budget.
+        rng: the source of the random choices.
+        seconds: the part of the effort that the initial rules may spend.
     """
 
     def __init__(self, problem: Problem, effort: Effort, rng: np.random.Generator, seconds: float = math.inf) -> None:
@@ -43,7 +43,11 @@ class Climb:
         self.begin(effort.spent + seconds)
 
     def begin(self, until: float) -> None:
-        """Simple rules: kinds in any order, later stages first, with memory as the only limit or like 1F1B."""
+        """Tries simple rules until `effort.spent` is `until`.
+
+        The rules rank the kinds in any order, and later stages first. The in-flight limits are none at all, or the
+        limits of 1F1B.
+        """
         stages, microbatches = self.problem.stages, self.problem.microbatches
         for kinds in permutations(range(len(self.problem.kinds))):
             later = [kind - (stage + 1) / (stages + 1) for kind in kinds for stage in range(stages)]
@@ -52,7 +56,7 @@ class Climb:
                     return
 
     def attempt(self, rules: _Rules) -> bool:
-        """Take these rules if they are no worse; whether there was effort left to find out."""
+        """Takes these rules if they are no worse. Returns whether the effort was enough to evaluate them."""
         problem = self.problem
         if not self.effort.left or not self.effort.spend(problem.types * problem.microbatches * _UNITS):
             return False
@@ -63,14 +67,14 @@ class Climb:
         return True
 
     def climb(self, seconds: float) -> Orders:
-        """Change the rules for so long, and give the best orders."""
+        """Changes the rules for `seconds`, and returns the best orders."""
         until = self.effort.spent + seconds
         while self.effort.spent < until and self.attempt(self.changed()):
             pass
         return self.orders
 
     def changed(self) -> _Rules:
-        """The rules with one thing changed."""
+        """Returns the best rules with one random change."""
         rng, problem = self.rng, self.problem
         ranks, caps = list(self.rules.ranks), list(self.rules.caps)
         most = problem.microbatches
@@ -79,7 +83,8 @@ class Climb:
             stage = int(rng.integers(problem.stages))
             caps[stage] = int(np.clip(caps[stage] + rng.choice([-2, -1, 1, 2]), 1, most))
         elif choice < 0.6:
-            # A line from the first stage to the last, as deep in the pipeline less has to be in flight.
+            # The limits fall linearly from the first stage to the last, because deep stages need fewer microbatches in
+            # flight.
             first, last = sorted(rng.integers(1, min(most, 3 * problem.stages) + 1, 2))
             caps = [int(each) for each in np.linspace(last, first, problem.stages).round()]
         else:
@@ -90,14 +95,14 @@ class Climb:
 
 
 def dispatch(problem: Problem, ranks: Sequence[float], caps: Sequence[int]) -> list[list[int]]:
-    """The orders of a run in which a free mesh starts, of what is there and fits the memory, the type of lowest rank.
+    """Returns the orders of a list scheduler: a free mesh starts the type of lowest rank that is ready and fits.
 
-    It always gets to its end, as of the memory of each mesh enough is left for the oldest microbatch.
+    It never gets stuck, because each mesh always leaves enough memory for the oldest microbatch.
 
     Args:
-        problem: to solve.
-        ranks: of each type.
-        caps: for each stage the microbatches that may be between its forward and the end of its backward, at least 1.
+        problem: the problem to solve.
+        ranks: the rank of each type.
+        caps: for each stage the most microbatches between its forward and the end of its backward, at least 1.
     """
     run = _WithinMemory(problem, ranks, caps)
     run.run()
@@ -109,7 +114,7 @@ class _WithinMemory(Dispatch):
         homes = [[mesh] * problem.microbatches for mesh in problem.mesh_of]
         super().__init__(problem.times, problem.delays, problem.users, homes, problem.meshes, {})
         self.problem, self.ranks, self.caps = problem, ranks, caps
-        # The best first, so that what comes behind it needs no look at the memory.
+        # The lowest rank comes first, so that later types need no memory check.
         self.ready = [dict(sorted(heaps.items(), key=lambda item: ranks[item[0]])) for heaps in self.ready]
         self.counts = [0] * problem.types
         self.kept = [0.0] * problem.meshes
@@ -122,7 +127,7 @@ class _WithinMemory(Dispatch):
         self.kept[mesh] += self.problem.memory[each]
 
     def fits(self, mesh: int, each: int) -> bool:
-        """Whether a forward fits, and leaves room for the oldest microbatch, as in a beam."""
+        """Whether a forward fits and leaves room for the oldest microbatch, as in a beam search."""
         problem, counts = self.problem, self.counts
         if each >= problem.stages:
             return True

@@ -1,4 +1,4 @@
-"""Contiguous cuts of a row of layers into stages: the best by the cost of each stage, and those beside given ones."""
+"""Contiguous cuts of a row of layers into stages: the best by the cost of each stage, and neighbours of given cuts."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Cuts: TypeAlias = tuple[int, ...]
 """The layers of each stage, from the first one on."""
 
 FEW_CUTS: Final = 500
-"""Where there are so many cuts or fewer, all are looked at."""
+"""The most cuts that are all tried."""
 
 _NODES: Final = 300
-"""Of a search tree, that an integer programme may look at."""
+"""The most nodes of the search tree of an integer programme."""
 
 _UNSURE: Final = 1e-6
 """The share by which a solver's bounds may be wrong."""
 
 
 def best_cuts(costs: NDArray[np.float64]) -> tuple[float, Cuts] | None:
-    """The cuts with the least cost of the stage that costs most and, of these, the least sum of squares.
+    """Returns the cuts with the least maximum cost of a stage and, of these, the least sum of squares.
 
-    By dynamic programming over the ends of stages, as PipeDream (Narayanan et al., SOSP 2019) and DAPPLE
-    (arXiv 2007.01045) cut.
+    It uses dynamic programming over the ends of stages, as PipeDream (Narayanan et al., SOSP 2019) and DAPPLE (arXiv
+    2007.01045) do.
 
     Args:
-        costs: [stage, first layer, first layer behind it], infinite where a stage can't have these layers.
+        costs: [stage, first layer, layer after the last], infinite where a stage can't have these layers.
 
     Returns:
-        That cost and the cuts; None if there are none of a finite cost.
+        The maximum cost and the cuts; None if no cuts have a finite cost.
     """
     count = costs.shape[1]
     least = np.full(count, np.inf)
@@ -58,7 +58,10 @@ def best_cuts(costs: NDArray[np.float64]) -> tuple[float, Cuts] | None:
 
 
 def spans(values: Sequence[float]) -> NDArray[np.float64]:
-    """[first, first behind]: the sum of the values of these layers; infinite where there is none."""
+    """Returns [first layer, layer after the last]: the sum of the values of these layers.
+
+    The sum is infinite if there are no such layers.
+    """
     sums = np.concatenate([[0.0], np.cumsum(values)])
     table = sums[None, :] - sums[:, None]
     rows, columns = np.indices(table.shape)
@@ -66,49 +69,52 @@ def spans(values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def even_cuts(layers: int, stages: int) -> Cuts:
-    """Equally many layers for each stage; where that is not possible, the first ones have one more."""
+    """Returns cuts with equally many layers per stage. If that is not possible, the first stages have one more."""
     size, rest = divmod(layers, stages)
     return tuple(size + (stage < rest) for stage in range(stages))
 
 
 def all_cuts(layers: int, stages: int) -> Iterator[Cuts]:
-    """Every way to cut the layers."""
+    """Yields all cuts of the layers."""
     for borders in combinations(range(1, layers), stages - 1):
         yield tuple(end - start for start, end in pairwise((0, *borders, layers)))
 
 
 def beside(cuts: Cuts) -> Iterator[Cuts]:
-    """The cuts where one stage has a layer less and another one more: all borders between the two move by one."""
+    """Yields the neighbours of the cuts, where one stage has a layer less and another stage one more.
+
+    All borders between the two stages move by one layer.
+    """
     for giver, taker in permutations(range(len(cuts)), 2):
         if cuts[giver] > 1:
             yield tuple(size - (stage == giver) + (stage == taker) for stage, size in enumerate(cuts))
 
 
 def least_time(times: Sequence[float], speeds: Sequence[float], ways: Sequence[float], nodes: int = _NODES) -> float:
-    """No way to share out things among meshes lets the last mesh be done earlier: an integer programme.
+    """Returns a lower bound on the time of the last mesh, for every assignment of the layers to meshes.
 
-    Cuts are such ways, however many stages a mesh has. Where they make a large programme it is left half solved, and
-    says less.
+    It solves an integer programme, in which a mesh may have any of the layers. Cuts are such assignments, however many
+    stages a mesh has. A large programme is not solved to the end, and gives a lower bound that is less tight.
 
     Args:
-        times: what each thing takes on a mesh of speed 1.
-        speeds: of each mesh.
-        ways: the time that each mesh needs beside its share.
-        nodes: of the solver's tree, at most.
+        times: the time of each layer on a mesh of speed 1.
+        speeds: the speed of each mesh.
+        ways: the time that each mesh needs beside its layers.
+        nodes: the most nodes of the solver's tree.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # here: schedules start without it
+    from scipy.optimize import Bounds, LinearConstraint, milp  # imported here, so that schedules start without scipy
     from scipy.sparse import coo_array
 
     sizes, counts = np.unique(times, return_counts=True)
     kinds, meshes = len(sizes), len(speeds)
-    # How many of each kind each mesh has; behind these, in means of the meshes, when the last one is done.
+    # The variables are the layers of each kind on each mesh, then the time of the last mesh in units of the mean time.
     unit = float(np.sum(times)) / math.fsum(speeds)
     which, where = np.divmod(np.arange(kinds * meshes), meshes)
     taken = np.append(sizes[which] / np.asarray(speeds)[where] / unit, np.full(meshes, -1.0))
     columns = np.append(np.arange(kinds * meshes), np.full(meshes, kinds * meshes))
     shared = coo_array((np.ones(kinds * meshes), (which, np.arange(kinds * meshes))), (kinds, kinds * meshes + 1))
     loads = coo_array((taken, (np.append(where, np.arange(meshes)), columns)), (meshes, kinds * meshes + 1))
-    all_ = cast("float", counts)  # scipy's types know numbers alone
+    all_ = cast("float", counts)  # scipy's type hints allow only numbers
     found = milp(
         np.append(np.zeros(kinds * meshes), 1.0),
         integrality=np.append(np.ones(kinds * meshes), 0.0),

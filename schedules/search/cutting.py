@@ -1,4 +1,4 @@
-"""The search for cuts on one placement: dynamic programming and moves, each judged by a search for the order."""
+"""The search for cuts on one placement: dynamic programming and moves, each evaluated by a search for the order."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement
 
 SHARES: Final = (0.005, 0.05)
-"""What a search for the order on one choice of cuts may cost, as shares of all there is to spend: of first looks at
-many, then of second looks at those that may still be better."""
+"""The effort of a search for the order on one choice of cuts, as shares of all effort: for the first search on many
+cuts, and for the second search on cuts that may still be better."""
 
 _STEPS: Final = 20
-"""But each may follow the tasks of so many orders."""
+"""The least number of orders that a search may simulate, whatever its share."""
 
 _FINISHED: Final = 3
-"""On so many cuts, so many finished schedules each are brought into a limit in bytes."""
+"""The number of cuts, and of finished schedules for each of them, that are brought into a limit in bytes."""
 
 _CUT: Final = 0.3
-"""Where bytes are limited, the share of all there is to spend on cuts and orders without copies to the host."""
+"""With limits in bytes, the share of all effort for cuts and for orders without copies to the host."""
 
 _KEPT_LESS: Final = 0.8
-"""And what may be spent when finished schedules have been brought into the limit; the rest is for their order."""
+"""The share of all effort after which no more finished schedules are brought into the limit. The rest is for the order
+of the best."""
 
 _NEIGHBOURS: Final = 6
-"""As many neighbours for each stage are looked at: those with the most even loads."""
+"""The number of neighbours per stage that are tried: those with the most balanced loads."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ class Stages:
 
     Attributes:
         cuts: the layers of each stage.
-        costs: of the stages.
+        costs: the costs of the stages.
         again: the stages that recompute.
-        problem: with the time and the memory that they have then.
-        orders: of the types of the problem.
-        value: of these orders.
+        problem: the problem of the order, with the times and the memory that recomputes need.
+        orders: the orders of the problem's types.
+        value: the value of these orders.
     """
 
     cuts: Cuts
@@ -73,7 +74,7 @@ class Stages:
 
     @cached_property
     def bound(self) -> float:
-        """No order is better."""
+        """A lower bound for all orders."""
         return lower_bound(self.problem)
 
     @property
@@ -95,11 +96,11 @@ class Cutting:
     Attributes:
         row: the layers.
         shape: the placement.
-        effort: what may still be spent.
-        rng: of the searches for orders.
-        best: the best of all that was tried.
+        effort: the budget.
+        rng: the source of random choices of the searches for orders.
+        best: the best stages so far.
         finished: the cuts on which finished schedules were brought into the limit.
-        tried: all that was tried, with what was spent on it.
+        tried: all cuts that were tried, with the effort of the search and its result.
     """
 
     row: LayerRow
@@ -117,11 +118,14 @@ class Cutting:
 
     @property
     def value(self) -> float:
-        """The best so far; infinite where nothing fits."""
+        """The best value so far; infinite if nothing fits."""
         return math.inf if self.best is None else self.best.value
 
     def improve(self, seconds: float) -> None:
-        """Cut, search for the order, cut again, until neither gains; each search costs so much at most."""
+        """Alternates between cuts and searches for the order, until neither gains.
+
+        Each search for the order spends at most `seconds`.
+        """
         for cuts in self.placed.starts():
             self._attempt(cuts, seconds)
         while self.best is not None and self._left > 0:
@@ -130,16 +134,20 @@ class Cutting:
 
     @property
     def _left(self) -> float:
-        """What may still be spent on cuts."""
+        """The effort that cuts may still spend."""
         return self.effort.left - (self.effort.seconds * (1 - _CUT) if self.row.in_bytes else 0.0)
 
     @cached_property
     def bound(self) -> float:
-        """No cuts and no order on this placement are better."""
+        """A lower bound for all cuts and all orders on this placement."""
         return self.placed.bound(self.effort)
 
     def _next(self, best: Stages) -> Iterator[Cuts]:
-        """What may be better: cuts by the idle times of the best, and its neighbours, the best on its orders first."""
+        """Yields cuts that may be better than the best.
+
+        First come cuts balanced after the idle times of each mesh are added to its loads. Neighbours of the best cuts
+        follow, ranked by the makespan of the best orders on them.
+        """
         ends = best.problem.run(best.orders)
         assert ends is not None
         loads = self.placed.loads()
@@ -162,7 +170,7 @@ class Cutting:
         yield from (cuts for _, cuts in sorted(ranked))
 
     def _attempt(self, cuts: Cuts, seconds: float) -> bool:
-        """Search for the order on these cuts; whether that is the best now."""
+        """Searches for the order on these cuts, and returns whether the result is the best so far."""
         spent, known = self.tried.get(cuts, (0.0, None))
         if spent >= seconds or (self.best is not None and self._left <= 0):
             return False
@@ -180,7 +188,7 @@ class Cutting:
             if again:
                 if not fits_bytes(stages.schedule, costs, self.placed.left(cuts)):
                     continue
-                # A recompute need not wait for what its backward waits for.
+                # In the schedule a recompute may start before the gradient of its backward arrives.
                 stages = replace(stages, value=simulate(stages.schedule, replace(costs, contention=False)).makespan)
             if found is None or stages.value < found.value:
                 found = stages
@@ -191,7 +199,11 @@ class Cutting:
         return True
 
     def _again(self, cuts: Cuts) -> list[tuple[int, ...]]:
-        """The choices of stages that recompute: none; where bytes are limited, those that 1F1B has no room for; all."""
+        """Returns the choices of stages that recompute.
+
+        Without a limit in bytes the only choice is none. With one, the choices are none, the stages of the meshes on
+        which 1F1B does not fit, and all stages.
+        """
         if not self.row.in_bytes:
             return [()]
         sizes = self.row.costs.cut(cuts).bytes("activation_bytes", empty_of(self.shape))
@@ -204,9 +216,9 @@ class Cutting:
         return list(dict.fromkeys([(), tight, tuple(stages)]))
 
     def _problem(self, cuts: Cuts, again: Sequence[int], *, careful: bool = True) -> Problem | None:
-        """The problem of the order on these cuts; None if it has no room.
+        """Returns the problem of the order on these cuts; None if one microbatch does not fit.
 
-        What a stage that recomputes has only while its forward runs counts where one is careful.
+        With `careful`, stages of `again` reserve memory for the residuals that exist only while their forward runs.
         """
         row, costs = self.row, self.row.costs.cut(cuts)
         left = self.placed.left(cuts)
@@ -221,11 +233,11 @@ class Cutting:
         return problem
 
     def finish(self) -> tuple[Cuts, Schedule, float]:
-        """The best cuts, their schedule and its makespan, with all that is left spent on its order.
+        """Returns the best cuts, their schedule and its makespan, after the rest of the effort is spent on the order.
 
-        Where bytes are limited, finished schedules that need more are brought into the limit too: on the best cuts so
-        far and on those that even out the loads, then on the neighbours of what is best. In the end the recomputes and
-        offloads of the best one are put in order with all else (`anneal`).
+        With limits in bytes, it also brings finished schedules that need more memory into the limit. It does so on the
+        best cuts so far and on balanced cuts, then on the neighbours of the best. At last `improve` orders the tasks of
+        the best schedule, with its recomputes and offloads.
 
         Raises:
             ScheduleError: nothing fits the memory.
@@ -248,15 +260,15 @@ class Cutting:
         if self.row.in_bytes and self.effort.left > 0 and value > self.bound * (1 + TOLERANCE):
             seed, limits = int(self.rng.integers(1 << 32)), self.placed.left(cuts)
             costs, seconds = self.row.costs.cut(cuts), self.effort.left
-            # Of layers that keep nothing, what is resident fits already.
+            # Layers without activations need no limit: their resident bytes already fit.
             in_bytes = limits if any(costs.bytes("activation_bytes", schedule)) else None
             better = improve(schedule, costs, memory_bytes=in_bytes, seconds=seconds, seed=seed)
-            if fits_bytes(better, costs, limits):  # also with contention, which orders are not made for
+            if fits_bytes(better, costs, limits):  # the search ignores contention, this check does not
                 schedule, value = replace(better, name=schedule.name), better.value
         return cuts, schedule, value
 
     def _finished(self, found: list[_Finished], until: float) -> list[_Finished]:
-        """The best of what was found and of finished schedules brought into the limit, if any fits, alone in a list."""
+        """Returns the best of `found` and of finished schedules brought into the limit, or an empty list."""
         tried = sorted((each for _, each in self.tried.values() if each), key=lambda each: each.value)
         choices = list(dict.fromkeys([*self.placed.starts(), *(each.cuts for each in tried[:_FINISHED])]))
         while True:
@@ -268,9 +280,9 @@ class Cutting:
             choices = [cuts for cuts in near if cuts not in self.finished]
 
     def _kept_less(self, choices: Iterable[Cuts], until: float) -> Iterator[_Finished]:
-        """Fast schedules on these cuts that need more memory, with what each stage does to keep less.
+        """Yields fast schedules on these cuts that recomputes and offloads bring into the limit.
 
-        Fewer are tried as the budget is used up; if nothing fits so far, the cuts are tried in any case.
+        It stops when `until` of the effort is spent. As long as nothing fits, it tries the cuts in any case.
         """
         fits = self.best is not None
         for cuts in choices:
@@ -284,7 +296,7 @@ class Cutting:
             Running([tried], self.effort.part(SHARES[0] * self.effort.seconds), self.rng, None).run()
             made = Schedule("search", self.shape, tuple(map(tuple, problem.tasks(tried.orders))))
             plans = [made, *(p for p in published(self.shape, problem.microbatches, costs) if problem.orders(p))]
-            if not fits:  # what keeps least
+            if not fits:  # the order that needs the least memory
                 plans.append(replace(made, orders=tuple(map(tuple, problem.tasks(problem.one_by_one)))))
             left = _FINISHED
             for plan in sorted(plans, key=lambda plan: simulate(plan, costs).makespan):
@@ -297,9 +309,10 @@ class Cutting:
 
 
 def _recomputing(problem: Problem, costs: Costs, again: Sequence[int], careful: bool) -> Problem:
-    """The problem where some stages run their forward again, right before their backward, and keep their input alone.
+    """Returns the problem if the stages of `again` recompute.
 
-    What there is only while they do, or (careful) while their forward runs, is taken from the limit of the mesh.
+    Such a stage recomputes its forward directly before its backward, and keeps only its input. The limit of a mesh is
+    reduced by the memory that exists only during a recompute or, with `careful`, during a forward.
     """
     empty = empty_of(problem.placement)
     sizes, times = byte_sizes(empty, costs), costs.at_home("recompute", empty)

@@ -1,4 +1,4 @@
-"""The budget of a search: work is counted, not timed, so that a seed gives the same schedule on every machine."""
+"""The budget of a search. Work is counted, not timed, so that a seed gives the same schedule on every machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 _PER_SECOND: Final = 1.6e7
-"""Units that an average core gets through in a second; a unit is one type of task of one state of a beam."""
+"""The units that an average core completes in a second. A unit is one type of task of one state of a beam."""
 
 _PER_STEP: Final = 12_000
-"""Units that a step costs beside those that it is asked for."""
+"""The units that each step costs in addition."""
 
 
 def seconds_of(steps: int, units: float) -> float:
-    """What so many steps of so many units each cost."""
+    """Returns the seconds that `steps` steps of `units` units each cost."""
     return steps * (units + _PER_STEP) / _PER_SECOND
 
 
@@ -21,10 +21,10 @@ class Effort:
     """A budget.
 
     Attributes:
-        seconds: of an average core, that may be spent.
-        spent: so far.
-        watch: called whenever something is spent.
-        whole: the budget that this one is a part of: what is spent here is spent there too.
+        seconds: the budget, in seconds of an average core.
+        spent: the seconds spent so far.
+        watch: a function that is called whenever something is spent.
+        whole: the budget that this budget is a part of, which also pays for all that is spent here.
     """
 
     def __init__(self, seconds: float, whole: Effort | None = None) -> None:
@@ -32,7 +32,7 @@ class Effort:
         self.watch: Callable[[], None] | None = None
 
     def spend(self, units: float) -> bool:
-        """Spend a step of so many units; whether there was enough left."""
+        """Spends a step of `units` units, and returns whether the budget was enough."""
         self.spent += seconds_of(1, units)
         if self.whole:
             self.whole.spend(units)
@@ -41,10 +41,10 @@ class Effort:
         return self.spent <= self.seconds
 
     def part(self, seconds: float) -> Effort:
-        """A budget of its own for a part of the work."""
+        """Returns a budget for a part of the work."""
         return Effort(seconds, self)
 
     @property
     def left(self) -> float:
-        """What has not been spent."""
+        """The seconds that have not been spent."""
         return max(0.0, self.seconds - self.spent)

@@ -1,4 +1,4 @@
-"""What a search is given and finds: limits, and a schedule with a bound."""
+"""The limits of a search, and its result: a schedule with a bound."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Found(Schedule):
     """The best schedule that a search has found; equal to any schedule with the same tasks, placement and name.
 
     Attributes:
-        value: of the objective, in the unit of the costs; contention of links is left out.
+        value: the value of the objective, in the unit of the costs; contention of links is ignored.
         lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
-        history: when which value and bound were known; `S.draw_history` draws it.
+        history: when each value and bound became known; `S.draw_history` draws it.
     """
 
     value: float = math.inf
@@ -33,7 +33,7 @@ class Found(Schedule):
     history: tuple[Moment, ...] = ()
 
     def __eq__(self, other: object) -> bool:
-        """Whether the schedules are equal; how they were found does not matter."""
+        """Whether the schedules are equal; values and bounds are not compared."""
         if not isinstance(other, Schedule):
             return NotImplemented
         return all(getattr(self, each.name) == getattr(other, each.name) for each in fields(Schedule))
@@ -42,7 +42,7 @@ class Found(Schedule):
 
     @property
     def gap(self) -> float:
-        """The share by which it takes longer than the lower bound: 0 is proven optimal, infinity says nothing."""
+        """The share by which `value` exceeds the lower bound: 0 is proven optimal, infinity says nothing."""
         return proven_gap(self.value, self.lower_bound)
 
 
@@ -55,11 +55,11 @@ def memory_limits(
     bytes_name: str = "memory_bytes",
     resident: Sequence[float] = (),
 ) -> MemoryLimits:
-    """The limits, one per mesh; those in bytes are called `bytes_name` in messages.
+    """Returns the limits, one per mesh. Messages call limits in bytes `bytes_name`.
 
     Raises:
-        ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds; or limits
-            in bytes while neither the costs give any bytes nor are any `resident`.
+        ScheduleError: a limit is not a number above 0, the limits are not one per mesh, or both kinds are given. Also
+            if there are limits in bytes, but neither the costs nor `resident` have any bytes.
     """
     one_of(list(KEPT), released_at, "released_at")
     limit, in_bytes = (math.inf if each is None else each for each in (limit, in_bytes))

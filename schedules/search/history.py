@@ -1,4 +1,4 @@
-"""What a search has found by when."""
+"""The history of a search: its best value and its lower bound over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.search.effort import Effort
 
 ProgressCallback: TypeAlias = Callable[[float, float, float], None]
-"""Called now and then with the share of the time that is spent, the best value and the lower bound."""
+"""A function that is called now and then with the share of the time that is spent, the best value and the lower
+bound."""
 
 
 def proven_gap(value: float, bound: float) -> float:
@@ -21,12 +22,12 @@ def proven_gap(value: float, bound: float) -> float:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a value or a bound became better.
+    """A moment when the value or the bound improved.
 
     Attributes:
-        seconds: counted, from the beginning of the search.
-        value: the best so far.
-        bound: nothing is better.
+        seconds: the effort spent since the beginning of the search.
+        value: the best value so far.
+        bound: the lower bound.
     """
 
     seconds: float
@@ -38,9 +39,9 @@ class History:
     """The moments of a search.
 
     Args:
-        effort: of which each step is watched.
-        now: gives the best value and the lower bound.
-        progress: is told of each step.
+        effort: the budget; each spending adds a moment if something improved.
+        now: returns the best value and the lower bound.
+        progress: is called at each spending.
 
     Raises:
         ScheduleError: `progress` can't be called.
@@ -57,7 +58,7 @@ class History:
         effort.watch = self.look
 
     def look(self) -> None:
-        """Note what is better now."""
+        """Adds a moment if the value or the bound has changed, and calls `progress`."""
         value, bound = self.now()
         if not self.moments or (value, bound) != (self.moments[-1].value, self.moments[-1].bound):
             self.moments.append(Moment(min(self.effort.spent, self.effort.seconds), value, bound))
@@ -65,6 +66,6 @@ class History:
             self.progress(1 - self.effort.left / self.effort.seconds, value, bound)
 
     def end(self) -> tuple[Moment, ...]:
-        """All moments, the last one when the search ended."""
+        """Returns all moments, with the end of the search as the last one."""
         value, bound = self.now()
         return (*self.moments, Moment(min(self.effort.spent, self.effort.seconds), value, bound))

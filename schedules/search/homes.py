@@ -1,7 +1,7 @@
-"""Other homes for the microbatches of stages that several meshes hold: of all these stages, or of one of them.
+"""Moves of microbatches between the meshes of a stage, for all stages that several meshes hold, or for one.
 
-All that a mesh does for a stage and a microbatch moves together, so that no residuals are sent, and takes its place in
-the order of the other mesh by the time at which it ran where it was.
+All tasks of a mesh for a stage and a microbatch move together, so that no residuals are sent. A moved task takes a
+position in the order of the other mesh by its previous start time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Cell
 
 _Homes: TypeAlias = dict[tuple[int, int], int]
-"""Where a stage runs a microbatch: (stage, microbatch) -> mesh."""
+"""The mesh on which a stage runs a microbatch: (stage, microbatch) -> mesh."""
 
 
 def at_other_homes(schedule: Schedule, costs: Costs) -> Iterator[list[list[Cell]]]:
-    """Yield the cells of each mesh after a move: of a microbatch, of two that change homes, or of one at one stage.
+    """Yields the cells of each mesh after one move.
 
-    What is fused with other stages or microbatches stays, and what is not all on one mesh; costs say when cells run.
-    A mesh may wait forever in some of these orders.
+    A move takes a microbatch to other meshes at all stages or at one, or exchanges the meshes of two microbatches.
+    Cells that are fused with other stages or microbatches stay, and so do pairs with tasks on several meshes. The costs
+    give the start times of cells. Some of the orders may have a deadlock.
     """
     moves = _moves(schedule)
     starts = _starts(schedule, costs) if moves else []
@@ -50,7 +51,7 @@ def at_other_homes(schedule: Schedule, costs: Costs) -> Iterator[list[list[Cell]
 
 
 def _moves(schedule: Schedule) -> list[_Homes]:
-    """The moves that there are: each the new homes of what moves."""
+    """Returns the distinct moves, each as the new meshes of the pairs that move."""
     now = _movable(schedule)
     changed = (
         frozenset((pair, home) for pair, home in homes.items() if home != now[pair])
@@ -60,7 +61,10 @@ def _moves(schedule: Schedule) -> list[_Homes]:
 
 
 def _choices(schedule: Schedule, now: _Homes) -> Iterator[_Homes]:
-    """Yield homes of some that may move: of a microbatch at all stages, of two that change homes, at one stage."""
+    """Yields the meshes of some movable pairs after one choice.
+
+    A choice moves a microbatch at all stages, exchanges two microbatches, or moves a microbatch at one stage.
+    """
     homes, microbatches = schedule.placement.homes, range(schedule.microbatches)
 
     def further(pair: tuple[int, int], ahead: int) -> int:
@@ -78,7 +82,7 @@ def _choices(schedule: Schedule, now: _Homes) -> Iterator[_Homes]:
 
 
 def _movable(schedule: Schedule) -> _Homes:
-    """Where the stages run their microbatches now, of all that may run elsewhere."""
+    """Returns the present mesh of each pair of stage and microbatch that may move."""
     homes, rules = schedule.placement.homes, schedule.rules
     found: _Homes = {}
     fixed: set[tuple[int, int]] = set()
@@ -88,19 +92,22 @@ def _movable(schedule: Schedule) -> _Homes:
             waits_for_all = any(need.microbatch == ALL for task in cell for need in rules[task.kind].needs)
             if len(pairs) > 1 or waits_for_all:
                 fixed |= pairs
-            # A spread stage runs on all of its homes, what a peer has taken is on two meshes.
+            # A spread stage runs on all of its meshes, and an evicted activation is on two meshes.
             fixed |= {pair for pair in pairs if found.setdefault(pair, mesh) != mesh}
     return {pair: home for pair, home in found.items() if len(homes[pair[0]]) > 1 and pair not in fixed}
 
 
 def _starts(schedule: Schedule, costs: Costs) -> list[list[float]]:
-    """For each mesh when each of its cells begins."""
+    """Returns for each mesh when each of its cells begins."""
     graph, run = schedule.graph, simulate(schedule, costs).run
     return [[run.starts[number] for number in row if graph.spans[number]] for row in graph.rows]
 
 
 def bound_at_any_home(schedule: Schedule, costs: Costs, cells: Cells) -> float:
-    """No order of the cells is better, wherever microbatches run: all meshes share the work, and hops take no time."""
+    """Returns a lower bound for all orders of the cells and all choices of meshes for microbatches.
+
+    All meshes share the work, and hops take no time.
+    """
     times = [time * share for time, share in zip(cells.times, _least_shares(schedule, costs), strict=True)]
     work = math.fsum(time for cell, time in enumerate(times) if cell not in cells.asides) / schedule.meshes
     if cells.objective == "longest_stage":
@@ -112,7 +119,7 @@ def bound_at_any_home(schedule: Schedule, costs: Costs, cells: Cells) -> float:
 
 
 def _least_shares(schedule: Schedule, costs: Costs) -> Iterator[float]:
-    """For each cell the share of its time that it takes on the fastest home of its stages."""
+    """Yields for each cell the least share of its time that it takes on any mesh of its stages."""
     kinds = {task.kind for task in schedule}
     times = {kind: [costs.on_mesh(kind, mesh, schedule) for mesh in range(schedule.meshes)] for kind in kinds}
     for mesh, row in enumerate(schedule.cells):

@@ -1,4 +1,4 @@
-"""A better order for the tasks of a finished schedule, whatever kinds they are of."""
+"""A local search for a better order of the tasks of a finished schedule, of any kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jaxpp.schedules.search.homes import bound_at_any_home
 from jaxpp.schedules.simulate import simulate
 
 _CHANGING: Final = 0.1
-"""The share of everything that a change of the tasks may cost, at the beginning and in the middle."""
+"""The share of the effort that the changes of tasks may spend, at the beginning and again in the middle."""
 
 
 def improve(
@@ -44,38 +44,40 @@ def improve(
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> Found:
-    """Look for a better order of the tasks of a schedule, by moves along its critical path (`search.anneal`).
+    """Searches for a better order of the tasks of a schedule, by moves along its critical path (`search.anneal`).
 
-    The tasks may be of any kind that the simulator knows the costs of: recomputes, copies to the host and back, to
-    other meshes, a user's own; fused, of slices of the sequence, of stages that several meshes hold or share. They stay
-    what they are, and each on its mesh; what is fused moves as one. `search` makes the tasks, and looks for the best
-    order of forwards and backwards alone. Which stages recompute or offload, what is fused, and which home of a stage
-    runs a microbatch may be looked for too: `change`, by turns with the order (`search.changes`). What is spread or
-    sliced is so in the model's program: no order changes that.
+    The tasks may have any kind for which the simulator has costs: recomputes, copies to the host or to other meshes, a
+    user's own kinds. They may be fused, of slices of the sequence, or of stages that several meshes hold or share. Each
+    task stays the same and on its mesh, and fused tasks move as one. `search`, in contrast, makes the tasks itself, and
+    orders only forwards and backwards.
 
-    Where the costs give all microbatches the same size, those of one kind and stage stay in ascending order if they are
-    in it; the bound is for all orders.
+    With `change` the search also changes the tasks, in turns with the order (`search.changes`). It may choose which
+    stages recompute or offload, which tasks are fused, and which mesh of a stage runs a microbatch. A spread vocabulary
+    and slices are part of the model's program, so no change adds or removes them.
+
+    If the costs give all microbatches the same size, tasks of one kind and stage that begin in ascending order stay so.
+    The lower bound is for all orders.
 
     Args:
-        schedule: a valid one, within the limit, unless the change of its tasks brings it there.
-        costs: of its tasks, and of its hops; contention of links is left out.
+        schedule: a valid one, within the limits unless changes of its tasks bring it there.
+        costs: the costs of its tasks and hops; contention of links is ignored.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
-        released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
+        released_at: when activations are released: "W", "B" or "half", see `Report.peak_activations`.
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
         host_bytes: a limit for the memory of hosts, in the bytes of the costs; a number, or one per mesh.
-        change: what of the tasks may change: "recompute" and "offload", for each stage, whether it does so; "fuse",
-            for each mesh, whether its forwards run as one with the backwards beside them; "homes", where stages are at
-            home on several meshes, on which of them a microbatch runs, as a whole or at one stage.
+        change: which changes of tasks are allowed. "recompute" and "offload" choose the stages that do so. "fuse"
+            chooses the meshes that fuse forwards with neighbouring backwards. "homes" chooses the mesh of a microbatch,
+            at all stages or at one, if stages are on several meshes.
         objective: "makespan" or "longest_stage", see `Report`.
         seconds: what to spend, counted as in `search`: equal arguments give equal results.
         seed: of the random choices.
         progress: called now and then with the share of the time that is spent, the best value and the lower bound.
 
     Returns:
-        The best order, with a lower bound for all orders of these tasks, and of those that they may change into.
+        The best order, with a lower bound for all orders of these tasks and of the tasks that `change` allows.
 
     Raises:
-        ScheduleError: an argument is wrong, or the schedule is not within the limit.
+        ScheduleError: an argument is wrong, or the schedule is not within the limits.
     """
     check_type(schedule)
     check(schedule)
@@ -116,28 +118,28 @@ def improve(
 
 
 def _cells(schedule: Schedule, costs: Costs, kept: Kept, objective: Objective) -> Cells:
-    """The cells of a schedule, within limits."""
+    """Returns the cells of a schedule with its limits."""
     limits = (*kept.memory.limits, *(kept.hosts if min(kept.hosts) < math.inf else ()))
     rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in limits]
     return cells_of(schedule, costs, _sizes(schedule, costs, kept.memory), rooms, objective)
 
 
 def _ordered(schedule: Schedule, rows: Rows) -> Schedule:
-    """The schedule with its cells in this order."""
+    """Returns the schedule with its cells in this order."""
     numbered = [cell for row in schedule.cells for cell in row]
     orders = [[numbered[cell] for cell in row] for row in rows]
     return Schedule.of("improved", schedule.placement, orders, schedule.kinds, schedule.skipped)
 
 
 def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:
-    """What activations take of the memory, in the unit of its limits."""
+    """Returns the sizes of activations, in the unit of the limits."""
     if memory.released_at is None:
         return byte_sizes(schedule, costs)
     return share_sizes(schedule, KEPT[memory.released_at], costs.size(schedule))
 
 
 def _least(schedule: Schedule, costs: Costs, kept: Kept, change: Collection[str], objective: Objective) -> float:
-    """No order of these tasks is better, nor of those that they may change into."""
+    """Returns a lower bound for all orders of these tasks, and of the tasks that `change` allows."""
     bare = stripped(schedule, change)
     cells = _cells(bare, costs, kept, objective)
     may_move = "homes" in change and schedule.placement.has_copies
@@ -146,7 +148,10 @@ def _least(schedule: Schedule, costs: Costs, kept: Kept, change: Collection[str]
 
 
 def _bound(cells: Cells) -> float:
-    """No order of these cells is better: a mesh runs all of its own, and has ways before and after them."""
+    """Returns a lower bound for all orders of these cells.
+
+    A mesh runs all its cells, and needs the least paths before and after them.
+    """
     times, asides, needs = cells.times, cells.asides, cells.needs
     heads, tails = [0.0] * len(times), [0.0] * len(times)
     for cell in cells.in_turn:

@@ -1,4 +1,4 @@
-"""A finished schedule within a limit in bytes: which stages recompute, which wait in the memory of the host."""
+"""A finished schedule within a limit in bytes: which stages recompute, and which offload to the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxpp.schedules.simulate import simulate
 _WHOLE: Final = 1 << 30
 
 _UNITS: Final = 300
-"""What it costs to rewrite and run a task."""
+"""The units of effort to rewrite and run a task."""
 
 
 def fits_bytes(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> bool:
@@ -30,25 +30,25 @@ def fits_bytes(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> boo
 
 
 def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort: Effort) -> Schedule | None:
-    """The schedule with recomputes and offloads, such that each mesh is within its limit and it takes least time.
+    """Returns the fastest schedule with recomputes and offloads that keeps each mesh within its limit.
 
-    A stage recomputes all or nothing of its forward, and what it keeps may wait in the memory of the host, where the
-    costs say how long the way takes (`copy_bandwidth`, or `kinds`).
+    A stage recomputes all of its forward or nothing. A stage may offload its residuals if the costs have the time of
+    the copies (`copy_bandwidth`, or `kinds`).
 
     Args:
-        schedule: each stage on one mesh, without recomputes or offloads.
-        costs: of its stages, with bytes.
+        schedule: a schedule with each stage on one mesh, without recomputes or offloads.
+        costs: the costs of its stages, with bytes.
         limits: bytes of activations, one per mesh.
-        effort: of which it spends what it costs.
+        effort: the budget. It may be exceeded.
 
     Returns:
-        The schedule; None if no such choice fits.
+        The schedule; None if no choice fits.
     """
     stages = range(schedule.stages)
     groups = [([mesh], [s for s in stages if schedule.placement[s] == mesh]) for mesh in range(schedule.meshes)]
     sizes = byte_sizes(schedule, costs)
     again = costs.at_home("recompute", schedule)
-    # It reckons in whole numbers: of these shares of the largest.
+    # `Search` needs integers, so bytes and times are scaled to the largest of them.
     bytes_, times = _WHOLE / (max(sizes.activation) or 1.0), _WHOLE / max(again)
     levels = {
         s: [(int(sizes.activation[s] * bytes_), 0), (int(sizes.input[s] * bytes_), max(1, int(again[s] * times)))]
@@ -82,6 +82,6 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort:
     whole = [int(limit * bytes_) if limit < math.inf else 1 << 62 for limit in limits]
     try:
         chosen = Search(groups, levels, (), () if can_move else stages, whole, peaks, time).run()
-    except ScheduleError:  # its tasks can't be moved
+    except ScheduleError:  # the tasks of this schedule can't be offloaded
         return None
     return None if chosen is None else changed(chosen)

@@ -1,4 +1,4 @@
-"""A row of layers that is to be cut into stages: what holds for all cuts of it."""
+"""A row of layers that is to be cut into stages, with all that does not depend on the cuts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jaxpp.schedules.task import Placement
 
 @dataclass(frozen=True)
 class LayerRow:
-    """The layers, and what holds for all cuts of them.
+    """The layers, with all that does not depend on the cuts.
 
     Attributes:
         costs: a list for each kind of task, with a number for each layer.
-        microbatches: how many there are.
-        memory: the limits.
-        resident: the bytes of each layer that are there at all times, mesh by mesh.
-        split_backward: whether backwards are cut in two.
+        microbatches: the number of microbatches.
+        memory: the memory limits.
+        resident: the resident bytes of each layer on each mesh.
+        split_backward: whether input and weight gradients are tasks of their own.
     """
 
     costs: Costs
@@ -42,28 +42,28 @@ class LayerRow:
         return empty_of(Placement.of(*[0] * (self.costs.stages or 1)))
 
     def times_of(self, kind: str) -> list[float]:
-        """The times of one kind of task, of each layer on a mesh of speed 1."""
+        """Returns the time of one kind of task for each layer, on a mesh of speed 1."""
         return replace(self.costs, speed=1.0).at_home(kind, self._on_one_mesh)
 
     def bytes(self, name: Literal["activation_bytes", "message_bytes"]) -> list[float]:
-        """What each layer has of such bytes, of one microbatch."""
+        """Returns the bytes of this name for each layer, for one microbatch."""
         return self.costs.bytes(name, self._on_one_mesh)
 
     @cached_property
     def times(self) -> list[float]:
-        """Of each layer the time of all that a microbatch does there."""
+        """For each layer the time of all tasks of a microbatch."""
         kinds = ("forward", "input_grad", "weight_grad") if self.split_backward else ("forward", "backward")
         return [sum(each) for each in zip(*map(self.times_of, kinds), strict=True)]
 
     @cached_property
     def chain(self) -> list[float]:
-        """Of each layer the time of a microbatch on its way up and down again."""
+        """For each layer the time of a microbatch on its way forward and back."""
         if not self.split_backward:
             return self.times
         return [sum(each) for each in zip(self.times_of("forward"), self.times_of("input_grad"), strict=True)]
 
     def why_nothing_fits(self, shape: Placement) -> str:
-        """What a refusal says: what the layers take, and what there is."""
+        """Returns the reason for an error message: the bytes that the layers take, and the limits."""
         if not self.in_bytes:
             return ": a mesh keeps at least 1 microbatch"
         kept, there = math.fsum(self.bytes("activation_bytes")), math.fsum(map(min, self.resident))
@@ -75,5 +75,5 @@ class LayerRow:
 
 
 def empty_of(shape: Placement) -> Schedule:
-    """A schedule on a placement, without tasks."""
+    """Returns a schedule on a placement, without tasks."""
     return Schedule("partition", shape, ((),) * shape.meshes)

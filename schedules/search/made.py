@@ -1,4 +1,4 @@
-"""Schedules of the library, as published or in an order for given costs."""
+"""Schedules of the library, as published or reordered for given costs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _FORWARDS_FIRST: Final = ("gpipe", "looped-bfs")
 
 
 def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Schedule:
-    """Build a schedule of the library: `make("1f1b", meshes=4, microbatches=8)`.
+    """Builds a schedule of the library: `make("1f1b", meshes=4, microbatches=8)`.
 
-    Published orders are for tasks and hops of certain times. With other `costs` they can be worse by a tenth and more
-    than another order of the same tasks on the same meshes, in which no mesh keeps more activations than before:
-    `improve` looks for one. The automatic schedules of Zero Bubble are made for the costs in any case, as published.
+    Published orders are made for certain times of tasks and hops. For other `costs`, another order of the same tasks
+    may be faster by a tenth or more. `improve` searches for that order, in which no mesh keeps more activations than
+    before. The automatic schedules of Zero Bubble take `costs` themselves, as published.
 
     Args:
         name: one of `names()`.
         meshes: number of meshes.
         microbatches: number of microbatches.
-        options: what else that schedule takes, e.g. `chunks=2`; and `costs`, what its order is for (None: the published
-            one), with `seconds`, what to spend on that, counted as in `search` (by default 1; schedules that are made
-            for the costs in any case have none).
+        options: the schedule's own options, e.g. `chunks=2`; `costs`, for which the order is made (None: the published
+            order); and `seconds`, the effort for that order, counted as in `search` (by default 1). Schedules that take
+            `costs` themselves have no `seconds`.
 
     Raises:
-        ScheduleError: the name or an option is unknown, the schedule does not exist for these numbers, or it has no
-            order for given costs, as all forwards of a stage come first.
+        ScheduleError: the name or an option is unknown, or the schedule does not exist for these numbers. With `costs`
+            also if all forwards of a stage come first, because another order would mix them with backwards.
     """
     costs = options.get("costs")
     if costs is None or name not in library.LIBRARY or "costs" in library.options_of(name):

@@ -1,4 +1,4 @@
-"""One run of orders: when each cell ends."""
+"""A run of orders: when each cell ends."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Final
 from jaxpp.schedules.search.cells import Cells, Rows
 
 EARLY: Final = 0.02
-"""What it is worth that meshes end early on average, in ends of the last one: it leads over plains of equal values."""
+"""The weight of the average end of meshes in the cost, relative to the last end. It guides the search among orders of
+equal value."""
 
 
 def special_cells(cells: Cells) -> frozenset[int]:
-    """The cells that use more than the turn of one mesh."""
+    """Returns the cells that use more than the turn of one mesh."""
     return cells.asides | cells.tracks.keys() | cells.partners.keys()
 
 
 class OrderTimes:
-    """When cells run in some orders.
+    """The times of cells in some orders.
 
     Attributes:
-        ends: of the cells of each mesh, in its order; shorter where it is stuck.
-        end_of: the same, by the number of the cell; infinite for those that do not run.
+        ends: the ends of the cells of each mesh, in its order; a shorter list if the mesh is stuck.
+        end_of: the end of each cell; infinite for cells that do not run.
         clocks: when each mesh is free.
-        begins: of cells, where the memory asks for it: the end less the time is not exactly that.
-        latest: when the last of those beside a mesh ends, where that counts.
-        leads: of each mesh, for how long it scatters and gathers before its cells.
+        begins: the starts of cells, if some memory depends on times. An end minus a duration is not exactly the start.
+        latest: the last end of the cells that run beside their mesh, if the objective counts it.
+        leads: for each mesh, how long it scatters and gathers before its cells.
     """
 
     def __init__(self, cells: Cells, rows: Rows, last: float) -> None:
@@ -47,7 +48,7 @@ class OrderTimes:
         self._advance(last)
 
     def _advance(self, last: float) -> None:
-        """Run until all has run or is stuck, or a mesh takes longer than that."""
+        """Runs cells until all have run or are stuck, or until a mesh takes longer than `last`."""
         times, waits, end_of, runnable = self.cells.times, self.cells.waits, self.end_of, self.runnable
         begins = self.begins if self.cells.by_time else None
         special, waiting, from_start = self.special, self.waiting, self.cells.objective == "makespan"
@@ -85,7 +86,7 @@ class OrderTimes:
                 break
 
     def _start(self, mesh: int) -> float:
-        """From when on the time of a mesh counts."""
+        """Returns when the time of a mesh begins to count."""
         if self.cells.objective == "makespan":
             return 0.0
         own = (cell for cell in self.rows[mesh] if cell not in self.cells.asides)
@@ -93,22 +94,22 @@ class OrderTimes:
 
     @cached_property
     def starts(self) -> list[float]:
-        """From when on the time of each mesh counts."""
+        """The times at which the time of each mesh begins to count."""
         return [self._start(mesh) for mesh in range(len(self.rows))]
 
     @cached_property
     def lengths(self) -> list[float]:
-        """How long each mesh takes."""
+        """The time that each mesh takes."""
         return [clock - start if clock else 0.0 for clock, start in zip(self.clocks, self.starts, strict=True)]
 
     @property
     def value(self) -> float:
-        """The objective."""
+        """The value of the objective."""
         return max(*self.lengths, self.latest)
 
     @property
     def cost(self) -> float:
-        """What should become small: the objective, and a little of how long meshes take on average."""
+        """The value to minimize: the objective, plus a small share of the average time of a mesh."""
         return self.value + EARLY * sum(self.lengths) / len(self.rows)
 
     @property
@@ -121,16 +122,16 @@ class OrderTimes:
 
     @property
     def steps(self) -> int:
-        """How many cells have run."""
+        """The number of cells that have run."""
         return sum(map(len, self.ends))
 
     @property
     def whole(self) -> bool:
-        """Whether all has run: it was neither too late nor stuck."""
+        """Whether all cells have run: no mesh took too long or got stuck."""
         return math.inf not in self.end_of
 
     def fits_by_time(self) -> bool:
-        """Whether those meshes have room whose memory depends on more than their own order."""
+        """Whether each memory that depends on times has room."""
         for mesh, changes in self.cells.by_time.items():
             moments = [(self.begins[cell], taken) for cell, taken, _ in changes if taken]
             moments += [(self.end_of[cell], given) for cell, _, given in changes if given]
@@ -139,7 +140,7 @@ class OrderTimes:
         return True
 
     def _meet(self, cell: int, begin: float) -> None:
-        """Run a cell that uses more than the turn of one mesh, if it has all that it uses."""
+        """Runs a cell that uses more than the turn of one mesh, once all its partners have arrived."""
         times, group = self.cells.times, self.cells.partners.get(cell, (cell,))
         self.arrived[cell] = begin
         if not all(other in self.arrived for other in group):

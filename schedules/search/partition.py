@@ -1,4 +1,4 @@
-"""Where to cut a row of layers into stages, and the order of the tasks of these: in turns, until neither gains."""
+"""Cuts of a row of layers into stages, and the order of their tasks: in turns, until neither gains."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from jaxpp.schedules.task import Placement
 
 @dataclass(frozen=True)
 class Partition:
-    """The layers of each stage, and what runs them.
+    """The layers of each stage, and the schedule that runs them.
 
     Attributes:
         cuts: how many layers each stage has, from the first one on.
         schedule: the order of the tasks, with the recomputes and offloads that a memory limit asks for.
-        costs: of the stages.
-        value: the makespan of the schedule on these costs, in their unit; contention of links is left out.
+        costs: the costs of the stages.
+        value: the makespan of the schedule on these costs, in their unit; contention of links is ignored.
         lower_bound: no cuts and no order on the placements that were tried take less.
     """
 
@@ -44,11 +44,11 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """The share by which it takes longer than the lower bound: 0 is proven optimal, infinity says nothing."""
+        """The share by which `value` exceeds the lower bound: 0 is proven optimal, infinity says nothing."""
         return proven_gap(self.value, self.lower_bound)
 
     def __str__(self) -> str:
-        """One line: `5, 5, 4, 2 layers: 254 (at least 247)`."""
+        """Returns one line: `5, 5, 4, 2 layers: 254 (at least 247)`."""
         return f"{', '.join(map(str, self.cuts))} layers: {self.value:.6g} (at least {self.lower_bound:.6g})"
 
 
@@ -68,15 +68,15 @@ def partition(
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> Partition:
-    """Cut a row of layers into stages, and find the schedule for these, so that a step takes the least time.
+    """Cuts a row of layers into stages, and finds their schedule, so that a step takes the least time.
 
-    Cuts that even out the loads come from dynamic programming (DAPPLE, arXiv 2007.01045; DawnPiper), for each mesh with
-    the time before and after its work. On them an order is searched for, whose own idle times are the weights of the
-    next cuts, until neither gains (AdaPtis, arXiv 2509.23722). Then single layers move, one border or several further,
-    for as long as that gains.
+    Dynamic programming makes cuts that balance the loads, with the time before and after the work of each mesh (DAPPLE,
+    arXiv 2007.01045; DawnPiper). On each of these cuts an order is searched for. The idle times of that order are the
+    weights of the next cuts, until neither gains (AdaPtis, arXiv 2509.23722). Then layers move across one border or
+    several, as long as that gains.
 
-    Where bytes are limited, stages that do not fit recompute their forwards; and finished schedules are brought into
-    the limit by recomputes and offloads, stage by stage (`keep_less`). What is fastest is taken.
+    If bytes are limited, stages that do not fit recompute their forwards. Also, recomputes and offloads bring finished
+    schedules into the limit, stage by stage (`keep_less`). The fastest schedule is taken.
 
     Args:
         costs: with one stage per layer: lists of as many numbers as there are layers. `speed` and `hop` may differ from
@@ -84,12 +84,12 @@ def partition(
         meshes: number of meshes, at least 1.
         microbatches: at least 1.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh. By default any.
-        chunks: stages per mesh; None: the search chooses among what the placements leave.
+        chunks: stages per mesh; None: the search chooses among the numbers that the placements allow.
         placement: as for `search`; "any" with one chunk is "linear".
         released_at: as for `search`.
         memory_bytes: the limit in bytes instead; a number, or one per mesh.
-        resident_bytes: what a layer takes of these at all times (parameters, gradients, the optimizer's state); a
-            number, or one per layer, or for each layer one per mesh.
+        resident_bytes: the bytes that a layer always takes (parameters, gradients, the optimizer's state); a number, or
+            one per layer, or for each layer one per mesh.
         split_backward: whether input and weight gradients are tasks of their own.
         seconds: what to spend, counted as in `search`: equal arguments give equal results.
         seed: of the random choices.
@@ -125,7 +125,7 @@ def partition(
 
 
 def _resident(given: object, layers: int, meshes: int) -> tuple[tuple[float, ...], ...]:
-    """The bytes of each layer on each mesh."""
+    """Returns the resident bytes of each layer on each mesh."""
     each = list(cast("Sequence[object]", given)) if is_list(given) else [given] * layers
     if len(each) != layers:
         raise ScheduleError(f"resident_bytes: expected a number for each of {layers} layers, found {len(each)}")

@@ -1,4 +1,4 @@
-"""A row of layers on a placement: what the meshes have of it, cuts that even that out, and what no cuts can beat."""
+"""A row of layers on a placement: the load of each mesh, balanced cuts, and a lower bound for all cuts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from jaxpp.schedules.search.layer_row import LayerRow, empty_of
 from jaxpp.schedules.task import Placement
 
 UNITS: Final = 50
-"""What it costs to follow a task of given orders on other cuts."""
+"""The units of effort to simulate a task of given orders on other cuts."""
 
 _KINDS: Final = 1000
-"""Of more kinds of layers, times meshes, the shares of meshes are not an integer programme."""
+"""The largest number of distinct layer times, times meshes, for which an integer programme assigns layers to meshes."""
 
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """What holds for a row of layers on one placement.
+    """A row of layers on one placement.
 
     Attributes:
         row: the layers.
@@ -40,11 +40,16 @@ class PlacedRow:
 
     @cached_property
     def speeds(self) -> list[float]:
-        """Of each mesh."""
+        """The speed of each mesh."""
         return self.row.costs.per_mesh("speed", empty_of(self.shape))
 
     def starts(self) -> Iterator[Cuts]:
-        """The cuts to begin with: equal ones, and the best by loads, without and with the ways there and back."""
+        """Yields the initial cuts of the search.
+
+        The first have equally many layers per stage. The others are the best by loads, by loads with forward paths, and
+        by loads with both paths. Limits in bytes add the best cuts by bytes. After each of the others follow the same
+        cuts, balanced.
+        """
         yield even_cuts(len(self.row.times), self.shape.stages)
         loads, speed = self.loads(), float(np.mean(self.speeds))
         tables = [loads, loads + self._ways(speed, both=False), loads + self._ways(speed, both=True)]
@@ -62,7 +67,7 @@ class PlacedRow:
                 yield self._balanced(found[1])
 
     def _balanced(self, cuts: Cuts) -> Cuts:
-        """The cuts after moves of single layers that even out the loads of the meshes."""
+        """Returns the cuts after moves of single layers that balance the loads of the meshes."""
         while True:
             better = min(beside(cuts), key=self.unevenness, default=cuts)
             if self.unevenness(better) >= self.unevenness(cuts):
@@ -70,7 +75,7 @@ class PlacedRow:
             cuts = better
 
     def unevenness(self, cuts: Cuts) -> list[float]:
-        """The times of all meshes for one microbatch, the longest first: the smaller, the more even."""
+        """Returns the times of all meshes for one microbatch, the longest first. A smaller list is more balanced."""
         loads, first = [0.0] * self.shape.meshes, 0
         for stage, size in enumerate(cuts):
             mesh = self.shape[stage]
@@ -79,21 +84,24 @@ class PlacedRow:
         return sorted(loads, reverse=True)
 
     def loads(self) -> NDArray[np.float64]:
-        """[stage, first layer, first behind]: the time of its tasks of all microbatches."""
+        """Returns [stage, first layer, layer after the last]: the time of the stage's tasks of all microbatches."""
         table = spans(self.row.times) * self.row.microbatches
         return np.stack([table / self.speeds[self.shape[stage]] for stage in range(self.shape.stages)])
 
     def _ways(self, speed: float, *, both: bool) -> NDArray[np.float64]:
-        """[stage, first layer, first behind]: the least time before its first task, and (both) behind its last."""
+        """Returns [stage, first layer, layer after the last]: the least time before the stage's first task.
+
+        With `both` it adds the least time after the stage's last task.
+        """
         times = self.row.chain if both else self.row.times_of("forward")
         before = np.concatenate([[0.0], np.cumsum(times)]) / speed
         hops = np.arange(self.shape.stages) * self._least_hop * (2 if both else 1)
         return hops[:, None, None] + before[None, :, None]
 
     def left(self, cuts: Cuts) -> list[float]:
-        """The limit of each mesh, less what is always there.
+        """Returns the limit of each mesh without its resident bytes.
 
-        Where that is all of it, next to nothing is left and not nothing: layers that keep nothing fit there.
+        A difference of about 0 becomes a tiny positive number, so that layers without activations still fit.
         """
         left, first = list(self.row.memory.limits), 0
         for stage, size in enumerate(cuts):
@@ -104,7 +112,7 @@ class PlacedRow:
         return [few if abs(room) < few else room for room, few in zip(left, least, strict=True)]
 
     def bound(self, effort: Effort) -> float:
-        """No cuts and no order are better; `effort` is what may be spent on knowing it."""
+        """Returns a lower bound for all cuts and all orders. It may spend `effort`."""
         row, fastest = self.row, max(self.speeds)
         hop = self._least_hop
         changes = sum(self.shape[s] != self.shape[s + 1] for s in range(self.shape.stages - 1))
@@ -121,7 +129,7 @@ class PlacedRow:
         return max(bounds)
 
     def _bound_of(self, cuts: Cuts, effort: Effort) -> float:
-        """No order on these cuts is better; what a stage may do to keep less is not known to it."""
+        """Returns a lower bound for all orders on these cuts. With limits in bytes the bound ignores memory."""
         memory = self.row.memory if not self.row.in_bytes else MemoryLimits((math.inf,) * self.shape.meshes, "W")
         costs = self.row.costs.cut(cuts)
         problem = make_problem(self.shape, self.row.microbatches, costs, memory, "makespan", self.row.split_backward)
@@ -129,7 +137,10 @@ class PlacedRow:
         return lower_bound(problem)
 
     def _ways_of_meshes(self, speed: float) -> list[float]:
-        """The least time before the first task of each mesh, and, where backwards are whole, behind its last."""
+        """Returns the least time before the first task of each mesh.
+
+        If backwards are whole, it adds the least time after the mesh's last task.
+        """
         firsts = [min(self.shape.stages_of(mesh)) for mesh in range(self.shape.meshes)]
         times = self.row.times_of("forward") if self.row.split_backward else self.row.chain
         hops = self._least_hop * (1 if self.row.split_backward else 2)

@@ -1,8 +1,9 @@
-"""More microbatches for a schedule: a stretch of its steady state is run again and again.
+"""More microbatches for a schedule: a window of its steady state is repeated.
 
-A mesh runs a *window* of its order again where that holds each of its types equally often: behind it the mesh is where
-it was before, a few microbatches on, so that memory stays what it was. Meshes choose windows of their own around one
-moment. Few microbatches are scheduled well in little time, and the middle of a long run repeats itself anyway.
+A *window* is a contiguous part of a mesh's order that holds each of the mesh's types equally often. After a window the
+mesh is in the same state as before, some microbatches later, so a repeated window keeps the same memory. Each mesh
+chooses its own window, near one common moment. A search schedules few microbatches well in little time, and the middle
+of a long run is periodic.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from jaxpp.schedules.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
 
 _LONGEST: Final = 10
-"""Microbatches in a window."""
+"""The most microbatches in a window."""
 
 _MOMENTS: Final = 24
-"""At which windows are looked for, for each length."""
+"""The number of moments at which windows are tried, for each length."""
 
 _UNITS: Final = 16
-"""What it costs to run a task."""
+"""The units of effort to run a task."""
 
 
 def repeat(problem: Problem, orders: Orders, microbatches: int, effort: Effort) -> list[list[int]] | None:
-    """The best orders for more microbatches that come of repeating a window; None where there is none.
+    """Returns the best orders for more microbatches that repeat a window; None if no window exists.
 
     Args:
-        problem: what `orders` solve, for fewer microbatches.
-        orders: of which a window on each mesh is repeated.
-        microbatches: to come to.
-        effort: what it may cost.
+        problem: the problem that `orders` solve, for fewer microbatches.
+        orders: the orders whose windows are repeated, one window on each mesh.
+        microbatches: the number of microbatches to reach.
+        effort: the budget.
     """
     ends = problem.run(orders)
     extra, longer = microbatches - problem.microbatches, problem.with_microbatches(microbatches)
@@ -57,7 +58,7 @@ def repeat(problem: Problem, orders: Orders, microbatches: int, effort: Effort) 
 
 
 def _windows(order: Sequence[int], types: int, length: int) -> list[int]:
-    """Where the windows of an order start that hold each of its types `length` times."""
+    """Returns the first positions of the windows of an order that hold each of its types `length` times."""
     size = types * length
     counts = dict.fromkeys(order, 0)
     right = 0

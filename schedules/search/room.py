@@ -1,4 +1,4 @@
-"""Cuts on which one microbatch fits if every stage recomputes: the least memory that there may be."""
+"""Cuts on which one microbatch fits if every stage recomputes, which is the least memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside
 from jaxpp.schedules.search.placed_row import PlacedRow
 
 _STEPS: Final = 20_000
-"""Of many cuts, so many beginnings are looked at one after the other."""
+"""The most partial cuts that a depth-first search visits, if all cuts are too many to list."""
 
 _FOUND: Final = 20
-"""And so many that fit are enough."""
+"""The most fitting cuts that the depth-first search returns."""
 
 
 def with_room(placed: PlacedRow) -> Iterator[Cuts]:
-    """Cuts on which one microbatch fits if every stage recomputes, those with most room first.
+    """Yields cuts on which one microbatch fits if every stage recomputes, those with most room first.
 
-    All of few; of many those that moves of single layers make of the starts, and the first that are found in turn.
+    If there are few cuts, it tries all of them. Otherwise it tries the starts after moves of single layers, and the
+    first cuts that a depth-first search finds.
     """
     layers, stages, room = len(placed.row.times), placed.shape.stages, _Room(placed)
     if math.comb(layers - 1, stages - 1) <= FEW_CUTS:
@@ -37,11 +38,13 @@ def with_room(placed: PlacedRow) -> Iterator[Cuts]:
 
 
 class _Filled(NamedTuple):
-    """What a mesh has of the first stages, for each of several choices.
+    """The memory that the first stages take on a mesh, as arrays over several choices of cuts.
 
-    there: the bytes that are there at all times.
-    inputs: those of one microbatch that its stages keep.
-    most: the most of a microbatch at once, when the last of these stages goes back; before, later ones have gone.
+    Attributes:
+        there: the resident bytes.
+        inputs: the bytes of the stage inputs that one microbatch keeps.
+        most: the peak bytes of a microbatch. The backward of a stage needs its whole activation, beside the inputs of
+            earlier stages.
     """
 
     there: NDArray[np.float64]
@@ -54,7 +57,7 @@ class _Filled(NamedTuple):
 
 
 class _Room:
-    """What cuts of a row leave of its limits."""
+    """The memory that cuts of a row leave of the limits."""
 
     def __init__(self, placed: PlacedRow) -> None:
         row = placed.row
@@ -64,7 +67,7 @@ class _Room:
         self._there = [_sums(sizes) for sizes in zip(*row.resident, strict=True)]
 
     def _with(self, filled: _Filled, mesh: int, first: NDArray[np.intp], behind: NDArray[np.intp]) -> _Filled:
-        """A mesh with another stage, of the layers from `first` to before `behind`."""
+        """Returns the memory of a mesh after one more stage, whose layers are `first` to `behind` - 1."""
         there = self._there[mesh][behind] - self._there[mesh][first]
         whole = self._kept[behind] - self._kept[first]
         inputs = np.minimum(whole, self._messages[first])
@@ -72,7 +75,10 @@ class _Room:
         return _Filled(filled.there + there, filled.inputs + inputs, most)
 
     def lacks(self, choices: Sequence[Cuts]) -> list[list[float]]:
-        """For each choice what each mesh lacks, most first: shares of their limits, below 0 where it fits."""
+        """Returns for each choice the excess of each mesh, as a share of its limit, the largest first.
+
+        The excess of a mesh that fits is at most 0.
+        """
         ends = np.cumsum(choices, axis=1, dtype=np.intp)
         starts = ends - np.array(choices)
         filled = [_Filled(*np.zeros((3, len(choices))))] * len(self._limits)
@@ -83,7 +89,7 @@ class _Room:
         return np.sort(shares, axis=1)[:, ::-1].tolist()
 
     def roomiest(self, cuts: Cuts) -> Cuts:
-        """The cuts after moves of single layers, for as long as these leave more room."""
+        """Returns the cuts after moves of single layers, as long as a move leaves more room."""
         while near := list(beside(cuts)):
             least, *lacks = self.lacks([cuts, *near])
             if min(lacks) >= least:
@@ -92,7 +98,7 @@ class _Room:
         return cuts
 
     def fitting(self) -> Iterator[Cuts]:
-        """Cuts that fit, those with large first stages first; of a long search only the beginning."""
+        """Yields cuts that fit, those with large first stages first. It stops after `_STEPS` partial cuts."""
         stages, steps = self._shape.stages, 0
         limits = [limit * (1 + TOLERANCE) + TOLERANCE for limit in self._limits]
         stack: list[tuple[Cuts, tuple[_Filled, ...]]] = [((), (_Filled(*np.zeros((3, 1))),) * len(limits))]
@@ -113,5 +119,5 @@ class _Room:
 
 
 def _sums(values: Sequence[float]) -> NDArray[np.float64]:
-    """The sums of the first 0, 1, 2... values."""
+    """Returns the sums of the first 0, 1, 2... values."""
     return np.concatenate([[0.0], np.cumsum(values)])

@@ -1,4 +1,4 @@
-"""The search for a schedule: published ones to begin with, then beams of many tastes, until time is up."""
+"""The search for a schedule: published ones first, then beam searches and annealing, until the effort is spent."""
 
 from __future__ import annotations
 
@@ -50,53 +50,54 @@ _TASTES: Final = (
     Taste(1000, memory=-0.05, alike=1),
     Taste(1000, memory=-0.05, alike=4),
 )
-"""Tried first, on every placement; random ones follow. Which of them is best differs from problem to problem.
+"""The first beams on every placement; random ones follow. The best of them differs from problem to problem.
 
-The last two are wide: where memory is tight, the best orders look bad for long. In the first of them no two states have
-the same counts. In the second a few may: by then only states that may come to better than the best are left.
+The last two are wide. If memory is tight, the best orders look bad for long. In the first of these two, no two states
+have the same counts. In the second, a few states may. By then only states remain that may be better than the best
+schedule.
 """
 
 _NARROW: Final = 8
-"""A beam that cannot be afforded at this width is not worth a try."""
+"""The least width of a beam that is worth its effort."""
 
 _PUBLISHED: Final = 100
-"""What it costs to make a task of a published schedule, in units of effort."""
+"""The units of effort to make a task of a published schedule."""
 
 _RUN: Final = 15
-"""What it costs to run a task."""
+"""The units of effort to run a task."""
 
 _SIMPLE: Final = 0.5
-"""The share of everything that may be spent on simple rules to begin with."""
+"""The share of the effort that the initial rules of the list scheduler may spend."""
 
 _CHEAP: Final = 0.1
-"""Seconds that the automatic scheduler may take, however little is left."""
+"""The seconds that the automatic scheduler may always take, even if less is left."""
 
 _IN_WAVES: Final = 0.05
-"""The share of everything that may be spent on orders in waves."""
+"""The share of the effort that periodic orders (`waves`) may spend."""
 
 _PROOF: Final = 0.2
-"""The share of everything that may be spent on better bounds."""
+"""The share of the effort that better lower bounds may spend."""
 
 _IN_RULES: Final = 0.01
-"""The share of everything that is spent after each beam on rules for what a mesh prefers."""
+"""The share of the effort that hill climbing over rules spends after each beam."""
 
 _ANNEALED: Final = 0.5
-"""The share of everything that is left for annealing."""
+"""The share of the effort that is reserved for annealing."""
 
 _ROUND: Final = 3e-3
-"""Seconds for each task that a round of annealing takes at least, if there is to be another one."""
+"""The least seconds per task of a round of annealing, if another round follows."""
 
 _FAR: Final = 2.5e-4
-"""Seconds for each task and microbatch that it takes at least: along long rows cells have further to go."""
+"""The least seconds per task and microbatch of a round: in long orders cells have further to move."""
 
 _ROUNDS: Final = 16
 """The most rounds of annealing."""
 
 _HEATS: Final = (1.0, 4.0, 2.0, 0.5, 8.0)
-"""How hot rounds from the best begin, one after the other."""
+"""The initial temperatures of the rounds that start from the best orders, in turn."""
 
 _RUNS: Final = 500
-"""Where all tasks can be run less often than that, it is not worth to anneal."""
+"""The least number of runs of all tasks for which annealing is worth its effort."""
 
 
 def search(
@@ -115,36 +116,40 @@ def search(
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> Found:
-    """Look for the best schedule within a memory limit.
+    """Searches for the best schedule within a memory limit.
 
-    It starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble. Until its time is
-    up or the lower bound (`jaxpp.schedules.search.bounds`, `jaxpp.schedules.search.alone`) is reached, it then builds
-    schedules by beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches to repeat, by hill
-    climbing over what a mesh prefers (`jaxpp.schedules.search.climb`), and anneals the best of them
-    (`jaxpp.schedules.search.anneal`).
+    The search starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble. It then
+    builds schedules in three ways:
+
+    - beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches to repeat;
+    - hill climbing over the rules of a list scheduler (`jaxpp.schedules.search.climb`);
+    - annealing of the best orders (`jaxpp.schedules.search.anneal`).
+
+    It stops when its effort is spent, or the lower bound is reached (`jaxpp.schedules.search.bounds`,
+    `jaxpp.schedules.search.alone`).
 
     Args:
         meshes: number of meshes, at least 1.
         microbatches: at least 1.
         costs: of tasks and hops; by default a forward, an input gradient and a weight gradient of a mesh take 1 each.
-            Contention of links is not looked at. Of lists for more stages than a placement has, neighbours are added.
+            Contention of links is ignored. Of lists for more stages than a placement has, neighbours are added.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
-        placement: "linear", "v", "looped", "waves", "any" (the search chooses), or a `Placement` with one mesh for
-            each stage. Where its stages are a graph, or have several homes (which take turns, until a microbatch gains
-            in another one), it starts from orders by priority and, for a chain, from what is published, and improves
-            the best.
-        chunks: stages per mesh; None: the search chooses, where a placement leaves a choice.
-        released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
+        placement: "linear", "v", "looped", "waves", "any" (the search chooses), or a `Placement` with one mesh for each
+            stage. Graphs of stages and stages on several meshes are possible, too. For these the search improves the
+            best of the list scheduler's orders and, for a chain, of the published schedules. Microbatches alternate
+            between the meshes of a stage, and move if that gains.
+        chunks: stages per mesh; None: the search chooses, if a placement leaves a choice.
+        released_at: when activations are released: "W", "B" or "half", see `Report.peak_activations`.
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
         objective: "makespan" or "longest_stage", see `Report`.
         split_backward: whether input and weight gradients are tasks of their own.
-        seconds: what to spend: the work of an average core in that time, counted, so that the same arguments find the
-            same schedule on every machine.
+        seconds: what to spend: the work of an average core in that time. The work is counted, so that the same
+            arguments find the same schedule on every machine.
         seed: of the random choices.
         progress: called now and then with the share of the time that is spent, the best value and the lower bound.
 
     Raises:
-        ScheduleError: an argument is wrong, or no schedule fits the memory; it says what the least is.
+        ScheduleError: an argument is wrong, or no schedule fits the memory. The message has the least memory.
     """
     meshes = whole_number(meshes, "meshes", least=1)
     microbatches = whole_number(microbatches, "microbatches", least=1)
@@ -192,10 +197,10 @@ def search(
 
 
 def _check_memory(problem: Problem, memory: MemoryLimits) -> None:
-    """Find out whether any schedule fits.
+    """Checks that some schedule fits.
 
     Raises:
-        ScheduleError: none does: the mesh, and the least that it keeps.
+        ScheduleError: no schedule fits. The message has a mesh and the least memory that it needs.
     """
     for mesh, (least, limit) in enumerate(zip(least_memory(problem), problem.limits, strict=True)):
         if least > limit * (1 + TOLERANCE):
@@ -217,11 +222,11 @@ class Try:
 
     @property
     def tasks(self) -> int:
-        """How many there are."""
+        """The number of tasks."""
         return self.problem.types * self.problem.microbatches
 
     def take(self, orders: Orders | None, source: str) -> None:
-        """Keep these if they are better, than all or than others of the same source."""
+        """Keeps orders that fit if they are better than all others, or than all others of the same source."""
         if orders and self.problem.fits(orders):
             value = self.problem.value(orders)
             if value < self.found.get(source, (math.inf,))[0]:
@@ -230,12 +235,12 @@ class Try:
                 self.orders, self.value = orders, value
 
     def beats(self, value: float) -> bool:
-        """Whether there may be anything better than this value, and than what is here already."""
+        """Whether there may be a schedule that is better than `value` and than the best one here."""
         return self.bound < min(value, self.value) * (1 - TOLERANCE)
 
 
 class Running:
-    """One search: what is tried, and what may still be spent on it."""
+    """One search: its tries, and its effort."""
 
     def __init__(
         self, tries: list[Try], effort: Effort, rng: np.random.Generator, progress: ProgressCallback | None
@@ -250,18 +255,18 @@ class Running:
 
     @property
     def bound(self) -> float:
-        """No schedule of any try is better."""
+        """A lower bound for the schedules of all tries."""
         return min(min(each.bound for each in self.tries), self.best.value)
 
     @property
     def for_annealing(self) -> float:
-        """How much of the effort is left for annealing."""
+        """The effort that is reserved for annealing."""
         least = seconds_of(_RUNS, max(each.tasks for each in self.tries))
         share = self.effort.seconds * _ANNEALED
         return share if share > least else 0.0
 
     def run(self) -> Try:
-        """Search until nothing can be better, or all is spent."""
+        """Searches until no schedule can be better, or the effort is spent."""
         for number, each in enumerate(self.tries):
             if self.effort.left or not number:
                 self.begin(each, until=self.effort.seconds / 2 * (number + 1) / len(self.tries))
@@ -269,7 +274,8 @@ class Running:
             self.prove(each)
         for number, taste in enumerate(self.tastes()):
             rest = [each for each in self.tries if each.beats(self.best.value)]
-            # Whenever all fixed tastes have been tried, the worse half of the placements is dropped.
+            # Whenever as many beams have been tried as there are fixed ones, the worse half of the placements is
+            # dropped.
             rest.sort(key=lambda each: each.value)
             left = len(rest) >> (number // len(_TASTES))
             if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
@@ -279,7 +285,10 @@ class Running:
         return self.best
 
     def anneal(self, each: Try) -> None:
-        """Anneal what is best, and by turns the best of each source: the nearest start leads nowhere now and then."""
+        """Anneals the best orders, and in turn the best orders of each source.
+
+        The best start does not always lead to the best result.
+        """
         rng, effort = Random(int(self.rng.integers(1 << 32))), self.effort
         starts = [orders for _, orders in sorted(each.found.values(), key=itemgetter(0))]
         least = each.tasks * max(_ROUND, _FAR * each.problem.microbatches)
@@ -298,7 +307,7 @@ class Running:
                     each.take(orders, "anneal")
 
     def tastes(self) -> Iterator[Taste]:
-        """The fixed ones, then random ones, wider and wider."""
+        """Yields the fixed beams, then random ones, wider and wider."""
         yield from _TASTES
         rng, widest = self.rng, 100.0
         while True:
@@ -308,9 +317,10 @@ class Running:
             yield Taste(int(width), float(memory), float(depth), int(rng.choice([0, 1, 3])))
 
     def begin(self, each: Try, until: float) -> None:
-        """Take what is simple, the automatic schedules of Zero Bubble, and the library, until so much is spent.
+        """Takes the first schedules: simple rules, the automatic scheduler of Zero Bubble, and the library.
 
-        Something is found in any case: what runs one microbatch after the other.
+        It stops when the effort has reached `until`. The order that runs one microbatch after another is taken in any
+        case.
         """
         problem = each.problem
         each.take(problem.one_by_one, "climb")
@@ -330,12 +340,12 @@ class Running:
                 return
 
     def prove(self, each: Try) -> None:
-        """Raise the bound of a try by what each of its meshes can do alone."""
+        """Raises the lower bound of a try by the bounds of its single meshes."""
         problem = each.problem
         left = self.effort.seconds * _PROOF / len(self.tries)
         for mesh in reversed(range(problem.meshes)):
             share = left / (mesh + 1)
-            # It takes a step for each of its tasks at least.
+            # A mesh needs at least one step for each of its tasks.
             is_worth_it = each.beats(self.best.value) and share > seconds_of(each.tasks // problem.meshes, 0)
             if is_worth_it and self.effort.left:
                 part = self.effort.part(share)
@@ -343,9 +353,9 @@ class Running:
                 left -= part.spent
 
     def grow(self, each: Try, taste: Taste, number: int) -> bool:
-        """Search with one beam, and climb for as long; whether anything is left.
+        """Searches with one beam, then by hill climbing, and returns whether effort for more is left.
 
-        Where there are many microbatches, every other time only a few are scheduled, and their steady state repeated.
+        If there are many microbatches, every other beam schedules only a few, and their steady state is repeated.
         """
         problem, microbatches = each.problem, each.problem.microbatches
         few = problem.meshes + 2 + int(self.rng.integers(problem.meshes + 3))

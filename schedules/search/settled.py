@@ -1,8 +1,8 @@
-"""Orders that have run, and change: of a change no more is run again than what it makes earlier or later.
+"""Orders that have run and change. A move reruns only the cells that it makes earlier or later.
 
-Behind each cell there is a *tail*, the time until all is done. With the tails it is clear of most changes that they are
-too late before anything has run (Taillard, "Parallel Taboo Search Techniques for the Job Shop Scheduling Problem",
-ORSA Journal on Computing 6, 1994).
+The *tail* of a cell is the time from its end to the end of all cells. Tails show without a run that most moves are too
+slow (Taillard, "Parallel Taboo Search Techniques for the Job Shop Scheduling Problem", ORSA Journal on Computing 6,
+1994).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jaxpp.schedules.search.cells import Cells
 from jaxpp.schedules.search.order_times import EARLY, OrderTimes, special_cells
 
 _STEP: Final = 4
-"""What it costs to run a cell because of a change, in cells of a run of all."""
+"""The work to rerun one cell after a move, in cells of a complete run."""
 
 _SPECIAL: Final = 8
-"""And what it costs in such a run where cells use more than the turn of one mesh."""
+"""The work per cell of a complete run where cells use more than the turn of one mesh."""
 
 _ROUNDS: Final = 8
-"""Orders in which all cells have run so often because of one change are stuck."""
+"""The number of reruns of all cells by one move after which the orders count as deadlocked."""
 
 
 class Settled(ABC):
@@ -33,10 +33,10 @@ class Settled(ABC):
     Attributes:
         rows: the cells of each mesh.
         end_of: when each cell ends.
-        value: the objective.
-        cost: what should become small, see `OrderTimes.cost`.
-        last: a cell that ends last, and when its mesh began.
-        work: what has been done, in cells that have run.
+        value: the value of the objective.
+        cost: the value to minimize, see `OrderTimes.cost`.
+        last: a cell that ends last, and when the time of its mesh begins.
+        work: the work so far, in cells that have run.
     """
 
     end_of: list[float]
@@ -57,14 +57,17 @@ class Settled(ABC):
                 self._place(mesh, 0, row)
 
     def _place(self, mesh: int, first: int, window: Sequence[int]) -> None:
-        """Put cells there in the order of a mesh."""
+        """Puts cells at this position of the order of a mesh."""
         takes, gives, levels = self.cells.takes, self.cells.gives, self.levels[mesh]
         changes = [takes[cell] + gives[cell] for cell in window]
         levels[first : first + len(window)] = list(accumulate(changes[:-1], initial=levels[first]))
         self.rows[mesh][first : first + len(window)] = window
 
     def has_room(self, mesh: int, first: int, window: list[int]) -> bool:
-        """Whether a mesh has room for these cells, in this order, where its memory depends on its order alone."""
+        """Whether the memory of a mesh has room for these cells in this order.
+
+        Memory that depends on times is not checked here, but after a run (`OrderTimes.fits_by_time`).
+        """
         room, takes, gives = self.cells.rooms[mesh], self.cells.takes, self.cells.gives
         if room == math.inf:
             return True
@@ -78,27 +81,30 @@ class Settled(ABC):
 
     @abstractmethod
     def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
-        """Put these cells there in the order of a mesh, if the cost is at most `most`; whether they are there now."""
+        """Puts cells at this position of the order of a mesh, and returns whether it did.
+
+        It does not if the cost would then be above `most`, or (in `Whole`) if memory that depends on times has no room.
+        """
 
     @abstractmethod
     def position(self, cell: int) -> int:
-        """Where a cell is in the order of its mesh."""
+        """Returns the position of a cell in the order of its mesh."""
 
     @abstractmethod
     def ahead(self, cell: int, latest: float) -> list[int]:
-        """The cells of the same mesh that end at `latest` or later, and for which a cell may have waited."""
+        """Returns the cells of the same mesh that end at `latest` or later and for which a cell may have waited."""
 
 
 def settled(cells: Cells) -> Settled:
-    """The orders of these cells."""
+    """Returns these orders after a run, in the class that suits the cells."""
     return Whole(cells) if special_cells(cells) or cells.by_time or cells.between else Partly(cells)
 
 
 class Whole(Settled):
-    """Runs all cells again after each change.
+    """Orders whose cells all run again after each move.
 
-    It has to where cells run beside their mesh, where memory depends on times, and where the time of a cell depends on
-    the cell before it.
+    This is necessary in three cases: cells run beside their mesh, memory depends on times, or the time of a cell
+    depends on the previous cell.
     """
 
     def __init__(self, cells: Cells) -> None:
@@ -138,18 +144,19 @@ class Whole(Settled):
 
 
 class Partly(Settled):
-    """Runs only those cells again that a change makes earlier or later; each cell has its turn on one mesh.
+    """Orders in which a move reruns only the cells that it makes earlier or later.
 
-    Beside the cells there is a number for each mesh, of what stands before its first cell and behind its last.
+    Each cell takes the turn of one mesh. Each mesh also has an index after those of the cells: its edge, before its
+    first cell and after its last.
 
     Attributes:
-        tails: from the end of each cell to the end of all.
-        before, after: of each cell, its neighbour in the order of the mesh.
+        tails: the time from the end of each cell to the end of all cells.
+        before, after: the neighbours of each cell in the order of its mesh.
     """
 
     def __init__(self, cells: Cells) -> None:
         count, meshes = len(cells.times), len(cells.rows)
-        edges = range(count, count + meshes)  # a mesh that has nothing to do stands beside itself
+        edges = range(count, count + meshes)  # the neighbour of the edge of an empty mesh is the edge itself
         self.places, self.before, self.after = [0] * count, [*[0] * count, *edges], [*[0] * count, *edges]
         super().__init__(cells)
         self.users: list[list[tuple[int, float]]] = [[] for _ in range(count)]
@@ -182,11 +189,11 @@ class Partly(Settled):
         return [other] if other < len(self.places) and self.end_of[other] >= latest else []
 
     def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
-        # What is late is not early on average.
+        # This assumes that a later end does not lower the average end.
         last = most - EARLY * self.average
         old = self.rows[mesh][first : first + len(window)]
         ahead, behind = self.before[old[0]], self.after[old[-1]]
-        # The length of a mesh that starts later says nothing.
+        # If the start of a mesh may move, tails give no bound on its length.
         tails_hold = self.cells.objective == "makespan" or self.end_of[ahead] >= max(self.starts)
         if tails_hold and self._is_late(ahead, window, behind, last):
             return False
@@ -202,7 +209,7 @@ class Partly(Settled):
         return True
 
     def _lengths(self) -> tuple[list[float], float, float]:
-        """When the time of each mesh begins, the objective, and how long meshes take on average."""
+        """Returns when the time of each mesh begins, the objective, and the average time of a mesh."""
         ends, count = self.end_of, len(self.places)
         edges = range(count, len(ends))
         starts = [0.0] * len(edges)
@@ -220,10 +227,10 @@ class Partly(Settled):
         self.last = self.before[count + mesh], starts[mesh]
 
     def _is_late(self, ahead: int, window: Sequence[int], behind: int, last: float) -> bool:
-        """Whether it seems to take longer than `last` if these cells run in this order.
+        """Whether these cells in this order seem to take longer than `last`.
 
-        That is reckoned from the ends before and the tails behind them, as they are. It is wrong for one change in
-        hundreds, where a cell of the window waits for another mesh, and that for another cell of the window.
+        The estimate uses the current ends before the cells and the current tails after them. It is wrong for one move
+        in hundreds: where a cell of the window waits for another mesh, which waits for another cell of the window.
         """
         end_of, times, tails, waits, users = self.end_of, self.times, self.tails, self.cells.waits, self.users
         self.work += len(window)
@@ -240,15 +247,15 @@ class Partly(Settled):
         return clock + times[behind] + tails[behind] > last
 
     def _run(self, stale: list[int], last: float) -> dict[int, float] | None:
-        """Run some cells, the last one first, and what this makes earlier or later.
+        """Reruns some cells, the last one of the list first, and all cells that become earlier or later.
 
         Returns:
-            The ends that there were before of what has changed; None, and no change, if it takes longer than `last`.
+            The old ends of the changed cells; None, and no change, if the run takes longer than `last`.
         """
         end_of, times, tails, waits, users = self.end_of, self.times, self.tails, self.cells.waits, self.users
         before, after, count, steps = self.before, self.after, len(self.places), 0
         was: dict[int, float] = {}
-        moved = set(stale[1:])  # with tails that are different now
+        moved = set(stale[1:])  # the tails of these cells have changed
         heap: list[tuple[float, int]] = []
         while stale or heap:
             cell = stale.pop() if stale else heappop(heap)[1]
@@ -269,7 +276,7 @@ class Partly(Settled):
                 self.work += _STEP * steps
                 self._back(was)
                 return None
-            # Mostly what ended first ends first again.
+            # Run cells in the order of their old ends, which is mostly the order of the new ends.
             heappush(heap, (end_of[after[cell]], after[cell]))
             for user, _ in users[cell]:
                 heappush(heap, (end_of[user], user))
@@ -277,12 +284,12 @@ class Partly(Settled):
         return was
 
     def _back(self, was: dict[int, float]) -> None:
-        """Go back to these ends."""
+        """Restores old ends."""
         for cell, end in was.items():
             self.end_of[cell] = end
 
     def _measure_tails(self, stale: list[int]) -> None:
-        """Measure the tails of some cells, the last one first, and those that change with them."""
+        """Measures the tails of some cells, the last one of the list first, and all tails that depend on them."""
         end_of, times, tails, waits, users = self.end_of, self.times, self.tails, self.cells.waits, self.users
         before, after, count, steps = self.before, self.after, len(self.places), 0
         heap: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""What each stage does to keep less, so that every mesh is within its limit and the step takes the least time."""
+"""The choice of recomputes and offloads per stage that meets the memory limits and makes the step fastest."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -6,25 +6,28 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 
 StageChoices = Mapping[int, "Way"]
-"""The way of each stage."""
+"""The `Way` of each stage."""
 
 _MOST_PRODUCTS = 300
-"""As many combinations of what the groups may do are all simulated; of more, one group is changed at a time."""
+"""The most combinations of the groups' options that are all simulated. Of more combinations, the search changes one
+group at a time."""
 _MOST_PARTS = 6
-"""As many stages of one group go ways of their own; of more, those that stand next to each other go the same way."""
+"""The most parts of one group that choose separately. In a group with more stages, neighbouring stages make the same
+choice."""
 _MOST_MIXED = 4**_MOST_PARTS
-"""As many combinations of the parts of one group are compared: with many parts, of fewer levels each."""
+"""The most combinations of the parts of one group that are compared. A group with many parts tries fewer levels for
+each part."""
 _MOST_WRONG = 8
-"""How often a combination may turn out to need more than was reckoned, before only proven ones are taken."""
+"""The number of combinations that may need more memory than estimated before only proven combinations are taken."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """What a stage does to keep less.
+    """The methods by which a stage keeps less memory.
 
     Attributes:
-        level: how much it does again: 0 is nothing; the number of a choice of bytes and FLOPs.
-        offload: whether what it keeps waits in the memory of the host.
+        level: how much the stage recomputes: an index of its (bytes, FLOPs) in `Search.levels`, 0 for nothing.
+        offload: whether the residuals of the stage are offloaded to the host.
     """
 
     level: int = 0
@@ -33,24 +36,25 @@ class Way:
 
 @dataclass(frozen=True)
 class Search:
-    """The search for the way of each stage.
+    """The search for the `Way` of each stage.
 
-    A group is a set of meshes whose memory depends on the same stages: mostly one mesh. Its stages go on to more
-    recomputation one step at a time, where it costs the fewest FLOPs for a byte. How far they must go is found by
-    halving, for all groups at once, with offload and without. The stages of one group may also differ: this is the
-    knapsack of AdaPipe (Sun et al., ASPLOS 2024), over combinations whose memory is reckoned as a sum over stages.
-    What fits is then compared by the time of the step. For one stage per group that is the best choice of all, if more
-    recomputation never needs more memory.
+    A group is a set of meshes whose memory depends on the same stages, usually a single mesh. The ladder of a group
+    raises the recompute level of one stage at a time, at the fewest FLOPs per byte. A binary search, for all groups at
+    once, finds the first choice of each ladder that fits, with offload and without.
+
+    The stages of one group may also choose separately. This is the knapsack of AdaPipe (Sun et al., ASPLOS 2024), over
+    combinations whose memory is estimated as a sum over stages. The search then compares the fitting choices by the
+    time of the step. With one stage per group the result is optimal, if more recomputation never needs more memory.
 
     Attributes:
-        groups: of each group its meshes and its stages.
-        levels: for each stage what a recompute may keep: (bytes, FLOPs), the bytes falling, the FLOPs rising.
-        recomputed: the stages that the schedule recomputes already.
-        stays: the stages that no choice offloads: the schedule does so already, or there is no way to a host.
-        limits: of each mesh, in bytes.
-        peaks: the bytes that each mesh needs. It takes long.
-        time: of the step, and where that is the same, of its tasks.
-        at_least: what a step takes at least; a choice that can't be the fastest is not simulated.
+        groups: the meshes and the stages of each group.
+        levels: for each stage the choices of what a recompute keeps: (bytes, FLOPs). Bytes fall and FLOPs rise.
+        recomputed: the stages that the schedule already recomputes.
+        stays: the stages that no choice offloads, because the schedule already does or no path to a host exists.
+        limits: the memory limit of each mesh, in bytes.
+        peaks: computes the peak bytes of each mesh. The call is slow.
+        time: computes the time of the step and, to break ties, the time of its tasks.
+        at_least: computes a lower bound of the time of a step. A choice that can't be the fastest is not simulated.
     """
 
     groups: Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -63,7 +67,7 @@ class Search:
     at_least: Callable[[StageChoices], float] = lambda _: 0.0
 
     def run(self) -> StageChoices | None:
-        """The choice that takes the least time; None if some mesh is above its limit whatever is chosen."""
+        """Returns the choice that takes the least time; None if some mesh is above its limit with every choice."""
         again, moved = ([self._ladder(stages, offload) for _, stages in self.groups] for offload in (False, True))
         least, least_moved = self._least(again), None
         options: list[list[StageChoices]] = []
@@ -72,14 +76,17 @@ class Search:
             if at != 0:
                 least_moved = least_moved or self._least(moved)
                 if (first := least_moved[number]) is not None:
-                    found += moved[number][first :: len(self.groups[number][1])]  # a step for each stage
+                    found += moved[number][first :: len(self.groups[number][1])]  # as many steps apart as stages
             options.append(found)
         if not all(options):
             return None
         return self._best(options, [number for number, at in enumerate(least) if at != 0])
 
     def _best(self, proven: Sequence[Sequence[StageChoices]], tight: Collection[int]) -> StageChoices:
-        """The fastest combination of what is proven to fit, and of what is reckoned to, if it does."""
+        """Returns the fastest combination of proven and estimated choices that fits.
+
+        After `_MOST_WRONG` combinations that do not fit, it returns the first proven choice of each group.
+        """
         options = [list(each) for each in proven]
         several = [number for number in tight if len(self.groups[number][1]) > 1]
         reckoning = _Reckoning.of(self, several)
@@ -98,7 +105,7 @@ class Search:
         return self._joined([each[0] for each in proven])
 
     def _ladder(self, stages: Sequence[int], offload: bool) -> list[StageChoices]:
-        """The choices of a group, from nothing done again to all of it."""
+        """Returns the choices of a group, from no recomputation to full recomputation."""
         at = dict.fromkeys(stages, 0)
         found: list[StageChoices] = []
         while True:
@@ -109,19 +116,19 @@ class Search:
             at[min(ahead, key=lambda stage: self._price(stage, at[stage]))] += 1
 
     def last(self, stage: int) -> int:
-        """The level of a stage that does most again."""
+        """Returns the level at which a stage recomputes most."""
         return 0 if stage in self.recomputed else len(self.levels[stage]) - 1
 
     def _price(self, stage: int, level: int) -> float:
-        """The FLOPs for each byte less, from one level to the next."""
+        """Returns the additional FLOPs per saved byte, from one level to the next."""
         (size, flops), (less, more) = self.levels[stage][level : level + 2]
         return (more - flops) / max(size - less, 1)
 
     def _least(self, ladders: Sequence[Sequence[StageChoices]]) -> list[int | None]:
-        """For each group the first choice of its ladder that fits; None if not even the last one does."""
+        """Returns for each group the first choice of its ladder that fits; None if even the last does not fit."""
         low, high = [-1] * len(ladders), [len(ladder) - 1 for ladder in ladders]
         last = self._fit([ladder[-1] for ladder in ladders])
-        middle = [0] * len(ladders)  # nothing is asked first: it is what most groups need
+        middle = [0] * len(ladders)  # start with no recomputation, which fits for most groups
         while any(high[n] - low[n] > 1 for n, fits in enumerate(last) if fits):
             fit = self._fit([ladder[at] for ladder, at in zip(ladders, middle, strict=True)])
             for n, fits in enumerate(fit):
@@ -134,7 +141,7 @@ class Search:
         return [all(peaks[mesh] <= self.limits[mesh] for mesh in meshes) for meshes, _ in self.groups]
 
     def _fastest(self, options: Sequence[Sequence[StageChoices]]) -> StageChoices:
-        """The combination of one option of each group that takes the least time."""
+        """Returns the combination of one option per group that takes the least time."""
         best = [0] * len(options)
         least = self.time(self._joined([each[0] for each in options]))
 
@@ -163,30 +170,31 @@ class Search:
 
 
 _Part = tuple[int, ...]
-"""Stages of one group that do the same."""
+"""Stages of one group that make the same choice."""
 
 
 @dataclass
 class _Reckoning:
-    """The memory of each mesh as a sum over the parts of its group, each in proportion to the bytes that a part keeps.
+    """An estimate of the memory of each mesh, as a sum over the parts of its group.
 
-    A peak is the most of several moments, so that it is at most what lies on the line between all and the least.
+    Each term is proportional to the bytes that a part keeps. A peak is the maximum over moments, and at each moment the
+    memory is linear in those bytes. So a peak is convex, and the line between two measured ends is an upper bound.
     """
 
     search: Search
     nothing: Sequence[int]
     parts: dict[int, list[_Part]]
-    """Of each group: its stages, or of many stages those that stand next to each other together."""
+    """For each group its parts: single stages, or neighbouring stages together if there are many."""
     slopes: dict[tuple[_Part, bool], list[float]] = field(default_factory=dict[tuple[_Part, bool], list[float]])
-    """Of each (part, offloaded) the bytes of each mesh for a byte that the part keeps."""
+    """For each (part, offloaded) the bytes that each mesh needs per byte that the part keeps."""
     moved: dict[_Part, list[int]] = field(default_factory=dict[_Part, list[int]])
-    """Of each part what the meshes need less if it is offloaded."""
+    """For each part the bytes that each mesh saves if the part is offloaded."""
     wrong: list[StageChoices] = field(default_factory=list[StageChoices])
-    """What turned out not to fit; nor does what does less again."""
+    """The choices that did not fit. Choices that save no more in any stage are not tried again."""
 
     @classmethod
     def of(cls, search: Search, numbers: Sequence[int]) -> "_Reckoning":
-        """Measure the parts of these groups, one of each group at a time."""
+        """Measures the parts of some groups, one part of each group at a time."""
         nothing: dict[int, Way] = {stage: Way() for _, stages in search.groups for stage in stages}
         parts = {number: _parts(search.groups[number][1]) for number in numbers}
         made = cls(search, search.peaks(nothing), parts)
@@ -207,7 +215,7 @@ class _Reckoning:
         return made
 
     def mixed(self, number: int) -> list[StageChoices]:
-        """The combinations of ways that fit into the meshes of a group, and none of which another one is better."""
+        """Returns the combinations that fit the meshes of a group by the estimate, without dominated ones."""
         meshes, parts = self.search.groups[number][0], self.parts[number]
         most = max(2, int(_MOST_MIXED ** (1 / len(parts))) // 2)
         found: dict[tuple[bool, ...], list[tuple[float, float, StageChoices]]] = {}
@@ -247,13 +255,13 @@ def _parts(stages: Sequence[int]) -> list[_Part]:
 
 
 def _does_less(one: StageChoices, other: StageChoices) -> bool:
-    """Whether each stage does no more to keep less."""
+    """Whether no stage of `one` recomputes or offloads more than in `other`."""
     pairs = [(way, other[stage]) for stage, way in one.items() if stage in other]
     return bool(pairs) and all(a.level <= b.level and a.offload <= b.offload for a, b in pairs)
 
 
 def _undominated(found: list[tuple[float, float, StageChoices]]) -> Iterator[StageChoices]:
-    """Those of which none has both fewer FLOPs and fewer bytes to copy."""
+    """Yields the choices for which no other choice has both fewer FLOPs and fewer bytes to copy."""
     fewest = float("inf")
     for _, copied, choice in sorted(found, key=lambda each: each[:2]):
         if copied < fewest:

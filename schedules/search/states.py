@@ -1,4 +1,4 @@
-"""Partial runs, as rows of arrays, and bounds on the schedules that can become of them."""
+"""Partial runs as rows of arrays, and lower bounds on their completions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class States:
-    """Partial runs with the same number of tasks; a row of each array is a run.
+    """Partial runs with the same number of tasks. A row of each array is a run.
 
     Attributes:
-        counts: tasks of each type so far.
+        counts: the tasks of each type that have run.
         clocks: when each mesh is free.
         started: when each mesh started its first task; infinite before.
-        kept: memory of each mesh.
-        loads: work that each mesh has left.
-        arrivals: for each type when the input of its next task is there; infinite until that is known.
-        held: types that are held back until their mesh has run something else.
-        blocked: those, and those that do not fit the memory.
+        kept: the memory that each mesh keeps.
+        loads: the work that each mesh has left.
+        arrivals: for each type when the input of its next task arrives; infinite until that is known.
+        held: types that wait until their mesh has run another task.
+        blocked: held types, and types that do not fit the memory.
     """
 
     counts: Ints
@@ -45,10 +45,10 @@ class States:
 
 
 class Outlook:
-    """Bounds on the schedules that partial runs can become.
+    """Lower bounds on the completions of partial runs.
 
     Args:
-        problem: which the runs solve.
+        problem: the problem that the runs solve.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -57,7 +57,7 @@ class Outlook:
         self.homes, self.sizes = self.mesh_of[: problem.stages], np.array(problem.memory[: problem.stages])
         self.rooms = np.array(problem.rooms)
         self.unit = float(self.times.mean())
-        # Longer than any schedule, and short enough that sums of it stay exact.
+        # A time longer than any schedule, and short enough that sums with it stay exact.
         self.far = 4 * self.unit * problem.types * (problem.microbatches + 1) + 4 * float(self.delays.sum())
         self.by_mesh, self.by_home = Groups(self.mesh_of), Groups(self.homes)
         self.chain = np.array(problem.chain)
@@ -65,9 +65,9 @@ class Outlook:
         self.tails = problem.tails
 
     def fits(self, states: States) -> Flags:
-        """Whether another forward of each stage fits, and leaves room for the oldest microbatch to get through.
+        """Returns whether another forward of each stage fits, and leaves room for the oldest microbatch to finish.
 
-        That one needs all its forwards on a mesh before any of the mesh's microbatches behind it gives memory back.
+        The oldest microbatch needs all its forwards on a mesh before any later microbatch of the mesh releases memory.
         """
         forwards = states.counts[:, : self.problem.stages]
         oldest = self.by_home.least(forwards)[:, self.homes]
@@ -78,7 +78,10 @@ class Outlook:
         return safe & (states.kept[:, self.homes] + self.sizes <= rooms)
 
     def bound(self, states: States) -> tuple[Floats, Floats, Floats]:
-        """For each state: bounds on the next start of each type, on the objective, and the times of all meshes."""
+        """Returns bounds on the next start of each type and on the objective, and the sum of the ends of all meshes.
+
+        Each array has a row for each state.
+        """
         done = states.counts >= self.problem.microbatches
         known = np.isfinite(states.arrivals) | done
         free = states.clocks[:, self.mesh_of]
@@ -86,7 +89,8 @@ class Outlook:
         after = np.where(states.blocked, np.inf, free)
         starts = self._earliest(known, arrivals, after)
         if states.blocked.any():
-            # What is blocked waits at least for the end of another task of its mesh; that may be blocked elsewhere.
+            # A blocked type waits at least for the end of another task of its mesh, which may wait for a blocked type
+            # elsewhere.
             for _ in range(2):
                 others = np.where(states.blocked | done, np.inf, starts) + self.times
                 after = np.where(states.blocked, np.maximum(free, self.by_mesh.least(others)[:, self.mesh_of]), free)
@@ -102,10 +106,10 @@ class Outlook:
         return starts, (np.maximum(ends, path) - began).max(1), ends.sum(1)
 
     def _earliest(self, known: Flags, arrivals: Floats, after: Floats) -> Floats:
-        """For each type the earliest start of its next task, where it is not before `after`.
+        """Returns for each type the earliest start of its next task, at `after` or later.
 
-        Where the arrival is not known, the next task of the type before it in the chain has not run, and is the one
-        that it waits for. So times pass along the chain, up to the next known arrival: a running maximum.
+        If an arrival is unknown, the previous type of the chain has not yet run the task that this one waits for. So
+        times propagate along the chain up to the next known arrival, as a running maximum.
         """
         chain, stages = self.chain, self.problem.stages
         least = np.maximum(arrivals, after)
@@ -122,16 +126,16 @@ class Outlook:
 
 
 class Groups:
-    """Columns put together by a number that each has."""
+    """Groups of columns with the same number."""
 
     def __init__(self, numbers: Ints) -> None:
         self.columns = np.argsort(numbers, kind="stable")
         self.heads = np.searchsorted(numbers[self.columns], np.arange(numbers.max() + 1))
 
     def least(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The least of each group, row by row."""
+        """Returns the minimum of each group, row by row."""
         return np.minimum.reduceat(values[:, self.columns], self.heads, axis=1)
 
     def sum(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The sum of each group, row by row."""
+        """Returns the sum of each group, row by row."""
         return np.add.reduceat(values[:, self.columns], self.heads, axis=1)

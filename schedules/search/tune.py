@@ -1,4 +1,4 @@
-"""The whole library and the best schedule of a search, compared on given costs."""
+"""A comparison of the whole library with the best schedule of a search, on given costs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Ranked:
     """A schedule on the costs.
 
     Attributes:
-        name: of the schedule, with what was chosen for it: `hanayo chunks=4`.
-        schedule: None where it does not exist for these numbers.
-        report: of its simulation.
-        value: of the objective; infinite where there is no report.
+        name: the name of the schedule with its options, such as `hanayo chunks=4`.
+        schedule: None if it does not exist for these numbers.
+        report: the report of its simulation.
+        value: the value of the objective; infinite without a report.
         peak: the most that any mesh keeps, in microbatches.
-        fits: whether that is within the memory limit on every mesh.
-        why: the reason, where there is no report.
+        fits: whether every mesh is within the memory limit.
+        why: the reason if there is no report.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Rows, the best first: schedules that fit the memory by their value, then those that don't, then impossible ones.
+    """The ranked schedules: those that fit the memory by their value, then those that do not fit, then impossible ones.
 
     Attributes:
         rows: one for each schedule.
-        objective: by which they are ranked.
+        objective: the objective that ranks them.
     """
 
     rows: tuple[Ranked, ...]
@@ -57,11 +57,14 @@ class Tuned:
 
     @property
     def best(self) -> Ranked:
-        """The best that fits: the search always finds one."""
+        """The best schedule that fits. The search always finds one."""
         return self.rows[0]
 
     def __str__(self) -> str:
-        """A table in plain text; schedules that are not there for the same reason are in one line below it."""
+        """Returns a table in plain text.
+
+        Schedules that are impossible for the same reason share a line below the table.
+        """
         titles = ("", "schedule", "makespan", "longest stage", "bubble", "peak", "")
         absent: dict[str, list[str]] = {}
         for row in self.rows:
@@ -94,14 +97,15 @@ def tune(
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> Tuned:
-    """Compare every schedule of the library, and the best one that a search finds on any placement.
+    """Compares every schedule of the library, and the best one that a search finds on any placement.
 
     Args:
-        costs: of tasks and hops. Where they are lists for more stages than a schedule has, neighbours are added up.
+        costs: the costs of tasks and hops. If they are lists for more stages than a schedule has, neighbours are added
+            up.
         meshes: number of meshes, at least 1.
         microbatches: at least 1.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
-        released_at: when they are released: "W", "B" or "half".
+        released_at: when activations are released: "W", "B" or "half".
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
         objective: "makespan" or "longest_stage".
         seconds: of the search.
@@ -144,7 +148,10 @@ def tune(
 
 
 def _library(meshes: int, microbatches: int, costs: Costs) -> Iterator[tuple[str, Schedule | ScheduleError]]:
-    """Each schedule of the library, those with several stages per mesh with each number that is usual."""
+    """Yields each schedule of the library, or the error that says why it does not exist.
+
+    A schedule with several stages per mesh is tried with 2, 3 and 4 of them, as far as the stages of the costs divide.
+    """
     stages = costs.stages or 4 * meshes
     for name in LIBRARY:
         parameters = options_of(name)
@@ -162,12 +169,12 @@ def _library(meshes: int, microbatches: int, costs: Costs) -> Iterator[tuple[str
                 if "costs" not in options or not _is_of_other_stages(name, meshes, microbatches, without):
                     yield label, error
             else:
-                if not made.placement.after:  # those are for models of other stages
+                if not made.placement.after:  # graphs of stages are for other models
                     yield label, made
 
 
 def _is_of_other_stages(name: str, meshes: int, microbatches: int, options: dict[str, object]) -> bool:
-    """Whether a schedule that the costs don't fit is for models of other stages."""
+    """Whether a schedule that does not accept the costs is a graph of stages, which is for other models."""
     try:
         return bool(make(name, meshes=meshes, microbatches=microbatches, **options).placement.after)
     except ScheduleError:
@@ -175,7 +182,7 @@ def _is_of_other_stages(name: str, meshes: int, microbatches: int, options: dict
 
 
 def _shape(found: Schedule) -> str:
-    """The stages of each mesh, in a word where there is one."""
+    """Returns the placement in words: its name if it has one, and its stages per mesh."""
     placement, meshes = found.placement, found.meshes
     chunks = found.stages // meshes
     if placement == Placement.looped(meshes, chunks):

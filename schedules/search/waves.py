@@ -1,10 +1,12 @@
-"""Orders in waves: a microbatch goes up and down the pipeline without a stop, as a train does by its timetable.
+"""Periodic orders, in which a microbatch goes up and down the pipeline without a stop, as a train by its timetable.
 
-Time is divided into slots, in which one wave up and one wave down can cross on every mesh. As many microbatches begin
-in a round of slots, as long as one of them lives, as the memory holds, evenly spread; weight gradients run in between.
-With one stage per mesh it also tries to start them in the first part of a round only. A shorter part lets the last
-microbatch begin earlier, but leaves fewer slots for weight gradients between the starts.
-Where the memory is about half of what 1F1B has, this is near the optimum for any number of meshes.
+Time is divided into slots, in which one forward wave and one backward wave can cross on every mesh. A round of slots is
+as long as the life of a microbatch. In each round as many microbatches start as the memory holds, evenly spread. Weight
+gradients run in between.
+
+With one stage per mesh, microbatches may also start only in the first part of a round. A shorter part lets the last
+microbatch start earlier, but leaves fewer slots for weight gradients between the starts. If the memory is about half of
+1F1B's memory, these orders are near the optimum for any number of meshes.
 """
 
 from __future__ import annotations
@@ -18,21 +20,24 @@ from jaxpp.schedules.problem import Problem
 from jaxpp.schedules.search.effort import Effort
 
 _LONGER: Final = 4
-"""Lengths of a round that are tried, from the shortest on."""
+"""The number of lengths of a round that are tried, from the shortest on."""
 
 _TURNS: Final = 6
-"""Slots of a round that are tried as its first."""
+"""The number of slots that are tried as the first of a round."""
 
 _PARTS: Final = 6
-"""How many parts of a round are tried, from all of its slots to those without half of the spare ones: it has more slots
-than microbatches."""
+"""The number of parts of a round that are tried: from all of its slots to those without half of the spare ones. A round
+has spare slots if it has more slots than microbatches."""
 
 _UNITS: Final = 15
-"""What it costs to place and run a task."""
+"""The units of effort to place and run a task."""
 
 
 def waves(problem: Problem, effort: Effort) -> list[list[int]] | None:
-    """The best orders in waves, the first of them whatever it costs; None where none fits the memory."""
+    """Returns the best periodic orders; None if none fits the memory.
+
+    The first orders are tried whatever they cost.
+    """
     best, least = None, math.inf
     for number, starts in enumerate(_timetables(problem)):
         if not effort.spend(problem.types * problem.microbatches * _UNITS) and number:
@@ -45,7 +50,7 @@ def waves(problem: Problem, effort: Effort) -> list[list[int]] | None:
 
 
 def _timetables(problem: Problem) -> Iterator[list[float]]:
-    """When the microbatches start: in rounds of several lengths."""
+    """Yields the start times of the microbatches, for rounds of several lengths."""
     stages, times, delays = problem.stages, problem.times, problem.delays
     slot = max(
         math.fsum(
@@ -68,21 +73,25 @@ def _timetables(problem: Problem) -> Iterator[list[float]]:
 
 
 def _parts(together: int, length: int) -> Iterable[Sequence[int]]:
-    """Yield the slots in which microbatches start: evenly spread over a round, then over shorter parts of it."""
+    """Returns the slots in which microbatches start: evenly spread over a round, then over shorter parts of it."""
     spare, scale = max(0, length - together), 2 * (_PARTS - 1)
     parts = [length * scale - spare * share for share in range(_PARTS)]
     return dict.fromkeys(tuple(number * part // (together * scale) for number in range(together)) for part in parts)
 
 
 def _turns(together: int, length: int) -> Iterable[Sequence[int]]:
-    """Yield the slots in which microbatches start: evenly spread over a round, which begins at different slots."""
+    """Yields the slots in which microbatches start: evenly spread over a round that begins at different slots."""
     spread = [number * length // together for number in range(together)]
     for turn in range(0, together, max(1, together // _TURNS)):
         yield [*spread[turn:], *(each + length for each in spread[:turn])]
 
 
 def _order(problem: Problem, mesh: int, starts: Sequence[float]) -> list[int]:
-    """The order of a mesh: forwards and backwards by the timetable, weight gradients as soon as there is time."""
+    """Returns the order of a mesh.
+
+    Forwards and backwards follow the timetable. Weight gradients run when there is time, or when a forward needs their
+    memory.
+    """
     stages, memory, heads, times = problem.stages, problem.memory, problem.heads, problem.times
     planned = sorted(
         (start + heads[each], each) for start in starts for each in problem.types_of[mesh] if each < 2 * stages
