@@ -1,4 +1,4 @@
-"""What a mesh does between runs of its tasks: it scatters gradients, and gathers weights."""
+"""The work of a mesh between two runs of tasks of one stage: it scatters gradients and gathers weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ADDING: Final = ("backward", "weight_grad")
 
 
 class Touched(NamedTuple):
-    """What one cell touches.
+    """The stages whose weights or gradients one cell uses.
 
     Attributes:
-        stages: those of its tasks: their weights are gathered.
-        added: those whose gradients it adds to.
+        stages: the stages of its tasks, whose weights must be gathered.
+        added: the stages to whose gradients it adds.
     """
 
     stages: AbstractSet[int]
@@ -27,7 +27,7 @@ class Touched(NamedTuple):
 
     @classmethod
     def by(cls, tasks: Iterable[Task]) -> Touched:
-        """What a cell of these tasks touches."""
+        """Returns the stages that a cell of these tasks uses."""
         tasks = list(tasks)
         return cls({task.stage for task in tasks}, {task.stage for task in tasks if task.kind in ADDING})
 
@@ -40,9 +40,10 @@ class BetweenRuns:
     scatters: Sequence[float]
 
     def leads(self, cells: Iterable[Touched]) -> list[float]:
-        """The time for which a mesh scatters and gathers before each of its cells, in their order; give no copies.
+        """Returns for each cell of a mesh, in order, how long the mesh scatters and gathers before that cell.
 
-        It scatters the gradients of the run before, if there are any, and gathers the weights of this cell's stages.
+        Before a cell the mesh scatters gradients of the stages that the previous cells added to and this cell lacks. It
+        gathers the weights of this cell's stages that the previous cell lacks. The cells must not include copies.
         """
         found: list[float] = []
         before: AbstractSet[int] = frozenset()

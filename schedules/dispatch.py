@@ -1,7 +1,8 @@
-"""A run that decides as it goes: whenever a mesh is free it starts the best of what is ready.
+"""A list scheduler: whenever a mesh is free, it starts the best of its ready tasks.
 
-What runs is numbered by *type*, a kind of task on a stage. A type runs once for each microbatch: it is ready as soon as
-the types that it needs have run for that microbatch. A task costs a microsecond or a few, however many there are.
+Tasks are identified by *type*, an index that stands for a kind of task on a stage, and by microbatch. A task is ready
+when the types that its type needs have run for its microbatch. Starting a task takes one or a few microseconds,
+regardless of the number of tasks.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 TOLERANCE: Final = 1e-9
-"""Sums of the same times in another order differ in their last digits: by less than this share of a time."""
+"""The share of a time within which two times are equal: sums in another order differ in their last digits."""
 
 
 class Dispatch:
-    """A run; a subclass says what a mesh prefers, and what it has room for.
+    """A run of the list scheduler; a subclass defines the priorities, and the memory limit of a mesh.
 
     Args:
-        times: of each type.
-        delays: of each type, from the end of what it needs to its own start; 0 on the same mesh.
-        users: for each type those that need it.
-        homes: for each type the mesh of each microbatch.
+        times: the duration of each type.
+        delays: for each type, the time from the end of a needed task to its own start; 0 on the same mesh.
+        users: for each type, the types that need it.
+        homes: for each type, the mesh of each microbatch.
         meshes: their number.
-        tracks: of the types that run beside the others of their mesh, what they use. Such a task is started as soon as
-            its mesh comes to decide, and doesn't keep it busy.
+        tracks: for each type that runs beside the other tasks of its mesh, the resources that it uses. Such a task
+            starts when its mesh next chooses, and does not keep the mesh busy.
 
     Attributes:
-        orders: for each mesh what it has started: (type, microbatch).
-        ready: for each mesh and type a heap of what could start: (priority, microbatch).
-        touched: the meshes that have something new to decide.
+        orders: for each mesh the tasks that it has started, as (type, microbatch).
+        ready: for each mesh and type a heap of the ready tasks, as (priority, microbatch).
+        touched: the meshes that may be able to start a task.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Dispatch:
                 self.ready[mesh][each] = []
         self.busy = [False] * meshes
         self.touched: set[int] = set()
-        # (time, type, microbatch) of a task that ends, or, with the type as -1 - type, of one whose input arrives.
+        # (time, type, microbatch): a task ends. With -1 - type in place of the type: its input arrives.
         self.events: list[tuple[float, int, int]] = []
         self.track_clocks: dict[tuple[int, str], float] = {}
         needs = [0] * len(times)
@@ -58,21 +59,21 @@ class Dispatch:
         self.missing = [[number] * len(home) for number, home in zip(needs, homes, strict=True)]
 
     def priority(self, each: int, microbatch: int) -> Any:
-        """Of what is ready the least goes first; of equals the lower type, and of that the lower microbatch."""
+        """Returns the priority of a ready task: the least runs first, and of equals the lowest (type, microbatch)."""
         raise NotImplementedError
 
     def fits(self, mesh: int, each: int) -> bool:
-        """Whether the mesh has room for a task of this type."""
+        """Whether the mesh has memory for a task of this type."""
         raise NotImplementedError
 
     def started(self, mesh: int, each: int) -> None:
-        """Note that the mesh has started a task of this type."""
+        """Records that the mesh has started a task of this type."""
 
     def ended(self, each: int, microbatch: int) -> None:
-        """Note that this task has ended."""
+        """Records that this task has ended."""
 
     def run(self) -> None:
-        """Run until nothing is left that is ready and fits."""
+        """Runs until no ready task fits."""
         events, busy, touched = self.events, self.busy, self.touched
         instant, now = TOLERANCE * min(self.times, default=0.0), 0.0
         for each, missing in enumerate(self.missing):
@@ -102,7 +103,7 @@ class Dispatch:
                         self._arrive(user, microbatch)
 
     def _arrive(self, each: int, microbatch: int) -> None:
-        """Something that a task needs is there."""
+        """Counts one needed value of a task as arrived; the task is ready once none is missing."""
         missing = self.missing[each]
         missing[microbatch] -= 1
         if missing[microbatch] <= 0:
@@ -111,7 +112,7 @@ class Dispatch:
             self.touched.add(mesh)
 
     def _decide(self, mesh: int, now: float) -> None:
-        """Start the best task that is ready and fits; before it, those that have a track of their own."""
+        """Starts ready tasks in order of priority, up to and including the first that keeps the mesh busy."""
         ready, tracks = self.ready[mesh], self.tracks
         while True:
             best, least = -1, None

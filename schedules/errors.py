@@ -1,4 +1,4 @@
-"""The one exception of this package, the guards of arguments, and words of messages."""
+"""The exception of this package, checks of arguments, and helpers for messages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 
 class ScheduleError(ValueError):
-    """A schedule, its text, or a parameter is wrong; the message says so in the schedule's own terms.
+    """An error in a schedule, its text, or a parameter; the message uses the terms of schedules.
 
     Attributes:
-        where: (mesh, position) of the cell to blame, both counted from 0, where one cell is to blame.
+        where: (mesh, position) of the wrong cell, both counted from 0; None where no single cell is wrong.
     """
 
     def __init__(self, message: str, where: tuple[int, int] | None = None) -> None:
@@ -23,10 +23,10 @@ class ScheduleError(ValueError):
 
 
 def whole_number(value: object, what: str, *, least: int) -> int:
-    """`value` as an int of at least `least`; NumPy integers pass, floats and bools do not.
+    """Returns `value` as an int of at least `least`. It accepts NumPy integers, but no floats and bools.
 
     Raises:
-        ScheduleError: what was found and what was expected.
+        ScheduleError: when the value is no integer, or is less than `least`; `what` names it in the message.
     """
     try:
         if not isinstance(value, bool):
@@ -39,22 +39,30 @@ def whole_number(value: object, what: str, *, least: int) -> int:
 
 
 def instance_of(kind: type, value: object, what: str, how: str = "") -> None:
-    """Guard: `value` is an instance of `kind`; `how` says how to get one."""
+    """Checks that `value` is an instance of `kind`.
+
+    Raises:
+        ScheduleError: when it is not; `how` tells the reader how to get an instance.
+    """
     if not isinstance(value, kind):
         raise ScheduleError(f"{what} must be a {kind.__name__}{how}, found {reprlib.repr(value)}")
 
 
 def one_of(words: Sequence[str], value: object, what: str) -> None:
-    """Guard: `value` is one of these words."""
+    """Checks that `value` is one of these words.
+
+    Raises:
+        ScheduleError: when it is not.
+    """
     if not isinstance(value, str) or value not in words:
         raise ScheduleError(f"{what} must be one of {', '.join(words)}, found {value!r}")
 
 
 def true_or_false(value: object, what: str) -> bool:
-    """`value` as a bool; those of NumPy pass, numbers do not.
+    """Returns `value` as a bool. It accepts NumPy bools, but no numbers.
 
     Raises:
-        ScheduleError: what was found.
+        ScheduleError: when the value is no bool.
     """
     if not isinstance(value, (bool, np.bool_)):
         raise ScheduleError(f"{what} must be true or false, found {value!r}")
@@ -62,22 +70,22 @@ def true_or_false(value: object, what: str) -> bool:
 
 
 def multiple_of(divisor: int, value: int, what: str, reason: str) -> None:
-    """Guard: `value` is a multiple of `divisor`.
+    """Checks that `value` is a multiple of `divisor`.
 
     Raises:
-        ScheduleError: it is not; `reason` says why it has to be.
+        ScheduleError: when it is not; `reason` explains why it must be.
     """
     if value % divisor:
         raise ScheduleError(f"{what} must be a multiple of {divisor}, found {value}: {reason}")
 
 
 def counted(number: float, word: str, ending: str = "s") -> str:
-    """`3 meshes`, `1 mesh`: a number of things; `ending` makes the word plural."""
+    """Returns a number of things as words, such as `3 meshes` or `1 mesh`; `ending` makes the word plural."""
     return f"{number if isinstance(number, int) else format(number, 'g')} {word}{ending * (number != 1)}"
 
 
 def marked(label: str, words: Sequence[str], index: int) -> str:
-    """Two lines: the row `label words...` around the word at `index`, and a mark below that word."""
+    """Returns two lines: the row `label words...` around the word at `index`, and a mark below that word."""
     first, last = max(0, index - 8), index + 8
     short = [word if len(word) <= 40 else f"{word[:37]}..." for word in words[first:last]]
     before = " ".join([f"  {label}", *(["..."] if first else []), *short[: index - first], ""])

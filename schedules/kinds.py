@@ -1,23 +1,23 @@
-"""Kinds of tasks: what each kind needs, what it uses, and what it does to memory.
+"""Kinds of tasks: what each kind waits for, which resources it uses, and how it changes memory.
 
-The dependences of a pipeline are a small table: one row per kind, one entry per thing it waits for. A user's own
-operation is one more row, and a row of the same name replaces a built-in one:
+The dependences of a pipeline are a small table. It has one row per kind, and one entry per task that the kind waits
+for. A user's operation is one more row. A row with the name of a built-in kind replaces that kind:
 
     reload = Kind.parse("reload: offload")
     backward = Kind.parse("backward: forward backward|input_grad@+1 ?reload")    # waits for its reload, if there is one
-    optimizer = Kind.parse("optimizer: backward|weight_grad#all; time 2")        # waits for those of all microbatches
+    optimizer = Kind.parse("optimizer: backward|weight_grad#all; time 2")        # waits for all microbatches
 
-What it uses stands behind the needs: `compute` is the turn of its mesh, and what is not named else. What does without
-runs beside: it starts when the cell before it has ended and all that it uses is free, and what is behind it does not
-wait for its end. `copy_out` and `copy_in` carry copies to the host and back, `net` those to other meshes; any other
-name will do.
+The resources follow the needs. `compute` is the turn of the mesh, and the default. A task whose kind does not use
+`compute` runs beside the other tasks of its mesh. It starts when the previous cell has ended and all its resources are
+free, and the next cell does not wait for its end. `copy_out` and `copy_in` are for copies to the host and back, `net`
+is for copies to other meshes. Any other name is a resource, too.
 
-What it does to memory is an amount per pool, in activations of its stage: it takes what is positive from its start, and
-gives back what is negative at its end. The pools are `here`, the mesh where it stands; `peer`, the mesh of the first
-task that it needs; `host`, the memory of its host:
+The effect on memory is an amount per pool, in activations of the task's stage. A positive amount is taken at the start
+of the task, a negative amount is given back at its end. The pools are `here`, the mesh that runs the task; `peer`, the
+mesh of the first task that it needs; and `host`, the memory of the mesh's host:
 
     spill = Kind.parse("spill: forward; uses copy_out; here -1; host +1; time 0.5")
-    evict = Kind.parse("evict: forward; uses net; here +1; peer -1; on peer")    # stands where its stage is not at home
+    evict = Kind.parse("evict: forward; uses net; here +1; peer -1; on peer")    # runs on a mesh without the stage
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _NEED: Final = re.compile(
 _KIND: Final = re.compile(rf"(?P<name>{_NAME}) *:(?P<needs>[^;]*)(?P<effects>(?:;[^;]*)*)")
 
 KIND_NAME: Final = re.compile(_NAME)
-"""Lower-case words: no digits, so that a cell such as `3offload12` reads in one way."""
+"""Lower-case words. They have no digits, so that a cell such as `3offload12` can be read in only one way."""
 
 LETTERS: Final = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
-"""Letters of the built-in kinds, as in PyTorch's pipelining tables; a user's kind stands under its full name."""
+"""The letters of some built-in kinds, as in PyTorch's pipelining tables. Other kinds are written with their names."""
 
 
 POOLS: Final = ("here", "peer", "host")
-"""The memories that a kind says something of."""
+"""The memories whose use a kind can change."""
 
 COMPUTE: Final = "compute"
-"""The resource of a mesh that its tasks use one after the other, in their order."""
+"""The resource that the tasks of a mesh use one after the other, in their order."""
 
 ALL: Final = "all"
-"""The microbatch of a need for the tasks of all microbatches."""
+"""The value of `Need.microbatch` that stands for the tasks of all microbatches."""
 
 _HOMES: Final = ("home", "peer", "any")
 _PARTS: Final = ("activation", "rest", "input")
@@ -60,17 +60,17 @@ _PARTS: Final = ("activation", "rest", "input")
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that a task waits for: another task, which may be of another stage, microbatch or slice.
+    """A task that another task waits for, possibly of another stage, microbatch or slice.
 
     Attributes:
-        kinds: any one of these will do; the first that the schedule has is taken.
-        stage: that of the needed task, relative to the one that waits; past either end of the pipeline nothing is
+        kinds: alternatives. The first kind that the schedule has is needed.
+        stage: the needed task's stage, relative to the waiting task's. Past either end of the pipeline nothing is
             needed.
-        optional: waited for where the schedule has it; otherwise its absence is an error.
-        slice: that of the needed task in the sequence, relative to the one that waits; before the first and behind the
-            last nothing is needed.
-        microbatch: that of the needed task, relative to the one that waits; before the first and behind the last
-            nothing is needed. `ALL`: the tasks of all microbatches and slices are.
+        optional: whether the task may be absent from the schedule; otherwise its absence is an error.
+        slice: the needed task's slice of the sequence, relative to the waiting task's. Before the first slice and after
+            the last nothing is needed.
+        microbatch: the needed task's microbatch, relative to the waiting task's. Before the first and after the last
+            nothing is needed. With `ALL` the tasks of all microbatches and slices are needed.
     """
 
     kinds: tuple[str, ...]
@@ -80,7 +80,11 @@ class Need:
     microbatch: int | Literal["all"] = 0
 
     def __str__(self) -> str:
-        """`?backward|input_grad@+1`: optional, alternatives, stage; `forward#-1~+1` also microbatch and slice."""
+        """Returns the text, such as `?backward|input_grad@+1` or `forward#-1~+1`.
+
+        `?` marks an optional need, `|` separates alternatives. Offsets follow `@` (stage), `#` (microbatch) and `~`
+        (slice).
+        """
         stage = f"@{self.stage:+d}" if self.stage else ""
         microbatch = self.microbatch and f"#{self.microbatch if self.microbatch == ALL else f'{self.microbatch:+d}'}"
         part = f"~{self.slice:+d}" if self.slice else ""
@@ -89,24 +93,25 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of task: its name, what such a task needs, and what it does.
+    """A kind of task: its name, the tasks that it waits for, its resources, and its effect on memory.
 
     Attributes:
         name: in lower case.
-        needs: what it waits for.
-        uses: the resources of its mesh that it has to itself while it runs; none is as the built-in kind of its name,
-            or else `compute`.
-        amounts: (pool, amount) for each pool whose memory it changes, the amount as a share of what the forward of its
-            stage makes: positive from its start, negative at its end.
-        makes: it makes the activation of its stage and microbatch here, anew.
-        holds: "activation", the whole of it is there until its end, if not longer; "rest", what the weight gradient
-            reads of it; "input", what a recompute starts from; "" where it reads nothing of it.
-        stands: where: on a mesh that holds its stage ("home"), on one that doesn't ("peer"), or on "any".
-        time: how long it takes, for one microbatch on a whole mesh, where the costs do not say; or the kinds of tasks
-            that take as long together. None: as long as what it moves.
+        needs: the tasks that it waits for.
+        uses: the resources of its mesh that it occupies while it runs. Empty: the resources of the
+            built-in kind with its name, or `compute` if there is none.
+        amounts: (pool, amount) for each pool that it changes, as a share of the activation of its stage. A positive
+            amount is taken at the start, a negative amount is given back at the end.
+        makes: whether it makes the activation of its stage and microbatch on this mesh.
+        holds: the part of the activation that must stay until its end: "activation" (the whole), "rest" (the part that
+            the weight gradient reads), "input" (the part that a recompute starts from), or "" (none).
+        stands: on which meshes it may run: "home" (one that holds its stage), "peer" (one that does not) or "any".
+        time: its duration for one microbatch on a whole mesh, where the costs give none; or kinds of tasks whose
+            durations it is the sum of. None: the duration of the copy that it makes.
 
     Raises:
-        ScheduleError: a name is not in lower case, a number is not one, or a pool, a part or a place is none.
+        ScheduleError: when a name is not in lower case, a number is not finite, the time is not positive, or a pool,
+            `holds` or `stands` is unknown.
     """
 
     name: str
@@ -132,7 +137,7 @@ class Kind:
         for pool, amount in amounts.items():
             if pool not in POOLS or not _is_finite(amount):
                 raise ScheduleError(f"the memory of {self.name} must be a number for each pool, found {pool} {amount}")
-        # One form for all that mean the same.
+        # Equal kinds must have equal attributes: pools in one order, without zeros.
         object.__setattr__(self, "amounts", tuple((pool, amounts[pool]) for pool in POOLS if amounts.get(pool)))
         is_wrong = isinstance(self.time, float | int) and not (self.time > 0 and _is_finite(self.time))
         if is_wrong or self.time == () or not _NO_NAMES.isdisjoint(times):
@@ -173,11 +178,15 @@ class Kind:
 
     @property
     def moves(self) -> bool:
-        """Whether it takes memory from the mesh of the first task that it needs: a message from there."""
+        """Whether it changes the memory of the mesh of its first need, which is then the source of a message."""
         return any(pool == "peer" for pool, _ in self.amounts)
 
     def over(self, known: Kind) -> Kind:
-        """This kind in place of a known one of its name: all but the needs that it does not say is as it was."""
+        """Returns the kind that results when this kind replaces `known`, a kind of the same name.
+
+        Its needs are the needs of this kind. Each other attribute that this kind leaves at its default comes from
+        `known`.
+        """
         said = self if self.makes or self.holds else known
         return replace(
             known,
@@ -191,11 +200,11 @@ class Kind:
         )
 
     def amount(self, pool: str) -> float:
-        """How much it takes of a pool, or gives back."""
+        """Returns the amount that it takes from a pool; a negative amount is given back."""
         return dict(self.amounts).get(pool, 0.0)
 
     def __str__(self) -> str:
-        """`backward: forward backward|input_grad@+1`, which `Kind.parse` reads."""
+        """Returns the text that `Kind.parse` reads, such as `backward: forward backward|input_grad@+1`."""
         time = self.time if self.time is None or isinstance(self.time, tuple) else (f"{self.time:.17g}",)
         effects = {
             "uses": " ".join(self.uses),
@@ -210,10 +219,10 @@ class Kind:
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        """Read `name: need need ...; uses copy_out; here -1; time 0.5`; what stands behind the needs may be left out.
+        """Reads `name: need need ...; uses copy_out; here -1; time 0.5`; all entries after the needs are optional.
 
         Raises:
-            ScheduleError: the text is not of that form.
+            ScheduleError: when the text has another form.
         """
         match = _KIND.fullmatch(text.strip())
         if match is None:
@@ -255,7 +264,7 @@ def _is_tuple_of(value: object, kind: type | tuple[type, ...]) -> bool:
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number that no float is as large as
+    except OverflowError:  # an int beyond the range of floats
         return False
 
 
@@ -298,20 +307,26 @@ BUILTIN_KINDS: Final = tuple(
         ),
     )
 )
-"""Activations flow up the stages, gradients down; a weight gradient waits for the input gradient of its own stage
-(Zero Bubble, arXiv 2401.10241, section 2). Slices of a sequence run forward in order and backward in reverse, as later
-ones attend to earlier ones (Seq1F1B, arXiv 2406.03488). Activations may go to the host and come back (PipeOffload,
-arXiv 2503.01328), or to another mesh: `evict` stands on that mesh, `load` on the one that needs them again (BPipe, Kim
-et al., ICML 2023); a stage that recomputes runs forward again before it runs backward. The gradients of a stage are
-summed over copies of it, and its weights updated, when those of all microbatches are there."""
+"""The built-in kinds.
+
+- Activations pass from stage to later stages, gradients the other way. A weight gradient waits for the input gradient
+  of its own stage (Zero Bubble, arXiv 2401.10241, section 2).
+- Slices of a sequence run forward in order and backward in reverse, because later slices attend to earlier slices
+  (Seq1F1B, arXiv 2406.03488).
+- An activation may move to the host and return (PipeOffload, arXiv 2503.01328), or to another mesh. `evict` runs on
+  that mesh, `load` on the mesh that needs the activation again (BPipe, Kim et al., ICML 2023).
+- A stage that recomputes runs its forward again before its backward.
+- Once the gradients of a stage are there for all microbatches, they are summed over the stage's copies (`all_reduce`),
+  and the weights are updated (`optimizer`).
+"""
 
 _BUILTIN: Final = {kind.name: replace(kind, uses=kind.uses or (COMPUTE,)) for kind in BUILTIN_KINDS}
 
 
 def rules_of(kinds: Iterable[Kind]) -> dict[str, Kind]:
-    """What each kind needs and does, by name: the built-in kinds, and these beside or in place of them.
+    """Returns the rules of all kinds by name: the built-in kinds, extended or replaced by `kinds`.
 
-    What one in place of another does not say, but for its needs, is as it was.
+    A kind that replaces a built-in kind inherits all that it leaves out, except for the needs (see `Kind.over`).
     """
     rules = dict(_BUILTIN)
     for kind in kinds:

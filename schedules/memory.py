@@ -1,4 +1,4 @@
-"""How many activations a schedule keeps alive."""
+"""The number of activations that a schedule keeps alive."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ from jaxpp.schedules.schedule import Schedule, check_type
 
 
 def activations(schedule: Schedule) -> list[int]:
-    """For each mesh the peak number of activations alive at once, in (stage, microbatch) pairs.
+    """Returns for each mesh the peak number of activations alive at once, in (stage, microbatch) pairs.
 
-    An activation lives from the start of its forward to the end of its backward, or of its weight gradient where the
-    backward is split; without any backward it is gone when its forward ends. Where it is recomputed it lives from the
-    start of its recompute on: what it is made of does not count, nor its moves; where it is offloaded, it is gone
-    from the end of the offload to the start of the reload. Where it is evicted it leaves its mesh with the end of the
-    forward, for the mesh of the `evict`, and comes back with the start of the `load`, in the order in which one process
-    starts all tasks (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503,
-    section 2.2). The schedule must be valid.
+    GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503, section 2.2). An activation is alive:
+
+    - from the start of its forward to the end of its backward, or to the end of its weight gradient if the backward is
+      split. Without any backward it ends with its forward.
+    - if it is recomputed, from the start of the recompute. Neither the stage's input that is kept until then nor a move
+      of that input counts.
+    - if it is offloaded, not from the end of the offload to the start of the reload.
+    - if it is evicted, on the mesh of the `evict` from the end of the forward to the start of the `load`. The tasks
+      start in the order in which one process starts them (`merged_order`).
+
+    The schedule must be valid.
     """
     return _peaks(schedule, 0.0)
 
 
 def waiting(schedule: Schedule) -> list[int]:
-    """As `activations`, but one that will be recomputed counts from its forward on, for what it is made of."""
+    """Returns the same as `activations`, but counts an activation that will be recomputed from its forward on."""
     return _peaks(schedule, 1.0)
 
 
 def _peaks(schedule: Schedule, inputs: float) -> list[int]:
-    """The peak of each mesh, if the input of a recompute counts as much."""
+    """Returns the peak of each mesh, where the input of a recompute counts as `inputs` activations."""
     check_type(schedule)
     graph, ones = schedule.graph, [1.0] * schedule.stages
     sizes = Sizes(ones, ones, [inputs] * schedule.stages)
@@ -43,11 +47,11 @@ def _peaks(schedule: Schedule, inputs: float) -> list[int]:
 
 
 def _peak(graph: Graph, mesh: int, sizes: Sizes, when: Sequence[int]) -> int:
-    """The most that is alive on a mesh, if the tasks run in these turns."""
+    """Returns the peak on a mesh, if task i starts at turn `when[i]`."""
     turns: list[tuple[int, float, float]] = []
     for number, start, end in changes(graph, mesh, sizes):
         source = graph.sources.get(number, number)
-        # What a peer takes leaves as soon as it is made, but what it gives back only when that is asked for.
+        # A peer takes an activation as soon as it is made, but gives it back only when a task asks for it.
         early = graph.homes[number] != mesh and source not in graph.sources
         turns.append((when[source if early else number], start, end))
     now = peak = 0.0

@@ -1,8 +1,9 @@
-"""What tasks do to the memories of meshes: the one account that the simulator and `activations` read.
+"""The changes that tasks make to the memories of meshes. The simulator and `activations` both read this account.
 
-An activation is made by a forward, or again by a recompute. In between, so much of it stays as the next task that
-reads it holds: all of it up to a backward, its input up to a recompute, the rest from the input gradient to the weight
-gradient; nothing is left when nobody reads it any more. What kinds take and give back by amounts comes on top.
+A forward makes an activation, and a recompute makes it again. Between two tasks, the part that the next reader
+holds stays. Before a backward this is the whole, before a recompute the input, and between the input gradient and the
+weight gradient the rest. After the last reader nothing stays. The amounts that kinds take and give back are added to
+this.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from jaxpp.schedules.task import Task, Unit
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large an activation and its parts are, for each stage.
+    """The sizes of an activation and of its parts, for each stage.
 
     Attributes:
-        activation: what a forward makes.
-        rest: what the weight gradient reads of it, and of the gradient of its output.
-        input: what a recompute starts from.
-        size: of the slice and microbatch of a task, by which all of these are multiplied; None where it is 1.
+        activation: the whole that a forward makes.
+        rest: the part that the weight gradient reads, including the gradient of the stage's output.
+        input: the part that a recompute starts from.
+        size: the factor for the slice and microbatch of a task, which multiplies all of these; None where it is 1.
     """
 
     activation: Sequence[float]
@@ -35,7 +36,7 @@ class Sizes:
 
 
 class Change(NamedTuple):
-    """What a task does to one memory: what it takes from its start on, and what changes at its end."""
+    """The change that a task makes to one memory: `start` is added at its start, `end` at its end."""
 
     number: int
     start: float
@@ -43,13 +44,13 @@ class Change(NamedTuple):
 
 
 def changes(graph: Graph, mesh: int, sizes: Sizes, pool: str = "here") -> Iterator[Change]:
-    """What tasks do to a memory of one mesh, in no particular order.
+    """Yields the changes that tasks make to a memory of one mesh, in no particular order.
 
     Args:
         graph: the schedule.
         mesh: the mesh.
-        sizes: of activations.
-        pool: "here", the memory of its devices, or "host".
+        sizes: the sizes of activations.
+        pool: "here", the memory of the mesh's devices, or "host".
     """
     found = _amounts(graph, graph.rows[mesh], sizes, pool)
     if pool == "here":
@@ -60,7 +61,7 @@ def changes(graph: Graph, mesh: int, sizes: Sizes, pool: str = "here") -> Iterat
 
 
 def _amounts(graph: Graph, numbers: Sequence[int], sizes: Sizes, pool: str) -> Iterator[Change]:
-    """What kinds take and give back by amounts."""
+    """Yields the changes by the `amounts` of kinds."""
     amounts = {kind: graph.rules[kind].amount(pool) for kind in graph.numbers}
     if not any(amounts.values()):
         return
@@ -73,7 +74,10 @@ def _amounts(graph: Graph, numbers: Sequence[int], sizes: Sizes, pool: str) -> I
 
 
 def moved(graph: Graph, sizes: Sizes) -> Callable[[Task], float]:
-    """How large that is of which a task moves an amount: an activation, or the input alone where it is made again."""
+    """Returns a function that gives the size of the value that a task moves.
+
+    The value is the activation, or only the stage's input where the activation is recomputed later.
+    """
     rules = {kind: graph.rules[kind] for kind in graph.numbers if kind in graph.rules}
     moving = {kind for kind, rule in rules.items() if len(rule.amounts) > 1}
     remade = [graph.numbers[kind] for kind, rule in rules.items() if rule.makes and rule.holds]
@@ -86,16 +90,19 @@ def moved(graph: Graph, sizes: Sizes) -> Callable[[Task], float]:
 
 
 def share_sizes(schedule: Schedule, kept: float, size: Callable[[Task], float] | None = None) -> Sizes:
-    """Activations in units of a microbatch's in all stages of one mesh; `kept` of them until the weight gradient."""
+    """Returns sizes as shares of the activations of all stages of one mesh for one microbatch.
+
+    `kept` is the share of an activation that stays until the weight gradient.
+    """
     share = schedule.meshes / schedule.stages
     return Sizes([share] * schedule.stages, [share * kept] * schedule.stages, [0.0] * schedule.stages, size)
 
 
 def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
-    """The bytes of activations; the input of the first stage is an argument of the step, and no bytes of it.
+    """Returns the sizes in bytes. The input of the first stage has 0 bytes, because it is an argument of the step.
 
     Raises:
-        ScheduleError: the costs are for other stages, slices or microbatches.
+        ScheduleError: when the costs are for other stages, slices or microbatches.
     """
     names = ("activation_bytes", "weight_grad_bytes", "message_bytes")
     whole, rest, messages = (costs.bytes(what, schedule) for what in names)
@@ -104,7 +111,10 @@ def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
 
 
 def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
-    """From the last task to the first, as what is left after one is what those behind it hold."""
+    """Yields the changes by activations that tasks make and hold on a mesh.
+
+    It goes from the last task to the first, because what stays after a task is what later tasks hold.
+    """
     parts: dict[str, Sequence[float]] = {"activation": sizes.activation, "rest": sizes.rest, "input": sizes.input}
     nothing = [0.0] * graph.placement.stages
     rules = [rule for rule in graph.rules.values() if rule.makes or rule.holds]
@@ -125,5 +135,5 @@ def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
             during = after if again else whole
         left[task.unit] = before, task.kind in remade
         if number == first[task.unit]:
-            before = 0.0  # a lent backward: its residuals arrive when it starts
+            before = 0.0  # The residuals of a lent backward arrive when it starts.
         yield Change(number, during - before, after - during)

@@ -1,12 +1,12 @@
-"""What is done to a finished schedule: any of the library, of a search, or of one's own.
+"""Changes of a finished schedule, whether it comes from the library, a search, or the user.
 
     recompute(schedule, 1, 2)               these stages run forward again before they run backward
-    split_backward(schedule, delay=1)       weight gradients on their own, one backward later
+    split_backward(schedule, delay=1)       weight gradients run as separate tasks, one backward later
     freeze(schedule, 0)                     the weight gradients of stage 0 are left out
-    insert(schedule, operation, 3, after="forward")   an operation of the user's own
-    subdivide(schedule, 2)                  each stage as two, one after the other on its mesh
+    insert(schedule, operation, 3, after="forward")   a user's operation
+    subdivide(schedule, 2)                  each stage becomes two, one after the other on its mesh
 
-Each returns a new schedule, checked; without stages it is done to all of them.
+Each function returns a new, checked schedule. Without stages it changes all stages.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _DIVISIBLE = ("forward", *_BACKWARD, "weight_grad")
 
 
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
-    """Keep no activations: run the forward again right before the backward, and behind what brings back what it reads.
+    """Runs the forward again right before each backward, so that its activation need not be kept.
 
-    A forward and its backward that are fused keep none, and stay as they are.
+    The recompute comes after any task that brings back its input. A forward and its backward that are fused keep no
+    activation, and stay as they are.
 
     Raises:
-        ScheduleError: a stage does not exist, or recomputes already.
+        ScheduleError: when a stage does not exist, or already recomputes.
     """
     held = held_stages(schedule, stages)
     made = next((task for task in schedule if task.kind == "recompute" and task.stage in held), None)
@@ -49,21 +50,21 @@ def recompute(schedule: Schedule, *stages: int) -> Schedule:
 def insert(
     schedule: Schedule, operation: Operation | str, *stages: int, after: str | None = None, before: str | None = None
 ) -> Schedule:
-    """Put a task of another kind right after, or right before, each task of a kind.
+    """Puts a task of another kind right after, or right before, each task of a kind.
 
-    Of a kind that needs tasks of all microbatches, such as "optimizer", each stage gets one, on the mesh where it is at
-    home, after the last task of the kind there.
+    A kind that needs tasks of all microbatches, such as "optimizer", gets one task per stage, on the stage's home mesh.
+    It follows the last task there of the kind that `after` names.
 
     Args:
-        schedule: what it is put into.
-        operation: the kind to put there, or the name of a built-in one.
-        stages: of these tasks.
-        after: the kind of task that it follows, or
-        before: the kind that it precedes; "backward" also stands for input gradients.
+        schedule: the schedule to change.
+        operation: the kind of the new tasks, or the name of a built-in kind.
+        stages: the stages that get the tasks.
+        after: the kind of task that each new task follows, or
+        before: the kind of task that each new task precedes; "backward" also stands for input gradients.
 
     Raises:
-        ScheduleError: both of `after` and `before` are given or neither, there is no such task or stage, what needs all
-            microbatches is put before one, or the result is not valid.
+        ScheduleError: when both or neither of `after` and `before` are given, or there is no such task or stage. Also
+            when `before` is given for a kind that needs all microbatches, or the result is not valid.
     """
     if (after is None) == (before is None):
         raise ScheduleError(f"insert: expected either after or before, found after={after!r} and before={before!r}")
@@ -95,10 +96,13 @@ def insert(
 
 
 def split_backward(schedule: Schedule, *stages: int, delay: int = 0) -> Schedule:
-    """Split each backward into its two halves; a weight gradient runs `delay` split backwards of its mesh later.
+    """Splits each backward into input gradient and weight gradient.
+
+    A weight gradient runs right after its own input gradient, or after the input gradient `delay` split backwards
+    later. At the end of its mesh's tasks the remaining weight gradients follow.
 
     Raises:
-        ScheduleError: a stage does not exist, or the delay is not a whole number of at least 0.
+        ScheduleError: when a stage does not exist, or the delay is not a whole number of at least 0.
     """
     delay, held = whole_number(delay, "delay", least=0), held_stages(schedule, stages)
     rows: list[list[Cell]] = []
@@ -117,10 +121,12 @@ def split_backward(schedule: Schedule, *stages: int, delay: int = 0) -> Schedule
 
 
 def freeze(schedule: Schedule, *stages: int) -> Schedule:
-    """Leave out the weight gradients of frozen layers (TimelyFreeze, arXiv 2602.05754); backwards are halved for it.
+    """Removes the weight gradients of frozen stages (TimelyFreeze, arXiv 2602.05754).
+
+    The backwards of these stages become input gradients.
 
     Raises:
-        ScheduleError: a stage does not exist.
+        ScheduleError: when a stage does not exist.
     """
     held = held_stages(schedule, stages)
     rows: list[list[Cell]] = []
@@ -137,20 +143,22 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
 
 
 def subdivide(schedule: Schedule, parts: int) -> Schedule:
-    """Divide each stage into several on the same mesh: offloads and recomputes of the result are of smaller parts.
+    """Divides each stage into several stages on the same mesh, for smaller offloads and recomputes.
 
-    Each task becomes its parts, one after the other, those of a backward in reverse. Of fused tasks one part of each is
-    fused; where they are of one microbatch, such as a forward and its own backward, only the last part of one and the
-    first part of the next. The time of a task and the order of the schedule stay. The model has `parts` times as many
-    marks. On the result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a
-    part at a time, and the temporaries are those of a part.
+    Each task becomes its parts, one after the other; the parts of a backward run in reverse. Each new cell
+    has one part of each of the fused tasks. Tasks of one microbatch, such as a forward and its own backward, are an
+    exception. Only the last part of the first task and the first part of the second task are fused. The time of a task
+    and the order of the schedule stay the same.
+
+    The model must have `parts` times as many marks. On the result, `offload` with `ahead=0` brings back one part at a
+    time, and `recompute` makes the residuals of one part at a time. A task has the temporaries of one part.
 
     Args:
-        schedule: of forwards and backwards, whole or split.
-        parts: how many stages each stage becomes.
+        schedule: a schedule of forwards and backwards, whole or split.
+        parts: the number of new stages for each stage.
 
     Raises:
-        ScheduleError: the number is not a whole number of at least 1, or the schedule has other tasks.
+        ScheduleError: when `parts` is not a whole number of at least 1, or the schedule has other kinds of tasks.
     """
     check_type(schedule)
     parts = whole_number(parts, "subdivide: parts", least=1)
@@ -178,7 +186,7 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
 
     def divided(cell: Cell) -> list[Cell]:
         cells: dict[int, list[Task]] = {}
-        last: dict[tuple[int, int], int] = {}  # where the last task of a microbatch, which others may need, ends
+        last: dict[tuple[int, int], int] = {}  # the index of the cell that ends each microbatch's latest task
         for task in cell:
             end = last.get((task.microbatch, task.slice), 0)
             start = max(0, end - (parts - 1)) if task.kind == "weight_grad" else end
@@ -195,7 +203,7 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
 
 
 def _follows_in(cell: Cell, task: Task) -> bool:
-    """Whether the forward of a backward is the same task: it keeps nothing that could be made again."""
+    """Whether `task` is a backward whose forward is in the same cell, so that no activation is kept between them."""
     return task.kind in _BACKWARD and any(other.kind == "forward" and other.unit == task.unit for other in cell)
 
 
@@ -208,10 +216,10 @@ def _like(task: Task, kind: str) -> Task:
 
 
 def held_stages(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
-    """The stages that are named, or all of them.
+    """Returns the given stages, or all stages if none is given.
 
     Raises:
-        ScheduleError: there is no such stage.
+        ScheduleError: when a stage does not exist.
     """
     check_type(schedule)
     for stage in stages:

@@ -1,1 +1,1 @@
-"""What other tools read and write: PyTorch's tables (`csv`), traces for Perfetto (`chrome_trace`), pictures."""
+"""Formats of other tools: PyTorch's tables (`csv`), traces for Perfetto (`chrome_trace`), and pictures."""
