@@ -1,4 +1,7 @@
-"""What costs are made of: numbers, and lists of them, as they are read and checked."""
+"""The values that costs are made of, numbers and lists of numbers, and their checks.
+
+All functions raise `ScheduleError` for a wrong value; `what` names the value in the message.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.kinds import KIND_NAME
 
 PerStage: TypeAlias = float | Sequence[float]
-"""A number for one microbatch on a whole mesh, of which a stage has its share; or a list with a number per stage."""
+"""A number for one microbatch on a whole mesh, which its stages share, or a list with a number per stage."""
 
 PerMesh: TypeAlias = float | Sequence[float]
 """A number for every mesh, or a list with a number per mesh."""
@@ -22,16 +25,20 @@ PerPair: TypeAlias = float | Sequence[Sequence[float]]
 
 
 def positive(value: object, what: str, *, infinite: bool = False) -> float:
-    """`value` as a number above 0.
+    """Returns `value` as a number above 0.
 
     Raises:
-        ScheduleError: what was found.
+        ScheduleError: when it is not one.
     """
     return number(value, what, positive=True, infinite=infinite)
 
 
 def number(value: object, what: str, *, positive: bool, infinite: bool = False) -> float:
-    """`value` as a finite number, above 0 or at least 0; `ScheduleError` otherwise, as of all functions here."""
+    """Returns `value` as a finite number, above 0 or at least 0; with `infinite`, also infinity.
+
+    Raises:
+        ScheduleError: when it is not one.
+    """
     try:
         found = float(cast("float", value)) if not isinstance(value, (str, bytes, bool, np.bool_)) else math.nan
     except (TypeError, ValueError, OverflowError):
@@ -42,7 +49,7 @@ def number(value: object, what: str, *, positive: bool, infinite: bool = False) 
 
 
 def per_stage(value: object, what: str, *, positive: bool) -> PerStage:
-    """A number, or one for each stage."""
+    """Returns a number, or a tuple with a number per stage."""
     if not is_list(value):
         return number(value, what, positive=positive)
     numbers = list(cast("Sequence[object]", value))
@@ -52,7 +59,7 @@ def per_stage(value: object, what: str, *, positive: bool) -> PerStage:
 
 
 def per_pair(value: object, what: str, *, positive: bool) -> PerPair:
-    """A number, or rows from mesh to mesh."""
+    """Returns a number, or a matrix of numbers [from mesh][to mesh]."""
     if not is_list(value):
         return number(value, what, positive=positive, infinite=positive)
     rows = list(cast("Sequence[object]", value))
@@ -61,7 +68,7 @@ def per_pair(value: object, what: str, *, positive: bool) -> PerPair:
         cells = list(cast("Sequence[object]", row)) if is_list(row) else []
         if len(cells) != len(rows):
             raise ScheduleError(f"{what}: expected a row and a column per mesh, found row {start} of {row!r}")
-        # What a mesh sends to itself takes no time, so nothing is asked of that number.
+        # A mesh sends nothing to itself, so the diagonal is not used.
         matrix.append(
             tuple(
                 number(cell, f"{what} from mesh {start} to mesh {end}", positive=positive, infinite=positive)
@@ -74,7 +81,7 @@ def per_pair(value: object, what: str, *, positive: bool) -> PerPair:
 
 
 def per_mesh(value: object, what: str, *, infinite: bool) -> PerMesh:
-    """A number above 0, or one for each mesh."""
+    """Returns a number above 0, or a tuple with such a number per mesh."""
     if not is_list(value):
         return number(value, what, positive=True, infinite=infinite)
     return tuple(
@@ -84,7 +91,7 @@ def per_mesh(value: object, what: str, *, infinite: bool) -> PerMesh:
 
 
 def per_fused(value: object) -> float | dict[str, float]:
-    """A number, or one for each pair of kinds, whose names are then in order."""
+    """Returns a number, or a number for each pair of kinds; the kinds of a pair are sorted by name."""
     if not isinstance(value, Mapping):
         return number(value, "fused", positive=True)
     found: dict[str, float] = {}
@@ -100,7 +107,7 @@ def per_fused(value: object) -> float | dict[str, float]:
 
 
 def factors(value: object) -> tuple[float, ...]:
-    """A size for each microbatch."""
+    """Returns the size of each microbatch."""
     if not is_list(value):
         raise ScheduleError(f"microbatches must be a size for each microbatch, found {value!r}")
     sizes = cast("Sequence[object]", value)
@@ -108,7 +115,10 @@ def factors(value: object) -> tuple[float, ...]:
 
 
 def shares(value: object, what: str = "slices") -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
-    """The share of each slice in a microbatch; none where they are equal. Or these for each stage."""
+    """Returns the share of each slice in a microbatch, or a tuple of such shares for each stage.
+
+    An empty tuple means equal slices. The shares of a microbatch must add up to 1.
+    """
     given = list(cast("Sequence[object]", value)) if is_list(value) else []
     if given and all(map(is_list, given)):
         rows = [
@@ -129,12 +139,12 @@ def _of_slices(row: Sequence[object], where: str, *, positive: bool) -> tuple[fl
 
 
 def of_stages(slices: tuple[float, ...] | tuple[tuple[float, ...], ...], stages: int) -> tuple[tuple[float, ...], ...]:
-    """The share of each slice for each stage; `shares` may be the same for all of them."""
+    """Returns the share of each slice for each stage; `slices` may give one row for all stages."""
     rows = tuple(each for each in slices if isinstance(each, tuple))
     return rows or (tuple(each for each in slices if not isinstance(each, tuple)),) * stages
 
 
 def is_list(value: object) -> bool:
-    """Lists, tuples, and what else has a length and positions: NumPy arrays."""
+    """Whether a value is a list, a tuple, or another object with a length and positions, such as a NumPy array."""
     has_length = hasattr(value, "__len__") and getattr(value, "shape", True) != ()
     return has_length and not isinstance(value, (str, bytes, Mapping, Set))

@@ -1,4 +1,4 @@
-"""What tasks and hops cost: the times and bytes that the simulator and the search read, and that a runtime measures."""
+"""The costs of tasks and hops: times and bytes that the simulator and the search read, and that a runtime measures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
 UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "units": 1e-3}
-"""Units of time, in seconds; a trace shows a unit that is none in particular as a millisecond."""
+"""The units of time, in seconds. "units" means no particular unit; a trace shows it as a millisecond."""
 
 _KINDS: Final = ("forward", "input_grad", "weight_grad")
 _BYTES: Final = ("activation_bytes", "weight_grad_bytes", "message_bytes")
@@ -40,48 +40,49 @@ _PER_RUN: Final = ("gather", "scatter")
 
 @dataclass(frozen=True)
 class Costs:
-    """Times in any one unit, bytes, and bytes per that unit of time.
+    """The times (in one unit of time), bytes, and bytes per unit of time of a pipeline.
 
-    Where a scalar is given, it is for one microbatch on a whole mesh: with v stages per mesh each stage takes 1/v
-    of it (of a message: all of it), and a spread stage takes it on each of its meshes. A list has the number of
-    each stage itself. A slice of the sequence takes its share.
+    A scalar is for one microbatch on a whole mesh. With v stages per mesh, each stage takes 1/v of it; a message is not
+    divided, and a spread stage takes its 1/v on each of its meshes. A list gives each stage its own number. A slice of
+    the sequence takes its share.
 
     Attributes:
-        forward: time of a forward.
-        input_grad: time of the gradient of a stage's inputs.
-        weight_grad: time of the gradient of its weights. A full backward takes both.
-        hop: latency from the end of a task on one mesh to the start of one that needs it on another.
-        bandwidth: bytes per unit of time that a link, from one mesh to another, carries.
-        message_bytes: what a stage sends to the next one, and gets its gradient of back.
-        contention: a link carries one message at a time, and the next one waits. Messages of tasks that run beside
-            their mesh may get their turn a little out of the order of time.
-        activation_bytes: what a forward keeps for the backward, the input of its stage in it. A stage that recomputes
-            keeps that input alone until then, which is the message of the stage before; the first stage has the batch.
-        weight_grad_bytes: what is kept of it, and of the output's gradient, from the input gradient to the weight
-            gradient; the same as `activation_bytes` unless given.
-        copy_bandwidth: bytes per unit of time from a mesh to its host, and as many back at the same time. An offload
-            moves the activations of its stage.
-        kinds: time of each kind of task, the user's own and the built-in ones; a recompute otherwise takes as long as
-            the forward, an "evict" or a "load" as long as a hop and the activations of its stage on their link. A
-            "backward" here is the time of a full one.
-        fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe). A table
-            has it for each pair of kinds, "forward+backward", and 1 for others; a cell of more tasks has the mean.
-        slices: the share of each slice of the sequence in a microbatch's time, where they are not equal (SlimPipe,
-            arXiv 2504.14519); or a list of these for each stage.
-        microbatches: how large each microbatch is, where they are not equal: times and bytes are those of one of 1.
-        speed: how fast each mesh is, where they are not equal: what uses its turn takes the time of a mesh of 1,
-            divided by it.
-        unit: of time: "s", "ms" or "us" of measured costs; "units" where only their ratios are meant.
-        gather: time to gather the sharded weights of a stage (`gather_weights="chunk"`), before each run of its tasks:
-            those that stand one after the other on their mesh, but for copies. It is in no task's time, and does not
-            wait for what they need.
-        scatter: likewise the time to reduce and scatter the gradients of a stage (`scatter_gradients="chunk"`), behind
-            each run of its tasks with backwards (or weight gradients) in it, before the next task of the mesh. Behind
-            the last task of a mesh it counts no more than the update of the weights, which is in no time either.
+        forward: the time of a forward.
+        input_grad: the time of the gradient of a stage's inputs.
+        weight_grad: the time of the gradient of its weights. A full backward takes the time of both gradients.
+        hop: the latency from the end of a task on one mesh to the start of a task that needs it on another mesh.
+        bandwidth: the bytes per unit of time of a link from one mesh to another.
+        message_bytes: the bytes that a stage sends to the next stage. The gradient that comes back has the same bytes.
+        contention: whether a link carries one message at a time, so that the next message waits. Messages of tasks that
+            run beside their mesh may use the link slightly out of the order of time.
+        activation_bytes: the bytes that a forward keeps for the backward, including the input of its stage. A stage
+            that recomputes keeps only that input until the recompute. The input is the message of the previous stage;
+            the first stage's input is the batch.
+        weight_grad_bytes: the bytes kept from the input gradient to the weight gradient, including the gradient of the
+            output. The default is `activation_bytes`.
+        copy_bandwidth: the bytes per unit of time from a mesh to its host, and at the same time as many back. An
+            offload moves the activations of its stage.
+        kinds: the time of each kind of task, built-in or of the user; "backward" is the time of a full backward. By
+            default, a recompute takes as long as the forward. An "evict" or a "load" takes a hop, and the time of the
+            stage's activations on their link.
+        fused: the time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe). A
+            table gives the share for pairs of kinds, "forward+backward", and other pairs have 1. A cell of more than
+            two tasks has the mean over its pairs.
+        slices: the share of each slice of the sequence in a microbatch's time, if they differ (SlimPipe,
+            arXiv 2504.14519). A list may give these shares for each stage.
+        microbatches: the size of each microbatch, if they differ. Times and bytes are for a microbatch of size 1.
+        speed: the speed of each mesh, if they differ. The time of tasks that use `compute` is divided by it.
+        unit: the unit of time: "s", "ms" or "us" for measured costs, "units" if only the ratios matter.
+        gather: the time to gather the sharded weights of a stage (`gather_weights="chunk"`) before each run of its
+            tasks. A run is a sequence of its tasks on a mesh with only copies between them. No task's time includes the
+            gather, and the gather does not wait for the inputs of the tasks.
+        scatter: the time to reduce and scatter the gradients of a stage (`scatter_gradients="chunk"`). It comes after
+            each run with backwards or weight gradients, before the next task of the mesh. After the last task of a mesh
+            it is not counted, like the update of the weights.
 
     Raises:
-        ScheduleError: a time is not a positive number, or any other number is negative or NaN; lists and matrices of a
-            wrong shape are found when they meet a schedule.
+        ScheduleError: when a time is not a positive number, or another number is negative or NaN. Lists and matrices of
+            a wrong shape raise it once they are used with a schedule.
     """
 
     forward: PerStage = 1.0
@@ -127,10 +128,10 @@ class Costs:
         put(self, "contention", true_or_false(self.contention, "contention"))
 
     def in_unit(self, unit: str) -> Costs:
-        """The same costs in another unit of time.
+        """Returns the same costs in another unit of time.
 
         Raises:
-            ScheduleError: the unit is none.
+            ScheduleError: when the unit is unknown.
         """
         factor = UNITS[self.unit] / UNITS[replace(self, unit=unit).unit]
         times = {name: _scaled(getattr(self, name), factor) for name in (*_KINDS, *_PER_RUN, "hop", "kinds")}
@@ -138,14 +139,15 @@ class Costs:
         return replace(self, **times, **rates, unit=unit)
 
     def time(self, task: Task, mesh: int, schedule: Schedule) -> float:
-        """How long a task takes on a mesh, alone.
+        """Returns the duration of a task on a mesh, without waits.
 
-        A copy moves a whole activation, as that of a stage which does not recompute. It is 0 for what takes memory from
-        a peer, unless its time is given: that depends on the two meshes, and only `simulate` knows it.
+        A copy is counted as a copy of the whole activation, as if the stage did not recompute. A task that takes memory
+        from a peer has the duration 0 unless its time is given. Its duration depends on both meshes, and `simulate`
+        adds it.
 
         Raises:
-            ScheduleError: the schedule has no such kind, stage, microbatch, slice or mesh; the costs are for others, or
-                do not say.
+            ScheduleError: when the schedule has no such kind, stage, microbatch, slice or mesh. Also when the costs are
+                for other numbers of them, or do not give the time.
         """
         size = self.size(schedule) or one
         for what, counted in (("stage", "stages"), ("microbatch", "microbatches"), ("slice", "slices")):
@@ -155,21 +157,21 @@ class Costs:
         return self.on_mesh(task.kind, mesh, schedule)[task.stage] * size(task)
 
     def between_runs(self, schedule: Schedule) -> BetweenRuns | None:
-        """The gathers and scatters of each stage; None where they take no time.
+        """Returns the times of gathers and scatters of each stage; None if both are 0.
 
         Raises:
-            ScheduleError: the costs are for other stages.
+            ScheduleError: when the costs are for other stages.
         """
         if self.gather == 0 == self.scatter:
             return None
         return BetweenRuns(*(_for_each_stage(getattr(self, each), each, schedule) for each in _PER_RUN))
 
     def on_mesh(self, kind: str, mesh: int, schedule: Schedule) -> list[float]:
-        """Times of one kind of task on one mesh, for each stage of the schedule, for a whole microbatch of size 1.
+        """Returns the durations of one kind of task on one mesh, for each stage, for a whole microbatch of size 1.
 
         Raises:
-            ScheduleError: the schedule has no such kind or mesh, or the costs are for other stages or meshes, or do not
-                say how long such a task takes.
+            ScheduleError: when the schedule has no such kind or mesh, the costs are for other stages or meshes, or they
+                do not give the time of the kind.
         """
         rule = schedule.rules.get(kind)
         if rule is None or mesh not in range(schedule.meshes):
@@ -179,7 +181,7 @@ class Costs:
         if known is None:
             if isinstance(rule.time, tuple):
                 raise ScheduleError(f"the costs do not say how long {kind} takes, nor {' and '.join(rule.time)}")
-            if rule.moves:  # it takes its hop as well, which depends on the meshes (`simulate`)
+            if rule.moves:  # `simulate` adds the hop, which depends on both meshes
                 return [0.0] * schedule.stages
             moved = abs(rule.amount("host"))
             if not moved:
@@ -190,15 +192,18 @@ class Costs:
         return [time / speed for time in known] if speed != 1 else known
 
     def at_home(self, kind: str, schedule: Schedule) -> list[float]:
-        """Times of one kind of task, for each stage of the schedule on the mesh where it is at home.
+        """Returns the durations of one kind of task, for each stage on its home mesh.
 
         Raises:
-            ScheduleError: as `on_mesh`.
+            ScheduleError: under the conditions of `on_mesh`.
         """
         return [self.on_mesh(kind, schedule.placement[stage], schedule)[stage] for stage in range(schedule.stages)]
 
     def _known(self, kind: str, schedule: Schedule, asked: tuple[str, ...] = ()) -> list[float] | None:
-        """The times that the costs, or its rules, give a kind; None where these do not say, or only in a circle."""
+        """Returns the times that the costs or the kind's own `time` give.
+
+        Returns None if they give none, or if the times of kinds refer to one another in a cycle.
+        """
         if kind in self.kinds:
             return _for_each_stage(self.kinds[kind], kind, schedule)
         if kind in _KINDS:
@@ -212,21 +217,24 @@ class Costs:
         return [sum(each) for each in zip(*found, strict=True)] if len(found) == len(time) else None
 
     def is_told(self, kind: str, schedule: Schedule) -> bool:
-        """Whether the costs or the rules give the time of a kind; otherwise it takes that of what it moves."""
+        """Whether the costs or the rules give the time of a kind.
+
+        Otherwise the time follows from the bytes that its tasks move.
+        """
         return self._known(kind, schedule) is not None
 
     def factor(self, kinds: Sequence[str]) -> float:
-        """The time of a fused cell of these kinds, as a share of the sum of its tasks."""
+        """Returns the time of a fused cell of these kinds, as a share of the sum of its tasks."""
         if not isinstance(self.fused, Mapping):
             return self.fused
         pairs = ["+".join(sorted(pair)) for pair in combinations(kinds, 2)]
         return math.fsum(self.fused.get(pair, 1.0) for pair in pairs) / len(pairs)
 
     def size(self, schedule: Schedule) -> Callable[[Task], float] | None:
-        """A function from a task to the size of its slice and microbatch; None where all have the size 1.
+        """Returns a function from a task to the size of its slice and microbatch; None if all sizes are 1.
 
         Raises:
-            ScheduleError: the costs are for other numbers of slices or microbatches.
+            ScheduleError: when the costs are for other numbers of slices or microbatches.
         """
         slices = of_stages(self.slices or (1 / schedule.slices,) * schedule.slices, schedule.stages)
         found = {"stages of slices": len(slices), "slices": len(slices[0]), "microbatches": len(self.microbatches)}
@@ -243,10 +251,10 @@ class Costs:
         return lambda task: slices[task.stage][task.slice] * microbatches[task.microbatch]
 
     def refuse_sizes(self, what: str) -> None:
-        """Guard of what knows whole microbatches of size 1 alone.
+        """Checks the costs for a caller that supports only whole microbatches of size 1.
 
         Raises:
-            ScheduleError: there are slices, or microbatches of another size.
+            ScheduleError: when there are slices, or microbatches of another size.
         """
         for name, sizes in (("microbatches", self.microbatches), ("slices", self.slices)):
             if any(size != 1 for size in sizes):
@@ -256,10 +264,10 @@ class Costs:
                 )
 
     def per_mesh(self, what: str, schedule: Schedule) -> list[float]:
-        """The `speed` or `copy_bandwidth` of each mesh.
+        """Returns the `speed` or `copy_bandwidth` of each mesh.
 
         Raises:
-            ScheduleError: a list is not as long as there are meshes.
+            ScheduleError: when a list has another length than there are meshes.
         """
         value = cast("PerMesh", getattr(self, what))
         if isinstance(value, float):
@@ -270,10 +278,10 @@ class Costs:
         return numbers
 
     def bytes(self, what: str, schedule: Schedule) -> list[float]:
-        """The `activation_bytes`, `weight_grad_bytes` or `message_bytes` of each stage, for a whole microbatch.
+        """Returns the `activation_bytes`, `weight_grad_bytes` or `message_bytes` of each stage, for a whole microbatch.
 
         Raises:
-            ScheduleError: a list is not as long as there are stages.
+            ScheduleError: when a list has another length than there are stages.
         """
         value = cast("PerStage | None", getattr(self, what))
         if value is None:
@@ -284,15 +292,15 @@ class Costs:
 
     @property
     def stages(self) -> int | None:
-        """The number of stages that these costs are for; None where they have no list of them."""
+        """The number of stages that these costs are for; None if no cost is a list of stages."""
         found = [getattr(self, each) for each in (*_KINDS, *_BYTES, *_PER_RUN)] + list(self.kinds.values())
         return next((len(each) for each in found if isinstance(each, tuple)), None)
 
     def merged(self, stages: int) -> Costs:
-        """The costs where neighbouring stages are put together, so that there are so many; scalars stay as they are.
+        """Returns the costs for fewer stages, each made of the same number of neighbouring stages; scalars stay.
 
         Raises:
-            ScheduleError: so many stages do not come out even.
+            ScheduleError: when `stages` does not divide the number of stages of these costs.
         """
         if self.stages is None or self.stages == stages:
             return self
@@ -303,13 +311,13 @@ class Costs:
         return self.cut([self.stages // stages] * stages)
 
     def cut(self, cuts: Sequence[int]) -> Costs:
-        """The costs where so many neighbouring stages each are put together; scalars stay as they are.
+        """Returns the costs for stages that are made of neighbouring stages (or layers) of these costs; scalars stay.
 
         Args:
-            cuts: their numbers, from the first stage on.
+            cuts: for each new stage, the number of old stages in it.
 
         Raises:
-            ScheduleError: the numbers are not positive, or don't add up to the stages of these costs.
+            ScheduleError: when the numbers are not positive, or their sum is not the number of stages of these costs.
         """
         sizes = [whole_number(size, "the layers of a stage", least=1) for size in cuts]
         if self.stages is not None and sum(sizes) != self.stages:
@@ -327,10 +335,10 @@ class Costs:
         return replace(self, **values, kinds={kind: together(time) for kind, time in self.kinds.items()})
 
     def listed(self, stages: int, meshes: int) -> Costs:
-        """The costs with a list of so many stages for each scalar of which a stage has a share.
+        """Returns the costs with a list of one number per stage in place of each scalar that stages share.
 
         Raises:
-            ScheduleError: there are lists already, for another number of stages.
+            ScheduleError: when the costs have lists for another number of stages.
         """
         empty = Schedule("costs", Placement.of(*(stage * meshes // stages for stage in range(stages))), ((),) * meshes)
 
@@ -342,10 +350,10 @@ class Costs:
         return replace(self, **values, kinds={kind: each(time, kind) for kind, time in self.kinds.items()})
 
     def pair(self, what: str, schedule: Schedule) -> list[list[float]]:
-        """The `hop` or `bandwidth` of each pair of meshes, as [from mesh][to mesh].
+        """Returns the `hop` or `bandwidth` of each pair of meshes, as [from mesh][to mesh].
 
         Raises:
-            ScheduleError: a matrix does not have a row and a column per mesh.
+            ScheduleError: when a matrix does not have a row and a column per mesh.
         """
         value, meshes = cast("PerPair", getattr(self, what)), schedule.meshes
         if isinstance(value, float):
@@ -357,11 +365,11 @@ class Costs:
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
-        """Read a cost file: TOML, or JSON where the name ends in .json, with the names of the attributes.
+        """Reads a cost file with the names of the attributes: JSON if the name ends in .json, otherwise TOML.
 
         Raises:
-            ScheduleError: the file is neither, or has a name or a number that does not belong there.
-            OSError: it cannot be read.
+            ScheduleError: when the file has another format, or an unknown name or a wrong number.
+            OSError: when the file cannot be read.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -382,25 +390,31 @@ class Costs:
 
     @classmethod
     def of_table(cls, values: Mapping[str, object]) -> Costs:
-        """The costs of a table, as `table` makes it. Raises ScheduleError: a number does not belong there."""
+        """Returns the costs of a table that `table` made.
+
+        Raises:
+            ScheduleError: when a number is wrong.
+        """
         return cls(**cast("dict[str, Any]", {name: _infinite(value) for name, value in values.items()}))
 
     def table(self) -> dict[str, object]:
-        """The attributes as JSON has them, without those that have their default; infinity is "inf"."""
+        """Returns the attributes as values for JSON, without those that have their default; infinity is "inf"."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: _finite(value) for name, value in values.items() if value != getattr(_DEFAULT, name)}
 
     def save(self, path: str | Path) -> None:
-        """Write what `load` reads, exactly, whole or not at all; what has its default is left out.
+        """Writes a file that `load` reads back exactly. Attributes with their default are left out.
+
+        The file is written whole or not at all.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: when the file cannot be written.
         """
         values = self.table()
         if Path(path).suffix == ".json":
             text = json.dumps(values, indent=2)
         else:
-            # A list of numbers, a name and a truth value are written alike in both formats.
+            # JSON and TOML write lists of numbers, strings and booleans in the same way.
             tables = {name: values.pop(name) for name in ("kinds", "fused") if isinstance(values.get(name), Mapping)}
             lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
             for name, table in cast("dict[str, dict[str, object]]", tables).items():
@@ -410,7 +424,7 @@ class Costs:
 
 
 def one(task: Task) -> float:
-    """The size of a task where all microbatches are equal, and none is cut."""
+    """Returns 1, the size of every task if all microbatches are equal and not cut into slices."""
     return 1.0
 
 
@@ -428,7 +442,7 @@ def _for_each_stage(value: PerStage, what: str, schedule: Schedule) -> list[floa
 
 
 def _scaled(value: object, factor: float) -> Any:
-    """All numbers of a cost, times `factor`."""
+    """Multiplies all numbers of a cost by `factor`."""
     if isinstance(value, tuple):
         return tuple(_scaled(each, factor) for each in cast("tuple[object, ...]", value))
     if isinstance(value, Mapping):
@@ -437,7 +451,7 @@ def _scaled(value: object, factor: float) -> Any:
 
 
 def _finite(value: object) -> object:
-    """Without infinity, which JSON does not have."""
+    """Replaces infinity, which JSON does not have, by "inf"."""
     if isinstance(value, tuple):
         return [_finite(each) for each in cast("tuple[object, ...]", value)]
     if isinstance(value, Mapping):
@@ -455,10 +469,10 @@ _DEFAULT: Final = Costs()
 
 
 def given_costs(costs: Costs | None) -> Costs:
-    """The costs that a caller gives; None: all tasks of a whole mesh take 1.
+    """Returns the costs that a caller gave, or costs of 1 for each task of a whole mesh if it gave None.
 
     Raises:
-        ScheduleError: they are something else.
+        ScheduleError: when `costs` is anything else.
     """
     found = Costs() if costs is None else costs
     instance_of(Costs, found, "costs", ", such as Costs(forward=1, hop=0.1)")

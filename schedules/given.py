@@ -1,11 +1,11 @@
-"""What may be given as a schedule, the same in Python and on every command line.
+"""The forms in which a schedule may be given, the same in Python and on every command line.
 
-1f1b                       a schedule of the library, for so many meshes and microbatches
-gis{chunks=4 group=2}      with options of its own
+1f1b                       a schedule of the library, for a number of meshes and microbatches
+gis{chunks=4 group=2}      the same, with options
 mine.txt, ./1f1b           a file of any name: a grid, or one of PyTorch's tables (.csv); `1f1b` is always the library's
 schedule: mine ...         the text of a grid
-Std1F1B(4)                 an object with `build(microbatches)`, or a Schedule, as it is
-auto                       a step that runs chooses it, from what it measures: nobody else can say what it is
+Std1F1B(4)                 an object with `build(microbatches)`, or a Schedule
+auto                       the step chooses the schedule while it runs, from its measurements; only a step accepts it
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
 AUTO: Final = "auto"
-"""The schedule that a step chooses while it runs."""
+"""The name of the schedule that a step chooses while it runs."""
 
 Value = int | bool | Placement
 
@@ -39,15 +39,15 @@ _WANTED: Final = {int: "a whole number", bool: "true or false", Placement: "the 
 
 
 class WordsError(ScheduleError):
-    """The text that names a schedule can't be read, or gives an option a value that it can't have."""
+    """An error in the text that names a schedule: it cannot be read, or has a wrong value of an option."""
 
 
 class FileError(ScheduleError):
-    """A file can't be read, or holds no schedule.
+    """An error of a file that cannot be read, or holds no schedule.
 
     Attributes:
-        path: of the file.
-        reason: what is wrong with it.
+        path: the path of the file.
+        reason: the reason, in words.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -57,13 +57,13 @@ class FileError(ScheduleError):
 
 @dataclass(frozen=True)
 class LibraryOption:
-    """What schedules of the library take beside the numbers of meshes and microbatches.
+    """An option of schedules of the library, besides the numbers of meshes and microbatches.
 
     Attributes:
-        name: of the parameter.
+        name: the name of the parameter.
         type: int, bool or Placement.
-        about: what it means.
-        schedules: the names of those that take it.
+        about: its meaning.
+        schedules: the names of the schedules that have it.
     """
 
     name: str
@@ -72,10 +72,10 @@ class LibraryOption:
     schedules: list[str] = field(default_factory=list[str])
 
     def convert(self, text: str) -> Value:
-        """The value that `text` stands for.
+        """Returns the value that `text` stands for.
 
         Raises:
-            WordsError: it is none.
+            WordsError: when the text is no value of this type.
         """
         try:
             if self.type is Placement:
@@ -87,7 +87,7 @@ class LibraryOption:
 
 @cache
 def library_options() -> Mapping[str, LibraryOption]:
-    """The options of the whole library by name, read from the signatures and docstrings of its functions."""
+    """Returns the options of the whole library by name, read from the signatures and docstrings of its functions."""
     found: dict[str, LibraryOption] = {}
     for name, function in LIBRARY.items():
         for option, parameter in options_of(name).items():
@@ -99,7 +99,7 @@ def library_options() -> Mapping[str, LibraryOption]:
 
 
 def library_name(given: object) -> str | None:
-    """The name in `gis{chunks=4}`; None where the library has no such name."""
+    """Returns the library's name in a text such as `gis{chunks=4}`; None if the library has no such name."""
     match = _NAME.fullmatch(given) if isinstance(given, str) else None
     return match["name"] if match and match["name"] in LIBRARY else None
 
@@ -107,19 +107,19 @@ def library_name(given: object) -> str | None:
 def resolve(
     given: object, *, meshes: int | None = None, microbatches: int | None = None, **options: object
 ) -> Schedule:
-    """The schedule that was given: by name, in a file, as text, or as an object (see above).
+    """Returns the schedule for a name, a file, a text or an object (see the module's docstring).
 
     Args:
         given: a text, a path, a Schedule, or an object with `build(microbatches)`.
-        meshes: of a schedule by name.
-        microbatches: of a schedule by name, or of an object that builds one.
-        options: of a schedule by name; the options in braces behind the name come before these.
+        meshes: the number of meshes, for a schedule by name.
+        microbatches: their number, for a schedule by name or an object that builds one.
+        options: options of a schedule by name; options in braces after the name override them.
 
     Raises:
-        FileError: the file can't be read, or holds no schedule.
-        WordsError: an option has no such value; or it is "auto", which only a step that runs can resolve.
-        ScheduleError: there is no such schedule, or not for these numbers.
-        TypeError: it is a class, or none of these.
+        FileError: when the file cannot be read, or holds no schedule.
+        WordsError: when an option has a wrong value, or the name is "auto", which only a running step can resolve.
+        ScheduleError: when there is no such schedule, or not for these numbers.
+        TypeError: when `given` is a class, or an object of another type.
     """
     if isinstance(given, type):
         raise TypeError(
@@ -141,9 +141,9 @@ def resolve(
 
 
 def as_text(given: object, *, microbatches: int, meshes: int | None = None, **options: object) -> str:
-    """The text form of what was given: a grid, or a name (of the library, or "auto") while `meshes` is not known.
+    """Returns the text of a schedule: a grid, or a name while `meshes` is None and the name is the library's or "auto".
 
-    Raises: as `resolve`, which reads the text.
+    Raises: the errors of `resolve`, which reads the text.
     """
     is_name = given == AUTO or library_name(given) is not None
     if isinstance(given, str) and ("\n" in given or (meshes is None and is_name)):
@@ -157,20 +157,20 @@ def as_text(given: object, *, microbatches: int, meshes: int | None = None, **op
 
 @lru_cache(maxsize=1)
 def of_text(text: str) -> Schedule:
-    """The schedule that a grid says, checked. Several passes ask for one text, which may be long.
+    """Returns the schedule in the text of a grid, checked. It is cached, as several passes read the same long text.
 
     Raises:
-        ScheduleError: the text can't be read, or the schedule is wrong.
+        ScheduleError: when the text cannot be read, or the schedule is not valid.
     """
     schedule = _WRITTEN.pop(text, None)
-    if not isinstance(schedule, Schedule):  # `build` may have returned anything
+    if not isinstance(schedule, Schedule):  # a user's `build` may return any object
         return Schedule.parse(text)
     check(schedule)
     return schedule
 
 
 _WRITTEN: Final[dict[str, object]] = {}
-"""The latest text that `as_text` wrote, and its schedule: to read it takes several times as long as to check it."""
+"""The last text that `as_text` wrote, with its schedule. Reading a text takes several times as long as the check."""
 
 
 def _from_words(words: str, meshes: int | None, microbatches: int | None, options: Mapping[str, object]) -> Schedule:
@@ -193,7 +193,11 @@ def _from_words(words: str, meshes: int | None, microbatches: int | None, option
 
 
 def check_words(given: str) -> None:
-    """Raises ScheduleError for a text that is no grid, names no file, and no schedule of the library."""
+    """Checks that a text is a grid, names a file, or names a schedule of the library.
+
+    Raises:
+        ScheduleError: when it is neither a grid nor such a name.
+    """
     if "\n" not in given and given != AUTO and library_name(given) is None and not _is_file(given):
         check_name(match["name"] if (match := _NAME.fullmatch(given)) else given)
 
@@ -213,10 +217,12 @@ def _read(path: str) -> Schedule:
 
 
 def parse_file(data: bytes, path: str) -> Schedule:
-    """The schedule in a file: a grid, or a table if the name of the file ends in `.csv`. Standard input is `-`.
+    """Returns the schedule in a file: a table if the name ends in `.csv`, otherwise a grid.
+
+    The path `-` is standard input, which may hold either.
 
     Raises:
-        FileError: it holds neither.
+        FileError: when the file holds neither.
     """
     try:
         text = data.decode()
@@ -224,10 +230,10 @@ def parse_file(data: bytes, path: str) -> Schedule:
             raise ScheduleError("the file is empty; expected a schedule: a grid or a table")
         if text.lstrip().startswith("{") and '"traceEvents"' in text:
             raise ScheduleError("it is a trace, to be opened in Perfetto (https://ui.perfetto.dev), and no schedule")
-        # Standard input has no name to go by; but every line of a grid has a colon, and no cell of a table has one.
+        # Standard input has no name, but every line of a grid has a colon, and no cell of a table has one.
         if not (path.endswith(".csv") or (path == "-" and ":" not in text)):
             return Schedule.parse(text)
-        # A table has no name in it.
+        # A table does not contain the name of its schedule.
         title = re.sub("[^!-~]+", "_", os.path.basename(path).removesuffix(".csv")) if path != "-" else "csv"
         return Schedule.from_csv(text, title or "csv")
     except UnicodeDecodeError:

@@ -1,17 +1,20 @@
-"""The text form: a rank x time grid.
+"""The text form of a schedule: a grid of meshes and time slots.
 
     schedule: 1f1b
     placement: 0 1
     mesh 0: 0F0 0F1 .   0B0 0F2 0B1 .   0B2
     mesh 1: .   1F0 1B0 1F1 1B1 1F2 1B2
 
-One row per mesh, one column per time slot of a run in which every cell takes one slot. A cell is
-`<stage><kind><microbatch>` with F, B (full backward), I (input gradient), W (weight gradient) or a user's kind written
-out; tasks fused into one are joined by `+`; `.` is a bubble, there for the eye alone; `0F2.1` is slice 1 of the
-sequence of microbatch 2. `placement:` gives the mesh of each stage: `0+1` on either of two meshes, `0*1` on both at
-once. Where stages are no chain, `after: . . 0+1` says which stages each of them reads, here the third the other two. A
-line `kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`). `skipped: 0W* 1W3`
-names tasks that are left out on purpose, here the weight gradients of stage 0 for all microbatches and one of stage 1.
+The grid has one row per mesh, and one column per time slot of a run in which every cell takes one slot.
+
+- A cell is `<stage><kind><microbatch>`. The kind is F, B (full backward), I (input gradient), W (weight gradient), or
+  the full name of another kind. `0F2.1` is slice 1 of the sequence of microbatch 2.
+- Fused tasks are joined by `+`. A `.` is a bubble; readers of the grid ignore it.
+- `placement:` gives the mesh of each stage: `0+1` is on either of two meshes, `0*1` on both at once.
+- `after: . . 0+1` gives the stages that each stage reads, where stages are no chain. Here the third reads the others.
+- `kind NAME: ...` declares a user's kind and its needs (see `jaxpp.schedules.kinds`).
+- `skipped: 0W* 1W3` names tasks that are left out on purpose. Here these are the weight gradients of stage 0 for all
+  microbatches, and of stage 1 for microbatch 3.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _BUBBLE: Final = "."
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What stands in the text of a schedule; `rows` holds the cells of each mesh."""
+    """The content of a schedule's text; `rows` holds the cells of each mesh."""
 
     name: str
     placement: Placement
@@ -48,7 +51,7 @@ class Grid:
 
 
 def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task]) -> str:
-    """The text of a schedule; one that deadlocks is printed too, with what never runs at the end of its row."""
+    """Returns the text of a schedule. If it deadlocks, tasks that never run are at the end of their rows."""
     rows = _time_slots(graph)
     widths = [0] * max(map(len, rows))
     for row in rows:
@@ -67,7 +70,7 @@ def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task
 
 
 def _time_slots(graph: Graph) -> list[list[str]]:
-    """For each mesh what stands in each time slot; a fused cell takes one slot as a whole."""
+    """Returns for each mesh the words of its time slots; a fused cell takes one slot."""
     starts = sweep(graph, [min(span, 1) for span in graph.spans], one_track=True).starts
     rows: list[list[str]] = []
     number = 0
@@ -83,10 +86,10 @@ def _time_slots(graph: Graph) -> list[list[str]]:
 
 
 def parse_grid(text: str) -> Grid:
-    """Read what `print_grid` prints; blank lines, indentation and the number of blanks and bubbles do not matter.
+    """Reads the text that `print_grid` prints; blank lines, other blanks and bubbles do not matter.
 
     Raises:
-        ScheduleError: the line, the reason, and in a row the cell marked.
+        ScheduleError: when the text is wrong. The message has the line, the reason, and for a row a mark at the cell.
     """
     names: list[str] = []
     placements: list[Placement] = []
@@ -127,7 +130,7 @@ def parse_grid(text: str) -> Grid:
     tasks = [task for row in rows for cell in row for task in cell]
     microbatches = 1 + max((task.microbatch for task in tasks), default=-1)
     slices = 1 + max((task.slice for task in tasks), default=0)
-    # A star stands for all of them: whatever is there has at least one task of its own, or the grid is wrong anyway.
+    # `0W*` means all units, but a huge number in a small grid must not list them all: such a grid is wrong anyway.
     if microbatches * slices > len(tasks):
         microbatches, slices = (1, 1) if tasks else (0, 0)
     return Grid(names[0], placements[0], rows, kinds, _parse_skipped(skipped, microbatches, slices))
@@ -153,7 +156,7 @@ def _parse_after(value: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _print_skipped(graph: Graph, skipped: Set[Task]) -> list[str]:
-    """The cells that are left out, `0W*` where that is every microbatch of a stage."""
+    """Returns the words for the skipped tasks, with `0W*` for all microbatches of a stage."""
     units = (1 + max((task.microbatch for task in graph.tasks), default=-1)) * graph.slices
     groups: dict[tuple[int, str], list[Task]] = {}
     for task in sorted(skipped, key=lambda task: (task.stage, task.kind, task.microbatch, task.slice)):

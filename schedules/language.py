@@ -1,4 +1,4 @@
-"""A small language to write schedules in: what each mesh does, as it would be said.
+"""A small language for schedules: a plan says in a few lines what each mesh does.
 
     from jaxpp.schedules.language import B, F, Plan
 
@@ -9,23 +9,25 @@
             mesh.repeat(F(i) + B(i))             # then one forward, one backward, until nothing is left
         return plan.schedule()
 
-`F(3)` is the next forward of stage 3, `B(3)` its next backward, `I(3)` splits the backward here: its input gradient
-runs now, and its weight gradient is owed until `W(3)`, or `W()` for whichever is owed for longest. `F(0, 4, group=2)`
-takes two microbatches through stage 0, then the same two through stage 4, and so on. Microbatches are counted by the
-plan; a step of which nothing is left is left out, so cool-downs need no arithmetic. Steps are put together by
+`F(3)` is the next forward of stage 3, `B(3)` its next backward. `I(3)` is the input gradient of the next backward. It
+splits that backward, and the weight gradient is owed until `W(3)` runs it. `W()` runs the weight gradient that has been
+owed longest. `F(0, 4, group=2)` takes two microbatches through stage 0, then the same two through stage 4, and so on.
+
+The plan counts microbatches. A step is left out once it has no tasks left, so cool-downs need no arithmetic. Steps are
+combined by
 
     F(0) + B(0)         one after the other
     (F(0) & B(1))       fused into one task
     F(0) * 3            three times
 
-An operation of the user's own is one line, and stands beside the others:
+A user's operation is one line, and is used like the others:
 
     evict = Operation.parse("evict: forward; uses copy_out; here -1; time 0.5")
     mesh.repeat(F(0) + evict(0) + B(0))
 
-Two other ways to say what runs when: `block` (`jaxpp.schedules.blocks`) lays out the tasks of one microbatch in slots
-of time, to be repeated, and `by_priority` (`jaxpp.schedules.priorities`) tells what a free mesh prefers. What is done
-to a finished schedule, such as "offload stage 0 until needed", is in `jaxpp.schedules.rewrites`.
+There are two other ways to write an order. `block` (`jaxpp.schedules.blocks`) repeats a layout of one microbatch's
+tasks in time slots. `by_priority` (`jaxpp.schedules.priorities`) takes the preferences of a free mesh. Changes of a
+finished schedule, such as "offload stage 0 until needed", are in `jaxpp.schedules.rewrites`.
 """
 
 from __future__ import annotations
@@ -45,18 +47,18 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task, Unit
 
 Take: TypeAlias = Callable[[], tuple[Task, ...]]
-"""Gives the next cell of a pattern: its tasks, none where nothing is left of them."""
+"""A function that returns the tasks of a pattern's next cell, or none if no tasks are left."""
 
 
 @dataclass(frozen=True)
 class PlanStep:
-    """The next task of a kind, of one stage or of several in turn.
+    """The next task of a kind, for one stage or for several stages in turn.
 
     Attributes:
-        name: of the kind.
-        stages: that take turns.
-        groups: how many microbatches each turn takes, turn by turn; the last number holds for all that follow.
-        kind: its rules, where it is the user's own.
+        name: the name of the kind.
+        stages: the stages that take turns.
+        groups: the number of microbatches per turn, turn by turn; the last number holds for all later turns.
+        kind: the rules of the kind, if it is not built in.
     """
 
     name: str
@@ -70,7 +72,10 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Steps in order; those of one cell are fused. `+` joins patterns, `*` repeats one, `&` fuses single steps."""
+    """Cells of steps, in order; the steps of a cell are fused.
+
+    `+` joins patterns, `*` repeats a pattern, `&` fuses single steps.
+    """
 
     cells: tuple[tuple[PlanStep, ...], ...]
 
@@ -100,11 +105,11 @@ def _pattern(value: object) -> Pattern:
 
 @dataclass(frozen=True)
 class Operation:
-    """A kind of task as a word of the language: called with stages it is a pattern of one step.
+    """A kind of task as a word of the language: a call with stages returns a pattern of one step.
 
     Attributes:
         name: the kind of its tasks.
-        kind: its rules, where it is not built in.
+        kind: the rules of the kind, if it is not built in.
     """
 
     name: str
@@ -112,25 +117,26 @@ class Operation:
 
     @classmethod
     def parse(cls, text: str) -> Operation:
-        """A user's own: `Operation.parse("evict: forward; uses copy_out; here -1; time 0.5")` (see `Kind.parse`).
+        """Returns a user's operation, such as `Operation.parse("evict: forward; uses copy_out; here -1; time 0.5")`.
 
         Raises:
-            ScheduleError: the text is not of that form.
+            ScheduleError: when the text is not of the form that `Kind.parse` reads.
         """
         kind = Kind.parse(text)
         return cls(kind.name, kind)
 
     def __call__(self, *stages: int, group: int | Sequence[int] = 1) -> Pattern:
-        """The next task of this kind.
+        """Returns a pattern of the next task of this kind.
 
         Args:
-            stages: whose; of several each takes `group` microbatches in turn, and then the next ones. Without any it
-                is the weight gradient that has been owed for longest.
-            group: microbatches that a stage takes before it is the next stage's turn; of several numbers the first is
-                that of all stages' first turns, and so on, and the last that of all later ones.
+            stages: the stage of the task. Several stages take turns: each takes `group` microbatches, then the first
+                stage takes the next microbatches. Without a stage, `W()` takes the weight gradient that has been owed
+                longest.
+            group: the number of microbatches per turn. A sequence gives one number per round of turns; the last number
+                holds for all later rounds.
 
         Raises:
-            ScheduleError: a number is not a whole number, or there is no stage.
+            ScheduleError: when a number is not a whole number, or there is no stage.
         """
         if not stages and self.name != "weight_grad":
             raise ScheduleError(f"{self.name}: expected the stage, or several to take in turn, found none")
@@ -148,13 +154,13 @@ W: Final = Operation("weight_grad")
 
 @dataclass
 class MeshOrder:
-    """What one mesh does, as it is written down.
+    """The order of one mesh while it is written.
 
     Attributes:
-        microbatches: those that the mesh runs.
-        slices: of the sequence of each.
-        cells: what is written so far.
-        kinds: the user's own kinds met so far.
+        microbatches: the microbatches that the mesh runs.
+        slices: the number of slices of each microbatch's sequence.
+        cells: the cells so far.
+        kinds: the user's kinds in these cells.
     """
 
     microbatches: range
@@ -163,24 +169,24 @@ class MeshOrder:
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
     _shares: dict[int, range] = field(default_factory=dict[int, range])
     _streams: dict[PlanStep, Iterator[Unit]] = field(default_factory=dict[PlanStep, Iterator[Unit]])
-    # How many tasks of a kind and stage are written.
+    # For each (kind, stage) the number of its tasks so far.
     _taken: dict[tuple[str, int], list[int]] = field(default_factory=dict[tuple[str, int], list[int]])
-    # For each stage the weight gradients that are owed, each with the number of those that were owed before.
+    # For each stage the weight gradients that are owed, each with its index among all that were ever owed.
     _owed: dict[int, deque[tuple[int, Task]]] = field(default_factory=dict[int, deque[tuple[int, Task]]])
     _debts: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, *patterns: Pattern) -> None:
-        """Each step once, in order; those of which nothing is left are left out."""
+        """Adds each step once, in order, except those that have no tasks left."""
         self._write(self._takes(patterns))
 
     warm_up = run
     cool_down = run
 
     def repeat(self, *patterns: Pattern, times: int | None = None) -> None:
-        """The patterns again and again: so many times, or until nothing of them is left.
+        """Adds the patterns `times` times, or until they have no tasks left.
 
         Raises:
-            ScheduleError: `times` is not a whole number of at least 0.
+            ScheduleError: when `times` is not a whole number of at least 0.
         """
         takes = self._takes(patterns)
         for _ in itertools.count() if times is None else range(whole_number(times, "times", least=0)):
@@ -190,7 +196,10 @@ class MeshOrder:
                 return
 
     def share(self, stage: int, microbatches: range) -> None:
-        """Of this stage, which other meshes hold as well, run only these microbatches here: before its first step."""
+        """Limits this mesh to these microbatches of a stage that other meshes also hold.
+
+        It must be called before the first step of that stage.
+        """
         self._shares[stage] = microbatches
 
     def _write(self, takes: Iterable[Take]) -> None:
@@ -218,7 +227,7 @@ class MeshOrder:
         return partial(next, zip(itertools.starmap(partial(Task, step.name), stream), strict=True), ())
 
     def _split(self, stream: Iterator[Unit]) -> tuple[Task, ...]:
-        """The input gradient of the next backward; its weight gradient is owed from now on."""
+        """Returns the input gradient of the next backward, and records its weight gradient as owed."""
         unit = next(stream, None)
         if unit is None:
             return ()
@@ -226,20 +235,20 @@ class MeshOrder:
         return (Task("input_grad", *unit),)
 
     def _pay(self, stages: tuple[int, ...]) -> tuple[Task, ...]:
-        """The weight gradient that has been owed for longest, of these stages if there are any."""
+        """Returns the weight gradient that has been owed longest, of these stages or, without stages, of all."""
         owed = [queue for stage, queue in self._owed.items() if queue and (not stages or stage in stages)]
         return min(owed, key=itemgetter(0)).popleft()[1:] if owed else ()
 
     def _in_turn(self, step: PlanStep) -> Iterator[Unit]:
         shares = [self._shares.get(stage, self.microbatches) for stage in step.stages]
-        # Later slices attend to earlier ones: backwards go the other way.
+        # Later slices attend to earlier slices, so backwards run through the slices in reverse.
         parts = range(self.slices)[:: -1 if step.name == "backward" else 1]
         most = max(map(len, shares))
         turns = itertools.chain(step.groups, itertools.repeat(step.groups[-1])) if len(shares) > 1 else [most]
         first = 0
         for size in turns:
             for stage, share in zip(step.stages, shares, strict=True):
-                # Another step may take tasks of this stage too: all take them in the same order.
+                # Another step may take tasks of the same stage: both take them in the same order.
                 number, taken = first * len(parts), self._taken.setdefault((step.name, stage), [0])
                 for microbatch in share[first : first + size]:
                     for part in parts:
@@ -257,16 +266,16 @@ def _fused(takes: Sequence[Take]) -> tuple[Task, ...]:
 
 
 class Plan:
-    """A schedule in the making: `for i, mesh in enumerate(plan)` gives the meshes to write to.
+    """A schedule in the making: `for i, mesh in enumerate(plan)` yields the meshes to write to.
 
     Args:
-        name: of the schedule, printable ASCII.
+        name: the name of the schedule, printable ASCII.
         placement: which mesh holds which stage.
-        microbatches: at least 1.
-        slices: into how many the sequence of a microbatch is cut.
+        microbatches: their number, at least 1.
+        slices: the number of slices of each microbatch's sequence.
 
     Raises:
-        ScheduleError: a count is below 1.
+        ScheduleError: when a number is below 1.
     """
 
     def __init__(self, name: str, placement: Placement, microbatches: int, slices: int = 1) -> None:
@@ -276,27 +285,28 @@ class Plan:
         self.rows = tuple(MeshOrder(range(self.microbatches), slices) for _ in range(placement.meshes))
 
     def __iter__(self) -> Iterator[MeshOrder]:
-        """The meshes, in order."""
+        """Yields the meshes, in order."""
         return iter(self.rows)
 
     def __getitem__(self, mesh: int) -> MeshOrder:
-        """One mesh.
+        """Returns one mesh.
 
         Raises:
-            ScheduleError: there is no such mesh.
+            ScheduleError: when there is no such mesh.
         """
         if whole_number(mesh, "a mesh", least=0) >= len(self.rows):
             raise ScheduleError(f"{self.name} has no mesh {mesh}: there are {len(self.rows)}")
         return self.rows[mesh]
 
     def schedule(self, skipped: Iterable[Task] = ()) -> Schedule:
-        """What is written, checked.
+        """Returns the schedule as written, checked.
 
         Args:
             skipped: tasks that are left out on purpose.
 
         Raises:
-            ScheduleError: it is no valid schedule, or a step was never written: `1f1b: B(stage 0, mb 3) is missing`.
+            ScheduleError: when the schedule is not valid, or a step was never written: `1f1b: B(stage 0, mb 3) is
+                missing`.
         """
         schedule = self.draft(skipped)
         check(schedule)
@@ -306,6 +316,9 @@ class Plan:
         return schedule
 
     def draft(self, skipped: Iterable[Task] = ()) -> Schedule:
-        """What is written, unchecked: for the library, as its tests have checked its schedules."""
+        """Returns the schedule as written, unchecked.
+
+        The library uses it, because tests check the library's schedules.
+        """
         kinds = {name: kind for row in self.rows for name, kind in row.kinds.items()}
         return Schedule.of(self.name, self.placement, (row.cells for row in self.rows), kinds.values(), skipped)

@@ -1,4 +1,4 @@
-"""When tasks start, and the one order over all meshes in which a single process dispatches them."""
+"""The start times of tasks, and the one order over all meshes in which a single process dispatches them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jaxpp.schedules.task import Task
 
 
 def unit_cost(task: Task) -> float:
-    """The usual rule of thumb: a fused backward takes two forwards, everything else one."""
+    """Returns a rough cost of a task: 2 for a full backward, otherwise 1."""
     return 2.0 if task.kind == "backward" else 1.0
 
 
 def start_times(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[list[float]]:
-    """The start of every task, for each mesh in its order, when each runs as soon as its needs are done.
+    """Returns for each mesh, in its order, the start of every task if each runs as soon as its needs are done.
 
-    A hop between meshes takes no time; tasks that are fused start together and take the sum of their costs.
+    A hop between meshes takes no time. Fused tasks start together and take the sum of their costs.
 
     Raises:
-        ScheduleError: the schedule deadlocks, or a cost is not a positive number.
+        ScheduleError: when the schedule deadlocks, or a cost is not a positive number.
     """
     graph = schedule.graph
     durations = [cost(task) for task in graph.tasks]
@@ -39,26 +39,26 @@ def start_times(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -
 
 
 def merged_order(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, Task]]:
-    """All tasks as (mesh, task), by start time, ties by mesh: a topological order.
+    """Returns all tasks as (mesh, task), by start time and then by mesh, which is a topological order.
 
-    It keeps the order of every mesh, but for a task that runs beside it and waits for another mesh (`load`): what
-    follows such a task may start before it.
+    It keeps the order of every mesh, with one exception. A task that runs beside its mesh and waits for another mesh,
+    such as `load`, may come after tasks that follow it.
 
-    A single thread that dispatches in this order never lets a mesh wait for a task that could have been issued
-    earlier; tasks that are fused stand side by side.
+    A single thread that dispatches in this order never lets a mesh wait while it could start an earlier task. Fused
+    tasks are neighbours.
 
     Raises:
-        ScheduleError: the schedule deadlocks, or a cost is not a positive number.
+        ScheduleError: when the schedule deadlocks, or a cost is not a positive number.
     """
     tasks = schedule.graph.tasks
     return [(mesh, tasks[number]) for mesh, number in merged_numbers(schedule, cost)]
 
 
 def merged_numbers(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, int]]:
-    """What `merged_order` returns, as (mesh, number in `schedule.graph`).
+    """Returns the order of `merged_order`, as (mesh, number in `schedule.graph`).
 
     Raises:
-        ScheduleError: as there.
+        ScheduleError: when the schedule deadlocks, or a cost is not a positive number.
     """
     starts = list(itertools.chain.from_iterable(start_times(schedule, cost)))
     graph, homes = schedule.graph, schedule.graph.homes
@@ -66,13 +66,13 @@ def merged_numbers(schedule: Schedule, cost: Callable[[Task], float] = unit_cost
         local = _local_asides(graph)
         for row in graph.rows:
             for number in reversed(row[:-1]):
-                if number in local:  # issued in its turn, though it starts when its track is free
+                if number in local:  # dispatched in its turn, though it starts once its track is free
                     starts[number] = min(starts[number], starts[number + 1])
     return [(homes[number], number) for number in sorted(range(len(starts)), key=starts.__getitem__)]
 
 
 def _local_asides(graph: Graph) -> set[int]:
-    """The tasks that run beside their mesh and wait for nothing but what stands before them there."""
+    """Returns the tasks that run beside their mesh and need only tasks that precede them on that mesh."""
     local: set[int] = set()
     for row in graph.rows:
         for head in row:

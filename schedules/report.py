@@ -30,13 +30,13 @@ from jaxpp.schedules.task import Task
 Release: TypeAlias = Literal["W", "B", "half"]
 
 KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
-"""What lives on from the input gradient to the weight gradient, as a share of a stage's activations."""
+"""The share of a stage's activations that stays from the input gradient to the weight gradient."""
 
 _TRACKS: Final = {"copy_out": "offload", "copy_in": "reload", "net": "move"}
 
 
 class Bubble(NamedTuple):
-    """Says that a mesh has nothing to do, from `start` on, for `length`."""
+    """A time span in which a mesh is idle: it begins at `start` and lasts `length`."""
 
     mesh: int
     start: float
@@ -44,7 +44,7 @@ class Bubble(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Says that the result of a task goes from one mesh to another, and when."""
+    """A transfer of a task's result from one mesh to another."""
 
     task: Task
     source: int
@@ -55,7 +55,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Holds the times, bubbles and memory of one run of `simulate`; times are in the unit of the costs.
+    """The times, bubbles and memory of one run of `simulate`; times are in the unit of the costs.
 
     Attributes:
         schedule: the schedule that ran.
@@ -78,10 +78,10 @@ class Report:
         return self._rows(self.run.ends)
 
     def times(self, task: Task) -> tuple[float, float]:
-        """Return the start and end of one task.
+        """Returns the start and end of one task.
 
         Raises:
-            ScheduleError: the schedule has no such task.
+            ScheduleError: when the schedule has no such task.
         """
         graph = self.schedule.graph
         number = graph.numbers.get(task.kind, {}).get(graph.key(task))
@@ -91,7 +91,7 @@ class Report:
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """The transfers between meshes, and their times; what takes memory from a peer is one itself."""
+        """The transfers between meshes, with their times; a task that takes memory from a peer is a transfer, too."""
         graph, run = self.schedule.graph, self.run
         tasks, homes = graph.tasks, graph.homes
         sent = zip(graph.transfers, run.sent, run.received, strict=True)
@@ -105,9 +105,10 @@ class Report:
 
     @cached_property
     def makespan(self) -> float:
-        """The time to the end of the last task: that of a training step whose optimizer waits for all meshes.
+        """The time to the end of the last task.
 
-        It begins with the first task, or with the gather of its weights.
+        This is the time of a training step whose optimizer waits for all meshes. It begins with the first task, or with
+        the gather of its weights.
         """
         return max(self.run.ends)
 
@@ -115,19 +116,20 @@ class Report:
     def longest_stage(self) -> float:
         """The longest time from the first to the last task of one mesh.
 
-        It is that of a step whose optimizer waits for no other mesh.
+        This is the time of a step whose optimizer waits for no other mesh.
         """
         return max(float(cells[-1, 1] - cells[0, 0]) for cells in self._cells if len(cells))
 
     @cached_property
     def bubble(self) -> float:
-        """The share of the makespan in which the meshes, on average, have nothing to do."""
+        """The share of the makespan in which the meshes, on average, are idle."""
         return 1 - self.busy / self.makespan
 
     @cached_property
     def bubble_of_longest_stage(self) -> float:
-        """The share of `longest_stage` in which the meshes have nothing to do: the bubble rate of Zero Bubble
-        (arXiv 2401.10241).
+        """The share of `longest_stage` in which the meshes are idle.
+
+        This is the bubble rate of Zero Bubble (arXiv 2401.10241).
         """
         return 1 - self.busy / self.longest_stage
 
@@ -143,85 +145,87 @@ class Report:
 
     @cached_property
     def bubbles(self) -> list[Bubble]:
-        """The spans between the start and the end of the run in which a mesh has nothing to do, mesh by mesh."""
+        """The idle intervals of the meshes between the start and the end of the run, mesh by mesh."""
         found: list[Bubble] = []
         for mesh, cells in enumerate(self._cells):
             starts = np.concatenate([[0.0], cells[:, 1]])
             lengths = np.concatenate([cells[:, 0], [self.makespan]]) - starts
-            # Without a wait, the two sums of times differ in their last digits at most.
+            # Without a wait, the two sums of times differ at most in their last digits.
             for position in np.flatnonzero(lengths > 1e-9 * self.makespan):
                 found.append(Bubble(mesh, float(starts[position]), float(lengths[position])))
         return found
 
     def peak_activations(self, released_at: Release = "W") -> list[float]:
-        """Return for each mesh the most activations alive at once.
+        """Returns for each mesh the most activations alive at once.
 
         The unit is a microbatch's activations in all stages of one mesh. `schedules.activations` counts pairs of stage
-        and microbatch (or slice), in the order of a program: it is this number times the stages of a mesh, times the
-        slices. The two differ where copies run beside a mesh (`offload`, `evict`): here an activation is gone when
-        its copy ends, in a program at the instruction that frees it.
-        Where the backward of a stage reads nothing but its input and its weights, as that of a linear one, there is
-        nothing to recompute in its program, and the inputs that wait count as activations.
+        and microbatch (or slice) instead, in the order of a program. It equals this number times the stages of a mesh,
+        times the slices. The two differ where copies run beside a mesh (`offload`, `evict`). Here an activation is gone
+        when its copy ends, in a program at the instruction that frees it.
+
+        The backward of some stages, such as a linear stage, reads only the stage's input and weights. The program of
+        such a stage has nothing to recompute, and the inputs that wait count as activations.
 
         Args:
-            released_at: an activation lives from the start of its forward to the end of its weight gradient "W", of its
-                input gradient "B", or "half" of it to either. A full backward is both.
+            released_at: the task at whose end an activation is freed: its weight gradient ("W"), its input gradient
+                ("B"), or for half of it each ("half"). A full backward is both gradients.
 
         Raises:
-            ScheduleError: `released_at` is none of these.
+            ScheduleError: when `released_at` is unknown.
         """
         peaks = [_peak(deltas) for _, deltas in (self.activations(mesh, released_at) for mesh in self._meshes)]
         # Shares such as 1/3 do not add up exactly.
         return [round(peak, 9) for peak in peaks]
 
     def peak_bytes(self) -> list[float]:
-        """Return for each mesh the most bytes of activations alive at once, with the sizes that the costs give."""
+        """Returns for each mesh the most bytes of activations alive at once, with the sizes that the costs give."""
         return [_peak(deltas) for _, deltas in (self.live_bytes(mesh) for mesh in self._meshes)]
 
     def activations(self, mesh: int, released_at: Release = "W") -> tuple[Floats, Floats]:
-        """Return the times at which the number of activations of a mesh changes, in order, and by how much.
+        """Returns the times at which the number of activations of a mesh changes, in order, and the changes.
 
         Raises:
-            ScheduleError: `released_at` is unknown, or there is no such mesh.
+            ScheduleError: when `released_at` is unknown, or there is no such mesh.
         """
         one_of(list(KEPT), released_at, "released_at")
         return self._memory(mesh, share_sizes(self.schedule, KEPT[released_at], self.costs.size(self.schedule)))
 
     def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Floats, Floats]:
-        """Return the times at which the bytes of activations of a mesh change, in order, and by how much.
+        """Returns the times at which the bytes of activations of a mesh change, in order, and the changes.
 
-        A stage that recomputes keeps its input until then; the first stage's input is an argument of the step.
+        A stage that recomputes keeps its input until then. The first stage's input is an argument of the step, and not
+        counted.
 
         Args:
             mesh: the mesh.
-            pool: "here", the memory of its devices, or "host".
+            pool: "here", the memory of the mesh's devices, or "host".
 
         Raises:
-            ScheduleError: there is no such mesh or pool.
+            ScheduleError: when there is no such mesh or pool.
         """
         return self._memory(mesh, byte_sizes(self.schedule, self.costs), pool)
 
     def peak_host_bytes(self) -> list[float]:
-        """Return for each mesh the most bytes of activations in the memory of its host at once."""
+        """Returns for each mesh the most bytes of activations in the memory of its host at once."""
         return [_peak(deltas) for _, deltas in (self.live_bytes(mesh, "host") for mesh in self._meshes)]
 
     @cached_property
     def memory(self) -> Memory:
-        """The memory in use on each mesh: bytes, or microbatches' activations where the costs give no bytes."""
+        """The memory in use on each mesh, in bytes, or in microbatches' activations if the costs give no bytes."""
         if any(self.costs.bytes("activation_bytes", self.schedule)):
             return Memory("bytes", [curve(*self.live_bytes(mesh)) for mesh in self._meshes])
         return Memory("microbatches", [curve(*self.activations(mesh)) for mesh in self._meshes])
 
     def to_chrome_trace(self) -> str:
-        """Return the run as JSON that Perfetto and chrome://tracing open, in microseconds (`formats.chrome_trace`).
+        """Returns the run as JSON for Perfetto and chrome://tracing, in microseconds (`formats.chrome_trace`).
 
-        The costs' `unit` says how long a unit of time is.
+        The `unit` of the costs gives the length of a unit of time.
         """
         arrows = (Arrow(_label(task), source, target, *times) for task, source, target, *times in self.transfers)
         return print_chrome_trace(self._bars(), arrows, self.memory, UNITS[self.costs.unit])
 
     def _bars(self) -> Iterator[Bar]:
-        """Yield a bar for each cell, on its track."""
+        """Yields a bar for each cell, on its track."""
         graph, run = self.schedule.graph, self.run
         for mesh, row in enumerate(graph.rows):
             for number in row:
@@ -241,7 +245,7 @@ class Report:
 
     @cached_property
     def _cells(self) -> list[Floats]:
-        """For each mesh the (start, end) of its cells in order, without those on other tracks."""
+        """For each mesh the (start, end) of its cells in order, without cells that run beside it."""
         graph = self.schedule.graph
         first = np.array(graph.spans) > 0
         first[list(graph.asides)] = False
@@ -249,10 +253,10 @@ class Report:
         return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
 
     def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> tuple[Floats, Floats]:
-        """Return the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
+        """Returns the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
 
         Raises:
-            ScheduleError: there is no such mesh or pool.
+            ScheduleError: when there is no such mesh or pool.
         """
         if mesh not in self._meshes:
             raise ScheduleError(f"{self.schedule.name} has no mesh {mesh}: there are {len(self._meshes)}")

@@ -1,14 +1,14 @@
-"""Schedules of several optimizer steps: microbatches are numbered through all of them, each step has as many.
+"""Schedules of several optimizer steps. All steps have the same number of microbatches, which are counted through.
 
     repeat(schedule, 3)                   three steps, each mesh runs one after the other
     in_steps(schedule, 3, delay=1)        a schedule of all microbatches, with the updates of three steps put into it
 
-An `optimizer` task, the update of a stage, has the number of the last microbatch of its step. The forwards of a step
-wait for the update `delay` + 1 steps before: with a delay two versions of the weights are alive, or more, and the next
-step begins before the last one ends (PipeDream-2BW, arXiv 2006.09503).
+An `optimizer` task is the update of a stage, and has the index of the last microbatch of its step. The forwards of a
+step wait for the update of the step `delay` + 1 steps earlier. With a delay, several versions of the weights are alive,
+and a step begins before the previous step ends (PipeDream-2BW, arXiv 2006.09503).
 
-All steps have the same tasks. Their order may differ: a V-shaped schedule fills and drains in another order than that
-of its steady state.
+All steps have the same tasks, but their order may differ: a V-shaped schedule fills and drains in another order than in
+its steady state.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _MOVES = ("evict", "load", "offload", "reload")
 
 
 def repeat(schedule: Schedule, steps: int, waits: bool = False) -> Schedule:
-    """The schedule of one step, so often: each mesh goes on to the next step as soon as its weights are updated.
+    """Repeats the schedule of one step; each mesh starts the next step as soon as its weights are updated.
 
     Args:
-        schedule: of one step.
-        steps: how many, at least 1.
-        waits: whether an update waits for the gradients of all stages, as one that clips by their norm does.
+        schedule: the schedule of one step.
+        steps: the number of steps, at least 1.
+        waits: whether an update waits for the gradients of all stages, as an update that clips by their norm does.
 
     Raises:
-        ScheduleError: the count is below 1, or the schedule has updates already.
+        ScheduleError: when `steps` is below 1, or the schedule already has updates.
     """
     check_type(schedule)
     steps = whole_number(steps, "steps", least=1)
@@ -53,20 +53,20 @@ def repeat(schedule: Schedule, steps: int, waits: bool = False) -> Schedule:
 
 
 def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001, waits: bool = False) -> Schedule:
-    """Put the updates of several steps into a schedule of all their microbatches.
+    """Puts the updates of several steps into a schedule of all their microbatches.
 
-    A backward is whole, and a group of tasks is fused, where it is so in all steps.
+    A backward stays whole, and a group of tasks stays fused, if it is so in all steps.
 
     Args:
-        schedule: runs each stage on one mesh.
-        steps: how many, at least 1; they have equal numbers of microbatches.
-        delay: how many updates are missing in the weights of a step, at least 0.
-        time: how long an update takes where the costs don't say; a microbatch takes 3 in all.
-        waits: whether an update waits for the gradients of all stages, as one that clips by their norm does.
+        schedule: a schedule that runs each stage on one mesh.
+        steps: the number of steps, at least 1; they have equal numbers of microbatches.
+        delay: the number of updates that the weights of a step lack, at least 0.
+        time: the time of an update if the costs give none; the forward and backward of a microbatch take 3.
+        waits: whether an update waits for the gradients of all stages, as an update that clips by their norm does.
 
     Raises:
-        ScheduleError: the steps don't divide the microbatches, a stage is on several meshes, the schedule has updates
-            already, or runs a step before the update that it waits for.
+        ScheduleError: when the steps don't divide the microbatches, a stage is on several meshes, or the schedule
+            already has updates. Also when it starts a step before the update that this step waits for.
     """
     steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=0)
     check_type(schedule)
@@ -104,7 +104,7 @@ def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001
 
 
 def _with_equal_steps(schedule: Schedule, steps: int) -> Schedule:
-    """Split each backward that another step splits, and take apart what another step does not fuse."""
+    """Splits each backward that another step splits, and takes apart tasks that another step does not fuse."""
     count = schedule.microbatches // steps
 
     def in_first(task: Task) -> Task:
@@ -129,7 +129,12 @@ def _with_equal_steps(schedule: Schedule, steps: int) -> Schedule:
 
 
 def _check_updates(schedule: Schedule, count: int, delay: int) -> None:
-    """Refuse a forward that its mesh runs before the update of `delay` + 1 steps before."""
+    """Checks that a mesh runs no forward before the update that the forward waits for.
+
+    Raises:
+        ScheduleError: when a mesh runs a forward of a step before the stage's update of the step `delay` + 1 steps
+            earlier.
+    """
     for order in schedule.orders:
         updated = {task.stage: 0 for task in order}
         for task in order:
@@ -144,7 +149,10 @@ def _check_updates(schedule: Schedule, count: int, delay: int) -> None:
 
 
 def _with_updates(row: Sequence[Cell], last: Mapping[tuple[int, int], Task], count: int, waits: bool) -> Iterable[Cell]:
-    """A mesh's tasks, with the update of each stage behind its last gradient; all behind the last one if they wait."""
+    """Yields the cells of a mesh, with the update of each stage after its last gradient of a step.
+
+    If updates wait, all updates of a step come after the mesh's last gradient of that step.
+    """
     lasts = set(last.values())
     ends = {task: position for position, cell in enumerate(row) for task in cell if task in lasts}
     step_ends = {task.microbatch // count: ends[task] for task in sorted(ends, key=ends.__getitem__)}
@@ -159,15 +167,15 @@ def _with_updates(row: Sequence[Cell], last: Mapping[tuple[int, int], Task], cou
 
 
 def steps_of(schedule: Schedule) -> int:
-    """How many steps a schedule has: that of the updates of a stage, or 1."""
+    """Returns the number of steps of a schedule: the number of updates of a stage, or 1 without updates."""
     return max(Counter(task.stage for task in schedule if task.kind == UPDATE).values(), default=1)
 
 
 def first_step(schedule: Schedule) -> Schedule:
-    """The first of the steps that `in_steps` made, without its update: the others run the same tasks, in any order.
+    """Returns the first of the steps that `in_steps` made, without its update. The other steps run the same tasks.
 
     Raises:
-        ScheduleError: another step has other tasks, or runs those of a kind and a stage in another order.
+        ScheduleError: when another step has other tasks, or runs the tasks of one kind and stage in another order.
     """
     steps = steps_of(schedule)
     count = schedule.microbatches // steps
@@ -189,7 +197,7 @@ def first_step(schedule: Schedule) -> Schedule:
 
 
 def _other_tasks(name: str, mesh: int, step: int, first: Collection[Task], other: Collection[Task]) -> str:
-    """What is said of a step that has other tasks than the first one."""
+    """Returns the message for a step that has other tasks than the first step."""
     task = min((task for task in (*first, *other) if (task in first) != (task in other)), key=str)
     where = ("0", step) if task in first else (step, "0")
     reason = ", and what is moved differs while the pipeline fills and drains" * (task.kind in _MOVES)
@@ -200,7 +208,7 @@ def _other_tasks(name: str, mesh: int, step: int, first: Collection[Task], other
 
 
 def is_in_one_order(schedule: Schedule) -> bool:
-    """Whether each mesh runs the tasks of each step in the order of the first one, but for copies beside them."""
+    """Whether each mesh runs the tasks of each step in the order of the first step; copies beside them may differ."""
     count = schedule.microbatches // steps_of(schedule)
     beside = {name for name, rule in schedule.rules.items() if COMPUTE not in rule.uses}
 
@@ -212,7 +220,7 @@ def is_in_one_order(schedule: Schedule) -> bool:
 
 
 def _of_each_stage(row: Iterable[Cell], beside: Collection[str]) -> Mapping[tuple[str, int], list[tuple[int, int]]]:
-    """For each kind and stage the (microbatch, slice) of its tasks in order, but for kinds beside the mesh."""
+    """Returns for each kind and stage the (microbatch, slice) of its tasks in order, without kinds beside the mesh."""
     found = defaultdict[tuple[str, int], list[tuple[int, int]]](list)
     for cell in row:
         for task in cell:
@@ -222,6 +230,6 @@ def _of_each_stage(row: Iterable[Cell], beside: Collection[str]) -> Mapping[tupl
 
 
 def _of_step(row: Iterable[Cell], step: int, count: int) -> list[Cell]:
-    """The tasks of a step, with the numbers of its microbatches."""
+    """Returns the cells of a step, with microbatches counted from the first of the step."""
     tasks = ([task for task in cell if task.microbatch // count == step and task.kind != UPDATE] for cell in row)
     return [tuple(replace(task, microbatch=task.microbatch - step * count) for task in cell) for cell in tasks if cell]

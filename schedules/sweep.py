@@ -1,4 +1,4 @@
-"""One run over a schedule: when each task starts and ends."""
+"""A run over a schedule that finds when each task starts and ends."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Final
 from jaxpp.schedules.graph import Graph
 
 NEVER: Final = -1.0
-"""Start of a task that never runs."""
+"""The start of a task that never runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweptTimes:
-    """What happened, all times from 0.
+    """The times of a run, counted from 0.
 
     Attributes:
-        starts: of each task; `NEVER` where the schedule deadlocks.
-        ends: of each task; those that are fused end together.
-        sent: when each transfer of the graph starts.
-        received: when each transfer of the graph has arrived.
+        starts: the start of each task; `NEVER` for a task that a deadlock stops.
+        ends: the end of each task; fused tasks end together.
+        sent: the start of each transfer of the graph.
+        received: the arrival of each transfer of the graph.
         heads: for each mesh the number of the task that it is stuck at, or the end of its row.
     """
 
@@ -41,20 +41,20 @@ def sweep(
     one_track: bool = False,
     leads: Mapping[int, float] = MappingProxyType({}),
 ) -> SweptTimes:
-    """Run every mesh in its order, each cell as soon as its mesh is free and what it waits for is there.
+    """Runs every mesh in its order, each cell as soon as its mesh is free and its needs have arrived.
 
-    A task that runs beside its mesh (a copy) starts when the cell before it has ended and all that it uses is free;
-    what follows it on the mesh does not wait for it. A task of a spread stage runs on all its meshes at the same time.
+    A task that runs beside its mesh (a copy) starts when the previous cell has ended and its resources are free. The
+    next cell does not wait for it. A task of a spread stage runs on all its meshes at the same time.
 
     Args:
-        graph: the schedule. What is lacking is not waited for.
-        durations: of each task; a fused cell takes the sum.
-        delays: of each transfer, from its start to its arrival. None: it takes no time.
-        busy: for how long each transfer keeps its link, from one mesh to another, before the next one can start. None:
-            a link carries any number at once.
-        moves: for how long each task that takes memory from a peer keeps the link from there; the same holds for it.
-        one_track: run all tasks of a mesh one after the other.
-        leads: for the first task of a cell, for how long its mesh does something else before, which waits for nothing.
+        graph: the schedule. A need that it lacks is not waited for.
+        durations: the duration of each task; a fused cell takes the sum.
+        delays: for each transfer, the time from its start to its arrival. Empty: no time.
+        busy: for each transfer, how long it occupies its link from one mesh to another. Empty: a link carries any
+            number of transfers at once.
+        moves: for each task that takes memory from a peer, how long it occupies the link from there.
+        one_track: whether all tasks of a mesh run one after the other, also copies.
+        leads: for the first task of a cell, how long its mesh does other work before it. That work waits for nothing.
     """
     run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy, moves, leads)
     if one_track:
@@ -66,7 +66,7 @@ def sweep(
 
 
 class _Sweep:
-    """The state of a run; about a microsecond per task, so what the loop touches are local names."""
+    """The state of a run. A task takes about a microsecond, so the loop works on local names."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _Sweep:
         self.graph, self.durations, self.delays, self.busy, self.moves = graph, durations, delays, busy, moves
         self.leads = leads
         self.starts = [NEVER] * len(graph.tasks)
-        # When tasks, and behind them transfers, are done.
+        # The end of each task, followed by the arrival of each transfer.
         self.ready = [NEVER] * (len(graph.tasks) + len(graph.transfers))
         self.sent = [NEVER] * len(graph.transfers)
         self.heads = [row.start for row in graph.rows]
@@ -90,7 +90,7 @@ class _Sweep:
         self.tracks, self.asides = graph.tracks, graph.asides
         self.track_clocks: dict[tuple[int, str], float] = {}
         self.links: dict[tuple[int, int], float] = {}
-        # What a task made and a peer takes leaves with it; what a peer took leaves when it is asked for.
+        # A peer takes an activation when the task that makes it ends, and gives it back when a task asks for it.
         self.left: dict[int, float] = {}
         self.takers: dict[int, list[int]] = {}
         for number in moves:
@@ -99,7 +99,7 @@ class _Sweep:
         self.arrived: dict[int, float] = {}
 
     def advance(self, mesh: int) -> None:
-        """Run the cells of one mesh until one has to wait."""
+        """Runs the cells of one mesh until a cell has to wait."""
         graph, ready, durations = self.graph, self.ready, self.durations
         waits, spans, partners, finish = graph.waits, graph.spans, graph.partners, self.finish
         tracks, asides, leads = self.tracks, self.asides, self.leads
@@ -131,7 +131,10 @@ class _Sweep:
         self.heads[mesh], self.clocks[mesh] = head, clock
 
     def occupy(self, mesh: int, number: int, start: float, duration: float) -> float:
-        """Take what a cell uses beside the turn of its mesh; returns when all of it is free."""
+        """Occupies the resources of a cell besides the turn of its mesh.
+
+        Returns the time from which all of them were free.
+        """
         clocks, keys = self.track_clocks, [(mesh, name) for name in self.tracks[number]]
         start = max([start, *(clocks.get(key, 0.0) for key in keys)])
         for part in range(number, number + self.graph.spans[number]):
@@ -142,14 +145,17 @@ class _Sweep:
         return start
 
     def leave(self, source: int, number: int, ready: float) -> float:
-        """Take the link from a peer for what a task takes from there; returns when it is free."""
+        """Occupies the link from a peer for a task that takes memory there.
+
+        Returns the time from which the link was free.
+        """
         link = (source, self.graph.homes[number])
         self.left[number] = leaves = max(ready, self.links.get(link, 0.0))
         self.links[link] = leaves + self.moves[number]
         return leaves
 
     def finish(self, mesh: int, number: int, start: float, end: float) -> None:
-        """Note the times of a task, send what it made, and wake who waits for it."""
+        """Records the times of a task, sends its result, and wakes the meshes that wait for it."""
         ready, waiting = self.ready, self.waiting
         self.starts[number] = start
         ready[number] = end
@@ -170,7 +176,7 @@ class _Sweep:
             self.leave(mesh, taker, end)
 
     def meet(self, number: int, ready_at: float) -> None:
-        """A mesh is ready for its part of a task that runs on several: the last one starts it on all."""
+        """Records that a mesh is ready for a task of several meshes; the last mesh starts it on all of them."""
         self.arrived[number] = ready_at
         numbers = self.graph.partners[number]
         if not self.arrived.keys() >= set(numbers):

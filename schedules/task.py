@@ -1,4 +1,4 @@
-"""What a schedule is made of: tasks, and the placement of stages on meshes."""
+"""The parts of a schedule: tasks, and the placement of stages on meshes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxpp.schedules.kinds import KIND_NAME, LETTERS
 
 
 class TaskType(StrEnum):
-    """JaxPP's names of the kinds of tasks: `Task.make(stage_id, mubatch_idx, TaskType.FWD)`."""
+    """The kinds of tasks by JaxPP's names, as in `Task.make(stage_id, mubatch_idx, TaskType.FWD)`."""
 
     FWD = "forward"
     BWD = "backward"
@@ -22,21 +22,21 @@ class TaskType(StrEnum):
 
 
 Unit: TypeAlias = tuple[int, int, int]
-"""What a task is of: a stage, a microbatch, a slice of it."""
+"""The (stage, microbatch, slice) that a task works on."""
 
 _TYPES: Final = {str(each): each for each in TaskType}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One unit of work: a kind, on one stage, for one microbatch (both counted from 0).
+    """One unit of work: a kind, on one stage, for one microbatch; stages and microbatches are counted from 0.
 
-    `kind` is "forward", "backward" (input and weight gradient in one), "input_grad", "weight_grad", "offload",
-    "reload", "recompute", or a user's own. Printed it is a cell of PyTorch's pipelining tables,
-    `<stage><kind><microbatch>`: `2B5`. Where the sequence of a microbatch is cut, `slice` says which part: `2B5.1`.
+    `kind` is "forward", "backward" (input and weight gradient in one), "input_grad", "weight_grad", or the name of
+    another kind. The printed form is a cell of PyTorch's pipelining tables, `<stage><kind><microbatch>`: `2B5`. If the
+    sequence of a microbatch is cut, `slice` is the index of the slice: `2B5.1`.
 
     Raises:
-        ScheduleError: the kind is no lower-case name, or a number is not a whole number of at least 0.
+        ScheduleError: when the kind is no lower-case name, or a number is not a whole number of at least 0.
     """
 
     kind: str
@@ -55,24 +55,27 @@ class Task:
         object.__setattr__(self, "slice", whole_number(self.slice, "the slice of a task", least=0))
 
     def __str__(self) -> str:
-        """The cell, e.g. `0F3`; a user's kind is written out: `0offload3`. Slices but the first have a `.1`."""
+        """Returns the cell, such as `0F3` or `0offload3`; a slice other than the first is appended: `0F3.1`."""
         cell = f"{self.stage}{LETTERS.get(self.kind, self.kind)}{self.microbatch}"
         return f"{cell}.{self.slice}" if self.slice else cell
 
     @property
     def unit(self) -> Unit:
-        """What it is of: (stage, microbatch, slice)."""
+        """The (stage, microbatch, slice) that it works on."""
         return self.stage, self.microbatch, self.slice
 
     @property
     def words(self) -> str:
-        """For messages: `B(stage 3, mb 1)`."""
+        """The task in messages, such as `B(stage 3, mb 1)`."""
         part = f", slice {self.slice}" if self.slice else ""
         return f"{LETTERS.get(self.kind, self.kind)}(stage {self.stage}, mb {self.microbatch}{part})"
 
     @classmethod
     def make(cls, stage_id: int, mubatch_idx: int, fwd_or_bwd: str, latency: float | None = None) -> Task:
-        """JaxPP's argument names and order: `Task.make(0, 3, TaskType.FWD)`; costs say how long a task takes."""
+        """Returns a task, with JaxPP's names and order of arguments: `Task.make(0, 3, TaskType.FWD)`.
+
+        `latency` is ignored: `Costs` give the times.
+        """
         return cls(fwd_or_bwd, stage_id, mubatch_idx)
 
     @property
@@ -101,29 +104,29 @@ def _kind_name(kind: object) -> str:
 
 
 Cell: TypeAlias = tuple[Task, ...]
-"""The tasks that run as one, mostly a single one."""
+"""The tasks that run as one, usually a single task."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which mesh holds which stage.
+    """The meshes of each stage, and the stages that each stage reads.
 
-    Most schedules keep each stage on one mesh. Those that run in two directions (Chimera, DualPipe) keep it on
-    several: each of these holds a copy of its weights, and each task runs on one of them. A spread stage is cut over
-    its meshes instead: each of its tasks runs on all of them at once (Vocabulary Parallelism, arXiv 2411.05288).
+    Most schedules keep each stage on one mesh. Schedules in two directions (Chimera, DualPipe) keep it on several
+    meshes: each holds a copy of the weights, and each task runs on one of them. A spread stage is cut over its meshes
+    instead: each of its tasks runs on all of them at once (Vocabulary Parallelism, arXiv 2411.05288).
 
-    Stages are a chain, each reads what the one before it makes, unless `after` says otherwise: then they are a graph,
-    such as two encoders and what joins them (FlexPipe, arXiv 2510.05112; Tessel, arXiv 2311.15269).
+    By default stages are a chain: each stage reads the result of the previous stage. With `after` they are a graph,
+    such as two encoders and a stage that joins them (FlexPipe, arXiv 2510.05112; Tessel, arXiv 2311.15269).
 
     Attributes:
-        homes: for each stage the meshes that hold it, the one where the weights are at home first.
+        homes: for each stage the meshes that hold it, beginning with the home of its weights.
         spread: the stages that are cut over their meshes.
-        after: for each stage those whose results it reads, all of them earlier ones; () where stages are a chain.
+        after: for each stage the earlier stages whose results it reads; () if the stages are a chain.
 
     Raises:
-        ScheduleError: there is no stage, a stage has no mesh or the same one twice, a mesh below the highest has no
-            stage, or a spread stage has a single mesh; a stage comes after itself or a later one, or nothing but the
-            last stage may come after it, and doesn't.
+        ScheduleError: when there is no stage, a stage has no mesh or the same mesh twice, or a mesh below the highest
+            has no stage. Also when a spread stage has a single mesh, a stage reads itself or a later stage, or no stage
+            reads the result of a stage that is not the last.
     """
 
     homes: tuple[tuple[int, ...], ...]
@@ -148,14 +151,14 @@ class Placement:
             if mesh not in used:
                 raise ScheduleError(f"mesh {mesh} holds no stage, but mesh {max(used)} does: number the meshes from 0")
         if self.after:
-            # One form for all that mean the same.
+            # Equal placements must have equal attributes: a chain has no `after`.
             after = _checked_after(self.after, len(self.homes))
             chain = tuple((stage - 1,) if stage else () for stage in range(len(self.homes)))
             object.__setattr__(self, "after", () if after == chain else after)
 
     @property
     def heights(self) -> list[int]:
-        """For each stage the number of stages on the longest way from it to the last one, both counted."""
+        """The number of stages on the longest path from each stage to the last stage, including both."""
         found = [1] * self.stages
         for stage in reversed(range(self.stages)):
             found[stage] += max((found[reader] for reader in self.near(stage, 1)), default=0)
@@ -163,27 +166,33 @@ class Placement:
 
     @classmethod
     def of(cls, *meshes: int | Sequence[int], after: Iterable[Iterable[int]] = ()) -> Placement:
-        """One argument per stage: its mesh, or its meshes. `of(0, 1, 1, 0)` is V-shaped.
+        """Returns a placement from one argument per stage: its mesh, or its meshes. `of(0, 1, 1, 0)` is V-shaped.
 
-        `of(0, 1, 2, after=[[], [], [0, 1]])` are two encoders, each on a mesh, and a third stage that reads both.
+        `of(0, 1, 2, after=[[], [], [0, 1]])` has two encoders, each on a mesh, and a third stage that reads both.
         """
         homes = tuple(tuple(mesh) if isinstance(mesh, Sequence) else (mesh,) for mesh in meshes)
         return cls(homes, after=tuple(map(tuple, after)))
 
     @classmethod
     def linear(cls, meshes: int) -> Placement:
-        """One stage per mesh: stage s on mesh s."""
+        """Returns the placement with one stage per mesh: stage s on mesh s."""
         return cls.looped(meshes, 1)
 
     @classmethod
     def looped(cls, meshes: int, chunks: int) -> Placement:
-        """`chunks` stages per mesh, round and round: stage s on mesh s % meshes (arXiv 2104.04473, section 2.2)."""
+        """Returns the placement of stage s on mesh s % meshes, for `chunks` stages per mesh.
+
+        It is from arXiv 2104.04473, section 2.2.
+        """
         meshes = whole_number(meshes, "meshes", least=1)
         return cls.of(*list(range(meshes)) * whole_number(chunks, "chunks", least=1))
 
     @classmethod
     def waves(cls, meshes: int, chunks: int) -> Placement:
-        """Down the meshes and up again, `chunks` times in all: 2 is V-shaped (arXiv 2405.15362), 4 a W."""
+        """Returns a placement that goes `chunks` times through the meshes, alternately down and up.
+
+        2 is V-shaped (arXiv 2405.15362), 4 a W.
+        """
         meshes = whole_number(meshes, "meshes", least=1)
         down = list(range(meshes))
         return cls.of(
@@ -191,26 +200,26 @@ class Placement:
         )
 
     def __getitem__(self, stage: int) -> int:
-        """The mesh where the stage's weights are at home."""
+        """Returns the home mesh of a stage's weights."""
         return self.homes[stage][0]
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
+        """The number of stages."""
         return len(self.homes)
 
     @cached_property
     def meshes(self) -> int:
-        """Number of meshes."""
+        """The number of meshes."""
         return 1 + max(mesh for homes in self.homes for mesh in homes)
 
     @property
     def has_copies(self) -> bool:
-        """Whether a stage is on several meshes, which have copies of its weights, or a part each."""
+        """Whether a stage is on several meshes, each of which has a copy or a part of its weights."""
         return max(map(len, self.homes)) > 1
 
     def stages_of(self, mesh: int) -> tuple[int, ...]:
-        """The stages that `mesh` holds, in ascending order."""
+        """Returns the stages that `mesh` holds, in ascending order."""
         return self._stages_of[mesh]
 
     @cached_property
@@ -222,7 +231,10 @@ class Placement:
         return tuple(map(tuple, held))
 
     def near(self, stage: int, steps: int) -> tuple[int, ...]:
-        """The stages so many steps further on (1: those that read what this one makes), or, below 0, further back."""
+        """Returns the stages `steps` steps after a stage, or before it if negative.
+
+        One step leads to the stages that read the stage's result.
+        """
         if not self.after:
             return (stage + steps,) if 0 <= stage + steps < self.stages else ()
         found = {stage}
@@ -232,7 +244,7 @@ class Placement:
 
     @cached_property
     def _before(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage those that read what it makes."""
+        """For each stage the stages that read its result."""
         readers: list[list[int]] = [[] for _ in self.homes]
         for stage, read in enumerate(self.after):
             for other in read:
@@ -240,17 +252,18 @@ class Placement:
         return tuple(map(tuple, readers))
 
     def __str__(self) -> str:
-        """The mesh of each stage, `0 1 2 3`; several are joined: `0+3 1+2`, or `0*3` where the stage is spread."""
+        """Returns the mesh of each stage, `0 1 2 3`; several are joined: `0+3 1+2`, or `0*3` for a spread stage."""
         return " ".join(
             ("*" if stage in self.spread else "+").join(map(str, homes)) for stage, homes in enumerate(self.homes)
         )
 
 
 def _checked_after(after: Sequence[Sequence[int]], stages: int) -> tuple[tuple[int, ...], ...]:
-    """For each stage those that it reads, in ascending order.
+    """Returns for each stage the stages that it reads, in ascending order.
 
     Raises:
-        ScheduleError: what is wrong with them.
+        ScheduleError: when their number is wrong, a stage reads itself or a later stage, or no stage reads a stage that
+            is not the last.
     """
     if len(after) != stages:
         raise ScheduleError(f"after must say of each of {stages} stages which it reads, found {len(after)}")

@@ -1,9 +1,9 @@
-"""What can be moved around the steady state of a repeated building block, on a V-shaped placement.
+"""Moves tasks to earlier slots around the steady state of a repeated building block, on a V-shaped placement.
 
-The method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): one slot for each forward, input
-gradient and weight gradient of a stage. Repeating the block gives the steady state; then the tasks before and after it
-are moved to earlier free slots, as far as the memory of the steady state allows; weight gradients go into the slots
-that stay free.
+This is the method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362). A building block has one slot
+for each forward, input gradient and weight gradient of a stage, and its repetition gives the steady state. Then the
+tasks before and after the steady state move to earlier free slots, as far as the memory of the steady state allows.
+Weight gradients go into the slots that remain free.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ PERIOD: Final = 6
 """Slots per microbatch: three for each of the two stages of a mesh."""
 
 Filled: TypeAlias = NDArray[np.int8]
-"""What fills each slot of a mesh."""
+"""The content of each slot of a mesh, as an index of `_FREE`, `_FORWARD`, `_INPUT_GRAD` or `_WEIGHT_GRAD`."""
 
 Slots: TypeAlias = tuple[int, int, int, int]
-"""The slots of the first microbatch on a mesh: forward and forward of its lower and upper stage, then the input
-gradients of the upper and the lower one. These are the first four types of task below; the fifth are both weight
-gradients."""
+"""The slots of a mesh's tasks for the first microbatch, by task type.
+
+Types 0 and 1 are the forwards of the mesh's lower and upper stage. Types 2 and 3 are the input gradients of its upper
+and lower stage. Type 4, which has no slot here, is the weight gradients of both stages.
+"""
 
 
 def tightened(block: Sequence[Slots], microbatches: int) -> list[list[Task]]:
-    """The orders that the block leads to, for stages 0, 1, ... p-1 down the meshes and p, ... 2p-1 up again."""
+    """Returns the orders of all meshes, for stages 0, 1, ... p-1 down the meshes and p, ... 2p-1 up again."""
     meshes = len(block)
-    # What happens around the steady state does not depend on its length.
+    # The tasks around the steady state do not depend on its length.
     inner = min(microbatches, 2 * meshes + 6)
     table = _Table(block, inner)
     table.move(with_weights=True)
@@ -43,7 +45,7 @@ def tightened(block: Sequence[Slots], microbatches: int) -> list[list[Task]]:
 
 
 class _Table:
-    """The slot of every task: slots[mesh][type][microbatch]; the weight gradients of both stages are one type."""
+    """The slot of every task, as `slots[mesh][type][microbatch]`; the weight gradients of both stages are one type."""
 
     def __init__(self, block: Sequence[Slots], microbatches: int) -> None:
         self.microbatches = microbatches
@@ -51,14 +53,14 @@ class _Table:
         for row in self.slots:
             row.append(np.flatnonzero(_freed(_filled(row))).tolist())
         self.limit = max(_peak(_filled(row)) for row in self.slots)
-        # The slots of both types of input gradients, in order: a weight gradient comes behind the one of its number.
+        # The slots of all input gradients, in order: weight gradient i comes after input gradient i.
         self.input_grads = [sorted(row[2] + row[3]) for row in self.slots]
 
     def move(self, *, with_weights: bool) -> None:
-        """Move tasks to earlier slots, in the order of their slots, up to the steady state and behind it.
+        """Moves the tasks before and after the steady state to earlier slots, in the order of their slots.
 
-        With weights: weight gradients keep their slots until they are moved themselves. Without: they take whatever
-        is free, and only what lies behind the steady state is moved.
+        With weights, weight gradients keep their slots until they are moved themselves. Without weights, they take any
+        free slots, and only the tasks after the steady state move.
         """
         types = 5 if with_weights else 4
         filled = [_filled(row[:types]) for row in self.slots]
@@ -74,21 +76,21 @@ class _Table:
             row, first = filled[mesh], self._earliest(mesh, kind, number)
             for earlier in first + np.flatnonzero(row[first:slot] == _FREE):
                 row[slot], row[earlier] = _FREE, _CONTENTS[kind]
-                # An earlier gradient frees no later what it frees; an earlier forward needs its memory for longer.
+                # An earlier gradient frees its memory no later, but an earlier forward holds its memory for longer.
                 if (with_weights and kind >= 2) or _peak(row) <= self.limit:
                     self._put(mesh, kind, number, int(earlier))
                     break
                 row[slot], row[earlier] = _CONTENTS[kind], _FREE
 
     def squeeze(self) -> None:
-        """Move every task to the earliest slot that the order of its mesh allows."""
+        """Moves every task to the earliest slot that the order of its mesh allows."""
         last = [-1] * len(self.slots)
         for _, mesh, kind, number in self._by_slot(5):
             last[mesh] = max(last[mesh] + 1, self._earliest(mesh, kind, number))
             self._put(mesh, kind, number, last[mesh])
 
     def _by_slot(self, types: int) -> list[tuple[int, int, int, int]]:
-        """All tasks of the first types as (slot, mesh, type, number), in that order."""
+        """Returns the tasks of the first `types` types as (slot, mesh, type, number), sorted."""
         return sorted(
             (slot, mesh, kind, number)
             for mesh, row in enumerate(self.slots)
@@ -105,7 +107,7 @@ class _Table:
         column[number] = slot
 
     def _earliest(self, mesh: int, kind: int, number: int) -> int:
-        """The slot behind everything that a task has to come after."""
+        """Returns the first slot after all tasks that a task has to follow."""
         row = self.slots[mesh]
         after = row[kind][number - 1] if number else -1
         if kind == 4:
@@ -120,11 +122,11 @@ class _Table:
 
 _FREE, _FORWARD, _INPUT_GRAD, _WEIGHT_GRAD = range(4)
 _CONTENTS: Final = (_FORWARD, _FORWARD, _INPUT_GRAD, _INPUT_GRAD, _WEIGHT_GRAD)
-"""What fills a slot, by the type of its task."""
+"""The content of a slot, by the type of its task."""
 
 
 def _filled(row: Sequence[Sequence[int]]) -> Filled:
-    """What fills each slot of a mesh, up to where all weight gradients have found one."""
+    """Returns the content of each slot of a mesh, with enough free slots at the end for all weight gradients."""
     filled = np.zeros(1 + max(map(max, row)) + 2 * len(row[0]), np.int8)
     for kind, column in enumerate(row):
         filled[column] = _CONTENTS[kind]
@@ -132,24 +134,27 @@ def _filled(row: Sequence[Sequence[int]]) -> Filled:
 
 
 def _freed(filled: Filled) -> NDArray[np.bool_]:
-    """The slots of the weight gradients; if none is placed, each takes the first free one behind its input gradient."""
+    """Returns the slots of the weight gradients.
+
+    If none is placed, each takes the first free slot after its input gradient.
+    """
     placed = filled == _WEIGHT_GRAD
     if placed.any():
         return placed
     free = filled == _FREE
     owed = np.cumsum((filled == _INPUT_GRAD).astype(np.int64) - free)
-    # A free slot pays nothing where nothing is owed.
+    # A free slot has no effect while no weight gradient is owed.
     owed -= np.minimum(np.minimum.accumulate(owed), 0)
     return free & (np.append(0, owed[:-1]) > 0)
 
 
 def _peak(filled: Filled) -> int:
-    """The most activations alive."""
+    """Returns the largest number of activations alive at once."""
     return int(np.cumsum((filled == _FORWARD).astype(np.int64) - _freed(filled)).max())
 
 
 def _order(row: Sequence[Sequence[int]], mesh: int, meshes: int, microbatches: int) -> list[Task]:
-    """The tasks of a mesh by slot; the steady state in the middle is repeated until there are enough microbatches."""
+    """Returns the tasks of a mesh by slot, with the steady state repeated until there are enough microbatches."""
     inner = len(row[0])
     shift = microbatches - inner
     columns = [
