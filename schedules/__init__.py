@@ -1,7 +1,7 @@
 """Schedules of pipeline parallelism as data: no JAX, no MLIR.
 
-A pipeline cuts a model into *stages* and a batch into *microbatches*. A *schedule* says which *mesh* (group of
-devices) holds which stage, and in which order each mesh runs its tasks: the forward or the backward of one stage for
+A pipeline cuts a model into *stages* and a batch into *microbatches*. A *schedule* says which *mesh* (group of devices)
+holds which stage, and in which order each mesh runs its tasks. A task is the forward or the backward of one stage for
 one microbatch.
 
     >>> from jaxpp import schedules as S
@@ -11,29 +11,28 @@ one microbatch.
     mesh 0: 0F0 0F1 .   0B0 0F2 0B1 .   0B2
     mesh 1: .   1F0 1B0 1F1 1B1 1F2 1B2
 
-The grid is the schedule: `S.parse` reads it back, exactly. `0F2` is the forward of stage 0 for microbatch 2; B is a
-full backward, I and W its two halves, the gradients of inputs and of weights.
+The grid is a complete description of the schedule: `S.parse` reads it back exactly. `0F2` is the forward of stage 0 for
+microbatch 2. B is a full backward; I and W are its two parts, the input gradient and the weight gradient.
 
     names(), make(...) the published schedules; each also as a class: Std1F1B, ZeroBubble, DualPipeV, ...
     resolve(...)       the schedule that a user named, wrote in a file, or gave as text or object
-    check(s)           is it valid, and if not, why
-    rows_of_layers(...) the order of stacked layers in which those of each mesh are contiguous
+    check(s)           finds the first error of a schedule
+    rows_of_layers(...) the order of stacked layers in which the layers of each mesh are contiguous
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
-    search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
+    search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with the published ones
     improve(s, costs)  a better order of the tasks of a schedule, of any kinds
     partition(...)     the layers of each stage, and the best schedule for these
     fill(s, operation) side work in the bubbles
-    freeze_ratios(...) which weight gradients to leave out, so that a step gets shorter
-    draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms; draw_history(found, path) of a search
+    freeze_ratios(...) the weight gradients to leave out so that a step gets shorter
+    draw(report, path) a picture: SVG, PNG, or an HTML page that zooms; draw_history(found, path) draws a search
 
-A schedule of your own is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` built from
-`Task`s, or a subclass of `BaseSchedule`. Whatever is wrong with it is a `ScheduleError` that names the mesh, the
-position and the reason.
+A user's schedule is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` of `Task`s, or a
+subclass of `BaseSchedule`. An error in it raises a `ScheduleError` with the mesh, the position and the reason.
 
-    Plan, F, B, I, W, Operation       what each mesh does, step by step
-    block, by_priority                a building block to repeat; what a free mesh prefers
-    offload, evict, recompute, split_backward, freeze, insert, subdivide    done to a finished schedule
+    Plan, F, B, I, W, Operation       the tasks of each mesh, step by step
+    block, by_priority                a repeated building block; the preferences of a free mesh
+    offload, evict, recompute, split_backward, freeze, insert, subdivide    changes of a finished schedule
     repeat, in_steps                  several optimizer steps
 """
 

@@ -1,10 +1,10 @@
-"""Building blocks: what one microbatch does on every mesh, laid out in slots of time, and repeated.
+"""Building blocks: the tasks of one microbatch on every mesh, laid out in time slots and repeated.
 
     p = 4
     slots = {F(i): i for i in range(p)} | {B(i): 2 * p - 1 - i for i in range(p)}
     block("1f1b", Placement.linear(p), 8, slots)
 
-The method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362), on any placement.
+This is the method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362), on any placement.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ def block(
     period: int | None = None,
     tighten: bool = False,
 ) -> Schedule:
-    """Repeat a building block for every microbatch.
+    """Repeats a building block for every microbatch.
 
-    Microbatch k has the slots of the first one, `period * k` later; all tasks are thought to take one slot, and what
-    counts is the order that this gives. A weight gradient without a slot takes the next one that is free on its mesh
-    after its input gradient.
+    The tasks of microbatch k are `period * k` slots later than the tasks of the first. Each task is taken to fill one
+    slot, and the slots serve only to order the tasks. A weight gradient without a slot takes the next free slot of its
+    mesh after its input gradient.
 
     Args:
-        name: of the schedule.
-        placement: which mesh holds which stage, each on one.
-        microbatches: at least 1.
+        name: the name of the schedule.
+        placement: which mesh holds which stage, each on one mesh.
+        microbatches: their number, at least 1.
         slots: for each single step, such as `F(0)`, its slot for the first microbatch, at least 0.
-        period: slots per microbatch; by default as many as the mesh with most tasks needs.
-        tighten: move the tasks around the steady state to earlier slots, as far as its memory allows, as the paper does
-            for V-shaped placements with one forward and one input gradient per stage and a period of 6.
+        period: the slots per microbatch; by default the number of tasks of the mesh with most tasks.
+        tighten: whether to move the tasks around the steady state to earlier slots, as far as its memory allows. The
+            paper does so for V-shaped placements with one forward and one input gradient per stage, and a period of 6.
 
     Raises:
-        ScheduleError: a slot is taken twice, a step is not single or of no stage, the order is no valid schedule, or
-            `tighten` asks for what it is not made for.
+        ScheduleError: when a slot is taken twice, a step is not single or its stage does not exist, or the order is not
+            a valid schedule. Also when the block is not one that `tighten` supports.
     """
     microbatches = whole_number(microbatches, "microbatches", least=1)
     steps = {_single(pattern): whole_number(slot, f"the slot of {pattern}", least=0) for pattern, slot in slots.items()}
@@ -75,7 +75,7 @@ def _single(pattern: Pattern) -> PlanStep:
 
 
 def _owing(row: Mapping[PlanStep, int]) -> list[PlanStep]:
-    """The input gradients whose weight gradients have no slot of their own."""
+    """Returns the input gradients whose weight gradients have no slot."""
     placed = {step.stages for step in row if step.name == "weight_grad"}
     return [step for step in row if step.name == "input_grad" and step.stages not in placed]
 

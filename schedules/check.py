@@ -1,4 +1,4 @@
-"""Is a schedule valid, and if not, why: answered in the schedule's own terms."""
+"""The check that a schedule is valid; its errors use the terms of schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxpp.schedules.task import Task
 
 
 class HasGraph(Protocol):
-    """A schedule, or what else can be numbered."""
+    """A schedule, or another object that has a graph."""
 
     @property
     def graph(self) -> Graph:
@@ -26,17 +26,20 @@ class HasGraph(Protocol):
 
 
 def check(schedule: HasGraph) -> None:
-    """Prove that the schedule computes every gradient exactly once and cannot deadlock, whatever the timing.
+    """Checks that the schedule computes every gradient exactly once and cannot deadlock, whatever the timing.
 
-    Every task runs once, on a mesh that holds its stage, or, where the stage is spread, once on each of its meshes;
-    every stage runs every microbatch forward, and, unless no stage has a backward, also backward: fused, or as input
-    and weight gradient; only what the schedule skips is left out. What a task needs comes earlier on its mesh, or on
-    another mesh without a cycle. Linear in the number of tasks.
+    It takes time linear in the number of tasks. A schedule is valid if
 
-    Positions in messages are those of cells in their mesh's order, counted from 0.
+    - every task runs once, on a mesh that holds its stage; a task of a spread stage once on each of its meshes.
+    - every stage runs the forward of every microbatch, and the backward, whole or as input and weight gradient. Only
+      skipped tasks may be absent, or all backwards of all stages.
+    - the tasks that a task needs come earlier on its mesh, or on other meshes without a cycle.
+
+    Messages give the position of a cell in its mesh's order, counted from 0.
 
     Raises:
-        ScheduleError: the first thing that is wrong, the row with the cell marked where there is one cell to blame.
+        ScheduleError: when the schedule is not valid. The message has the first error, and its row with a mark at the
+            cell if one cell is wrong.
     """
     graph = schedule.graph
     for task in schedule.skipped:
@@ -56,9 +59,10 @@ def _check_each_task(graph: Graph) -> None:
 
 
 def _every_task_is_fine(graph: Graph) -> bool:
-    """Whether each task is of a known kind, on a mesh that holds its stage, and there once, by quick looks at them all.
+    """Whether each task has a known kind, is on a mesh that holds its stage, and is there once.
 
-    A task of a spread stage is there once on each mesh.
+    This is a fast test. It returns False for schedules with spread stages or kinds that may run on other meshes, which
+    need the slow test.
     """
     on_meshes = [{task.stage for task in graph.tasks[row.start : row.stop]} for row in graph.rows]
     held = map(graph.placement.stages_of, range(len(graph.rows)))
@@ -106,7 +110,7 @@ def _check_spread(graph: Graph) -> None:
 
 
 def _check_complete(graph: Graph, skipped: Set[Task]) -> None:
-    """Walk over stages and microbatches; what is missing is met after at most as many steps as there are tasks."""
+    """Checks that no task is missing; the first missing task is found in at most as many steps as there are tasks."""
     kinds = ("forward", "backward", "input_grad", "weight_grad")
     forward, backward, input_grad, weight_grad = (graph.numbers.get(kind, {}) for kind in kinds)
     if not forward:
@@ -156,7 +160,7 @@ def _check_deadlock(graph: Graph) -> None:
     mesh = next((mesh for mesh, row in enumerate(graph.rows) if heads[mesh] != row.stop), None)
     if mesh is None:
         return
-    # Each mesh that is stuck waits for a task at or behind the head of another: following them closes a cycle.
+    # A stuck mesh waits for a task at or after the head of another mesh. A walk along these waits closes a cycle.
     steps: dict[int, str] = {}
     while mesh not in steps:
         number, need = _blocked(graph, heads, mesh)
@@ -169,9 +173,9 @@ def _check_deadlock(graph: Graph) -> None:
 
 
 def _blocked(graph: Graph, heads: list[int], mesh: int) -> tuple[int, int]:
-    """The task at the head of a stuck mesh that waits, and the one on another mesh that it waits for."""
+    """Returns the waiting task at the head of a stuck mesh, and the task on another mesh that it waits for."""
     head = heads[mesh]
-    # A task of several meshes may have all it needs, and wait for its part on a mesh that is not there yet.
+    # A task of several meshes may have all its needs, and wait for a mesh that has not reached it.
     partners = [(head, other) for other in graph.partners.get(head, ())]
     needs = [(number, need) for number in range(head, head + graph.spans[head]) for need in graph.needs[number]]
     return next(

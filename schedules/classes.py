@@ -1,4 +1,4 @@
-"""The base class of a user's own schedule, with JaxPP's names; the library's are in `jaxpp.schedules.named`.
+"""The base class of a user's schedule, with JaxPP's names; the library's classes are in `jaxpp.schedules.named`.
 
     class InOrder(BaseSchedule):  # stage i on mesh i, one microbatch after the other
         def tasks(self, n_mubatches):
@@ -23,16 +23,16 @@ from jaxpp.schedules.task import Placement, Task, TaskType
 __all__ = ["BaseSchedule", "ScheduleTasks", "TaskType", "at_least_one"]
 
 ScheduleTasks: TypeAlias = Sequence[Sequence[Task | Sequence[Task] | None]]
-"""For each mesh its cells: a task, several tasks that are fused, or None for a bubble."""
+"""For each mesh its cells: a task, several fused tasks, or None for a bubble."""
 
 
 @dataclass(frozen=True)
 class BaseSchedule(ABC):
-    """A schedule for any number of microbatches. A subclass defines `tasks`, and where it needs to also others.
+    """A schedule for any number of microbatches. A subclass defines `tasks`, and other methods if needed.
 
     Attributes:
-        num_stages: number of stages, at least 1.
-        name: of the schedules built; the class's name, unless the class says otherwise.
+        num_stages: the number of stages, at least 1.
+        name: the name of the built schedules; by default the name of the class.
     """
 
     num_stages: int
@@ -48,24 +48,24 @@ class BaseSchedule(ABC):
 
     @abstractmethod
     def tasks(self, n_mubatches: int) -> ScheduleTasks | Schedule:
-        """For each mesh its tasks in order; None stands for a bubble and is ignored, a list or tuple is fused.
+        """Returns for each mesh its tasks in order; None is a bubble and ignored, a list or tuple is fused.
 
-        Or a schedule of so many microbatches, with the stages on the meshes that `get_mpmd_idx` says.
+        It may also return a `Schedule` of `n_mubatches` microbatches, with the stages on the meshes of `get_mpmd_idx`.
         """
 
     def get_mpmd_idx(self, stage_id: int) -> int:
-        """The mesh that holds a stage, or its weights where there are several: by default as `placement` says."""
+        """Returns the mesh that holds a stage, or its home if several do; by default from `placement`."""
         return self.placement()[stage_id]
 
     def placement(self) -> Placement:
-        """Where the stages are, and which ones each reads: by default a chain, one stage per mesh."""
+        """Returns the meshes of the stages, and the stages that each reads; by default `Placement.linear`."""
         return Placement.linear(self.num_stages)
 
     def build(self, microbatches: int) -> Schedule:
-        """The schedule for so many microbatches, checked.
+        """Returns the schedule for a number of microbatches, checked.
 
         Raises:
-            ScheduleError: what `tasks` returns is not a valid schedule of that many microbatches.
+            ScheduleError: when `tasks` does not return a valid schedule of `microbatches` microbatches.
         """
         microbatches = whole_number(microbatches, "microbatches", least=1)
         placement = cast("object", self.placement())
@@ -92,10 +92,10 @@ class BaseSchedule(ABC):
 
 
 def at_least_one(value: object, name: str) -> None:
-    """Guard: the count is a whole number above 0; the message is that of JaxPP, which its users' tests look for.
+    """Checks that a count is a whole number above 0. The message is JaxPP's, which its users' tests look for.
 
     Raises:
-        ScheduleError: it is not.
+        ScheduleError: when it is not.
     """
     if isinstance(value, int) and value < 1:
         raise ScheduleError(f"The argument `{name}` must be `>= 0`, and not 0; found {value}")
@@ -103,7 +103,7 @@ def at_least_one(value: object, name: str) -> None:
 
 
 def _rows(name: str, tasks: object) -> list[list[tuple[Task, ...]]]:
-    """The cells in what a user's `tasks` returned, whatever that is."""
+    """Returns the cells in the value that a user's `tasks` returned, which may be of any type."""
     if not (isinstance(tasks, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in tasks)):
         raise ScheduleError(f"{name}: tasks() must return one list of tasks per mesh, found {str(tasks)[:80]}")
     return [

@@ -27,23 +27,23 @@ def fill(
     size: float = 0.0,
     limits: Sequence[float] | None = None,
 ) -> Schedule:
-    """Put tasks of a side work into the bubbles of a schedule, as many as fit without making it longer.
+    """Puts tasks of side work into the bubbles of a schedule, as many as fit without making it longer.
 
-    Each task has a stage of its mesh and a microbatch of its own, which number the pieces of work and say nothing else.
-    How long one takes is the `time` of the operation, or what the costs say of its kind; a number for a whole mesh is
-    shared by the stages of the mesh, as all such times are, and a microbatch or slice of another size takes its share.
+    Each task has a stage of its mesh and a microbatch, which only number the pieces of work. Its duration is the `time`
+    of the operation, or the time that the costs give its kind. As for all kinds, a scalar is for a whole mesh,
+    and its stages share it. A microbatch or slice of another size takes its share.
 
     Args:
-        schedule: without such tasks.
-        operation: a kind of task that needs no other, and uses nothing but the turn of its mesh.
-        costs: what the bubbles depend on, as for `simulate`.
-        most: the share of each bubble that is filled at most, so that work which takes longer delays nothing.
+        schedule: a schedule without such tasks.
+        operation: a kind of task that needs no other task, and uses only the turn of its mesh.
+        costs: the costs from which the bubbles follow, as for `simulate`.
+        most: the largest share of each bubble to fill, so that work which takes longer than expected delays nothing.
         size: the bytes that a task of the side work needs.
-        limits: of each mesh the bytes that activations and side work may take together.
+        limits: for each mesh the bytes that activations and side work may take together.
 
     Raises:
-        ScheduleError: the operation needs other tasks, or does more than take time; the schedule has such tasks;
-            nothing says how long one takes; or a number is out of range.
+        ScheduleError: when the operation needs other tasks, or does more than take time. Also when the schedule already
+            has such tasks, nothing gives their time, or a number is out of range.
     """
     check_type(schedule)
     costs, name, kind = costs or Costs(), operation.name, operation.kind
@@ -82,20 +82,23 @@ def fill(
 
 
 def bubbles_used(report: Report, *kinds: str) -> float:
-    """The share of the bubbles that tasks of these kinds fill: of the time in which meshes would have nothing to do."""
+    """Returns the share of the bubbles that tasks of these kinds fill.
+
+    The bubbles are the time in which meshes would otherwise be idle.
+    """
     used = sum(end - start for task in report.schedule if task.kind in kinds for start, end in [report.times(task)])
     idle = sum(bubble.length for bubble in report.bubbles)
     return used / (used + idle) if used else 0.0
 
 
 def _units(schedule: Schedule, mesh: int) -> Iterator[tuple[int, int]]:
-    """(stage, microbatch) that number the tasks of a mesh: those of its own stages, each on its first home."""
+    """Yields the (stage, microbatch) for the tasks of a mesh, for the stages whose first home is this mesh."""
     stages = [stage for stage, homes in enumerate(schedule.placement.homes) if homes[0] == mesh]
     return ((stage, microbatch) for stage in stages for microbatch in range(schedule.microbatches))
 
 
 def _position(report: Report, bubble: Bubble) -> int:
-    """The number of the cell of its mesh before which a bubble is."""
+    """Returns the position of the cell that follows a bubble on its mesh."""
     position = 0
     for cell in report.schedule.cells[bubble.mesh]:
         start, _ = report.times(cell[0])
@@ -108,7 +111,7 @@ def _position(report: Report, bubble: Bubble) -> int:
 
 
 def _most_bytes(report: Report, bubble: Bubble) -> float:
-    """The most bytes of activations that its mesh has during a bubble."""
+    """Returns the most bytes of activations that the mesh of a bubble holds during the bubble."""
     times, deltas = report.live_bytes(bubble.mesh)
     levels = deltas.cumsum()
     begin = max(int(times.searchsorted(bubble.start, "right")) - 1, 0)

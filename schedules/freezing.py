@@ -1,4 +1,4 @@
-"""Which weight gradients to leave out so that the pipeline gets shorter: the linear programme of TimelyFreeze."""
+"""The choice of weight gradients to leave out so that a step gets shorter: the linear program of TimelyFreeze."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 _LEFT = 1e-9
-"""The share of its time that a task takes which is left out: a task of no time is none."""
+"""The smallest share of a weight gradient's time that remains, because a task must take some time."""
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """Shares of weight gradients to leave out.
+    """The shares of weight gradients to leave out.
 
     Attributes:
-        shares: of each stage, from 0 to 1: what `jaxpp.frozen` takes.
-        makespan: of the schedule without them.
-        costs: with the times of weight gradients less these shares: `simulate(schedule, costs)` takes the makespan.
+        shares: the share of each stage, from 0 to 1, as `jaxpp.frozen` takes it.
+        makespan: the makespan of the schedule without them.
+        costs: costs in which the weight gradients take less time by these shares. `simulate(schedule, costs)` then
+            gives the makespan.
     """
 
     shares: dict[int, float]
@@ -35,21 +36,22 @@ class Frozen:
 
 
 def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: float, most: float = 1.0) -> Frozen:
-    """The shares of weight gradients to leave out that make the schedule shortest (TimelyFreeze, arXiv 2602.05754).
+    """Returns the shares of weight gradients to leave out that make the schedule shortest.
 
-    A linear programme over the tasks: when each starts, after all that it waits for, and for each stage how much of the
-    time of its weight gradients goes. Of all shares with the least makespan those are taken that leave out least.
+    It solves the linear program of TimelyFreeze (arXiv 2602.05754). The variables are the start of each task and, for
+    each stage, the share of its weight gradients to leave out. Each task starts after all tasks that it waits for. Of
+    all solutions with the least makespan, it takes the one that leaves out least.
 
     Args:
-        schedule: with weight gradients of their own. A stage some of whose backwards are whole has a share of 0, as
-            `jaxpp.frozen` refuses others: `split_backward` splits them.
-        costs: as for `simulate`, without contention.
-        budget: the share of all weight gradients that may be left out, on average over the stages.
-        most: the share of one stage that may be.
+        schedule: a schedule with separate weight gradients. A stage with a whole backward gets a share of 0, because
+            `jaxpp.frozen` accepts no other; `split_backward` splits such backwards.
+        costs: the costs, as for `simulate`, without contention.
+        budget: the largest share of all weight gradients to leave out, on average over the stages.
+        most: the largest share of one stage.
 
     Raises:
-        ScheduleError: a share is not from 0 to 1; no stage has all its weight gradients as tasks of their own; or the
-            costs or the schedule have what is no linear programme: contention, spread stages.
+        ScheduleError: when a share is not from 0 to 1, or no stage has all its weight gradients as separate tasks. Also
+            when the costs have contention or the schedule has spread stages, which are not linear.
     """
     check_type(schedule)
     costs = costs or Costs()
@@ -76,13 +78,13 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
 
 
 def _split_stages(schedule: Schedule) -> set[int]:
-    """The stages whose weight gradients are tasks of their own, of all microbatches."""
+    """Returns the stages whose weight gradients are separate tasks for all microbatches."""
     stages = {kind: {task.stage for task in schedule if task.kind == kind} for kind in ("weight_grad", "backward")}
     return stages["weight_grad"] - stages["backward"]
 
 
 class _Programme:
-    """The linear programme. Its variables are the makespan, the share of each stage, the start of each task."""
+    """The linear program. Its variables are the makespan, the share of each stage, and the start of each task."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
         self.graph, self.stages = schedule.graph, schedule.stages
@@ -90,14 +92,14 @@ class _Programme:
         self.times = task_times(schedule, costs)
         self.delays = transfer_times(schedule, costs)[0] or [0.0] * len(self.graph.transfers)
         self.rows: list[dict[int, float]] = []
-        """Of each constraint the factors of its variables; their sum is at least its bound."""
+        """For each constraint the coefficients of its variables; the sum is at least the bound."""
         self.bounds: list[float] = []
         self.leads = leads_of(schedule, costs)
         for head in (number for number, span in enumerate(self.graph.spans) if span):
             for earlier, delay in self._before(head):
                 self._after(self._start(head), earlier, delay)
             self._after(0, head, 0.0)
-            # The first run of a mesh has no task before it, but weights to gather.
+            # The first run of a mesh follows no task, but must gather its weights.
             self.rows.append({self._start(head): 1.0})
             self.bounds.append(self.leads.get(head, 0.0))
 
@@ -105,7 +107,7 @@ class _Programme:
         return 1 + self.stages + number
 
     def _after(self, variable: int, head: int, delay: float) -> None:
-        """A variable is at least the end of a cell, and a delay more."""
+        """Adds the constraint that a variable is at least the end of a cell plus a delay."""
         row = {variable: 1.0, self._start(head): -1.0}
         bound = delay
         for number in range(head, head + self.graph.spans[head]):
@@ -117,13 +119,13 @@ class _Programme:
         self.bounds.append(bound)
 
     def _before(self, head: int) -> Iterator[tuple[int, float]]:
-        """The cells that the cell at `head` waits for, and how much longer than to their ends."""
+        """Yields the cells that the cell at `head` waits for, each with the delay after its end."""
         graph, base = self.graph, len(self.graph.tasks)
         for slot in graph.waits[head]:
             number, delay = (slot, 0.0) if slot < base else (graph.transfers[slot - base][0], self.delays[slot - base])
             yield _head(graph, number), delay
         row = graph.rows[graph.homes[head]]
-        # What runs beside its mesh waits for what uses the same; what follows on the mesh does not wait for it.
+        # A task beside its mesh waits for tasks that use its resources. The next task of the mesh does not wait for it.
         for used in ("", *graph.tracks.get(head, ())):
             for number in range(head - 1, row.start - 1, -1):
                 same = used in graph.tracks.get(number, ()) if used else number not in graph.asides
@@ -132,8 +134,8 @@ class _Programme:
                     break
 
     def solve(self, budget: float, most: float) -> np.ndarray:
-        """The values of all variables."""
-        import numpy as np  # here, as scipy: schedules start without them
+        """Returns the values of all variables."""
+        import numpy as np  # imported here, like scipy, for a faster start
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix
 

@@ -1,8 +1,8 @@
-"""A schedule as a graph of numbers: what the check, the merged order, the grid and the simulator walk over.
+"""A schedule as a graph of numbered tasks, which the check, the merged order, the grid and the simulator use.
 
-Tasks are numbered mesh by mesh in the order in which they run, so that a mesh is a range of numbers and a fused cell is
-a run of neighbours. Building it and sweeping over it (`jaxpp.schedules.sweep`) are linear in the number of tasks and
-needs.
+Tasks are numbered mesh by mesh in the order in which they run. A mesh is therefore a range of numbers, and a fused cell
+is a run of neighbouring numbers. Building the graph and sweeping over it (`jaxpp.schedules.sweep`) take time linear in
+the number of tasks and needs.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from jaxpp.schedules.kinds import ALL, COMPUTE, Kind
 from jaxpp.schedules.task import Cell, Placement, Task
 
 CellRows: TypeAlias = tuple[tuple[Cell, ...], ...]
-"""For each mesh its cells in order."""
+"""For each mesh its cells, in order."""
 
 TaskNumbers: TypeAlias = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Numbered tasks and what they wait for.
+    """Numbered tasks, and the tasks and transfers that each waits for.
 
     Attributes:
         placement: which mesh holds which stage.
-        rules: what each kind needs, by name.
+        rules: the rules of each kind, by name.
         cells: for each mesh its cells, the tuples of tasks that run as one.
-        slices: into how many slices of the sequence a microbatch is cut.
+        slices: the number of slices into which the sequence of a microbatch is cut.
         tasks: the task of each number. A task of a spread stage has a number on each mesh that runs it.
         rows: for each mesh the numbers of its tasks.
-        needs: for each task the numbers of those it needs.
-        lacking: for tasks that need something which the schedule does not have: what that is.
+        needs: for each task the numbers of the tasks that it needs.
+        lacking: for each task that lacks a need, the needed tasks that the schedule does not have.
         spans: for the first task of each cell, the number of tasks fused in it; 0 for the others.
         numbers: for each kind, the number of the task at `key(task)`.
-        tracks: what each task uses beside the turn of its mesh, such as the way to the host.
+        tracks: for each task the resources that it uses besides the turn of its mesh, such as the copy to the host.
         asides: the tasks that run beside their mesh, without its turn.
-        sources: for each task that takes memory from a peer the number of the task there; it is the message itself.
+        sources: for each task that takes memory from a peer, the number of the task there. It is its own transfer.
         partners: for each task of a spread stage its numbers on all meshes, which run at the same time.
         transfers: (number of a task, mesh that its result goes to), once for each mesh that needs it.
-        borders: for each transfer the lower of the two neighbouring stages between which it goes, or -1.
+        borders: for each transfer the lower of the two stages between which it goes, or -1 within one stage.
         sends: for each task its transfers, as indices into `transfers`.
-        waits: for the first task of each cell what it has to wait for apart from the end of the cell before it: the
-            number of a task on its own mesh, or `len(tasks)` + the index of a transfer.
+        waits: for the first task of each cell the tasks and transfers that it waits for, apart from the end of the
+            previous cell. An entry is the number of a task, or `len(tasks)` + the index of a transfer.
     """
 
     placement: Placement
@@ -72,18 +72,21 @@ class Graph:
         return [mesh for mesh, row in enumerate(self.rows) for _ in row]
 
     def key(self, task: Task) -> int:
-        """Where the task stands in `numbers[task.kind]`."""
+        """Returns the key of the task in `numbers[task.kind]`."""
         return (task.microbatch * self.slices + task.slice) * self.placement.stages + task.stage
 
     def place(self, number: int) -> tuple[int, int]:
-        """(mesh, position) of the cell that holds the task; a scan, for messages."""
+        """Returns the (mesh, position) of the cell that holds the task; it is slow, and only for messages."""
         mesh = next(mesh for mesh, row in enumerate(self.rows) if number in row)
         row = self.rows[mesh]
         return mesh, sum(self.spans[other] > 0 for other in range(row.start, number + 1)) - 1
 
 
 def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: CellRows, skipped: Set[Task]) -> Graph:
-    """Number the tasks and look up their needs; a kind without a rule needs nothing, nor does anyone need `skipped`."""
+    """Numbers the tasks and finds their needs.
+
+    A kind without a rule needs nothing, and no task waits for a task in `skipped`.
+    """
     slices = 1 + max((task.slice for row in cells for cell in row for task in cell), default=0)
     graph = Graph(placement, rules, cells, slices, [], [], [], {})
     _number(graph)
@@ -123,7 +126,7 @@ def _number(graph: Graph) -> None:
 
 
 def _share_tracks(graph: Graph, cell: range) -> None:
-    """Let each task of a fused cell use what any of them does: they run as one."""
+    """Gives each task of a fused cell the resources of all its tasks, because they run as one."""
     used = tuple(dict.fromkeys(name for number in cell for name in graph.tracks.get(number, ())))
     graph.tracks.update(dict.fromkeys(cell, used) if used else {})
     if not graph.asides.issuperset(cell):
@@ -134,10 +137,10 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
     stages, slices = graph.placement.stages, graph.slices
     microbatches = 1 + max((task.microbatch for task in graph.tasks), default=-1)
     numbers = graph.numbers
-    # For each need the stages of the tasks that answer it, by the stage that asks.
+    # For each offset of a need and each stage, the stages of the needed tasks.
     steps = {need.stage for rule in graph.rules.values() for need in rule.needs}
     near = {step: [graph.placement.near(stage, step) for stage in range(stages)] for step in steps}
-    # A need that no task of this schedule can answer is not even looked up.
+    # Optional needs of kinds that this schedule does not have are left out.
     tables = {
         name: [
             (near[need.stage], need.microbatch, need.slice, [numbers[k] for k in need.kinds if k in numbers], need)
@@ -147,7 +150,7 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
         for name, rule in graph.rules.items()
     }
     moving = {name for name, rule in graph.rules.items() if rule.moves}
-    # A grid of a few bytes can name microbatch 999999999: of so many units all but these few are missing.
+    # A short grid can name microbatch 999999999: of so many units, all but a few are missing.
     all_units = range(min(microbatches * slices, len(graph.tasks) + len(skipped) + 1))
     for number, task in enumerate(graph.tasks):
         found: list[int] = []
@@ -180,7 +183,7 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
 
 
 def _nearest(graph: Graph, need: int, row: range) -> int:
-    """Of a task that runs on several meshes, the number on this one."""
+    """Returns the number that a task on several meshes has on this mesh."""
     return next((number for number in graph.partners.get(need, ()) if number in row), need)
 
 

@@ -17,23 +17,26 @@ from jaxpp.schedules.timeline import Life, Timeline, timelines
 
 
 def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float = 1.0) -> Schedule:
-    """Move activations to the host after the forward, and back in time for the backward (PipeOffload, 2503.01328).
+    """Moves activations to the host after the forward, and back in time for the backward (PipeOffload, 2503.01328).
 
-    Both run beside the mesh's own tasks. Each comes back as late as it may without a wait of its backward, if forward,
-    input gradient and weight gradient of a mesh take equally long, and nothing a hop: then the schedule takes as long
-    as before, whatever `k`. An activation for whose copies there is no time stays where it is; so does one that waits
-    on another mesh (`evict`). Of a stage that is recomputed it is what the recompute reads that moves.
+    Both copies run beside the mesh's own tasks. Each activation comes back as late as possible without delaying its
+    backward. This assumes that the forward, input gradient and weight gradient of a mesh take equally long, and that a
+    hop takes no time. Under this assumption the schedule takes as long as before, whatever `k`.
+
+    An activation stays on its mesh if there is no time for its copies, or if it waits on another mesh (`evict`). For a
+    stage that is recomputed, the input that the recompute reads moves instead of the activation.
 
     Args:
-        schedule: without copies of these stages so far.
-        stages: whose activations go.
-        ahead: instead, how many cells before its backward, or its recompute, an activation starts to come back. Those
-            that are needed within as many cells after their forward stay. With 0 all leave but those that are needed in
-            the next cell, and a backward waits for what it reads: a mesh has one activation at a time.
-        k: the time of both copies of an activation, as a share of that of its forward and backward.
+        schedule: a schedule without copies of these stages.
+        stages: the stages whose activations move.
+        ahead: how many cells before its backward, or its recompute, an activation starts to come back, in place of the
+            latest time. Activations that are needed within `ahead` cells after their forward stay. With 0, all leave
+            except those needed in the next cell. A backward then waits for its activation, and a mesh holds one at a
+            time.
+        k: the time of both copies of an activation, as a share of the time of its forward and backward.
 
     Raises:
-        ScheduleError: a stage does not exist, or has copies already; a number is none.
+        ScheduleError: when a stage does not exist, or already has copies, or a number is out of range.
     """
     held = held_stages(schedule, stages)
     moved = next((task for task in schedule if task.kind == "offload" and task.stage in held), None)
@@ -69,7 +72,7 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
 
 
 class _Trip(NamedTuple):
-    """An activation that goes to the host, and the positions of the cells before which its copies stand."""
+    """An activation that goes to the host, and the positions of the cells that its copies precede."""
 
     unit: tuple[int, int, int]
     leaves: int
@@ -77,7 +80,7 @@ class _Trip(NamedTuple):
 
 
 def _in_time(timeline: Timeline, lives: Sequence[Life], seconds: Sequence[float]) -> list[_Trip]:
-    """The activations that can be copied and brought back in time.
+    """Returns the activations that can be copied to the host and back in time.
 
     Each direction copies one activation at a time: to the host as early as possible, and back as late as possible.
     """

@@ -17,34 +17,35 @@ from jaxpp.schedules.task import Placement
 def rows_of_layers(
     schedule: BaseSchedule | Schedule | Placement, layers: int, cuts: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
-    """The row of each layer in arrays that stack the layers mesh by mesh, first those of mesh 0, then of mesh 1...
+    """Returns the row of each layer in arrays that stack the layers mesh by mesh, from mesh 0 on.
 
-    An array can only be sharded in equal parts of contiguous rows. Where a mesh holds stages that don't follow one
-    another, its layers are contiguous in this order. In the order of the model they are not: rows that are stored on
-    another mesh are sent every step, and their gradients back. With `rows = rows_of_layers(schedule, layers)`:
+    An array can only be sharded in equal parts of contiguous rows. In this order the layers of a mesh are contiguous,
+    even if its stages don't follow one another. In the order of the model they are not. Rows that are stored on another
+    mesh are then sent every step, and their gradients back. With `rows = rows_of_layers(schedule, layers)`:
 
-        stacked[rows]                   the layers in the order of the model: what a loss scans over
-        stacked = model[np.argsort(rows)]    stacked so, from parameters in the order of the model
+        stacked[rows]                   the layers in the order of the model, over which a loss scans
+        stacked = model[np.argsort(rows)]    the stack, from parameters in the order of the model
 
-    Where the stages of each mesh follow one another and have equally many layers, as in 1F1B, this is `arange(layers)`.
+    If the stages of each mesh follow one another and have equally many layers, as in 1F1B, this is `arange(layers)`.
 
     With `cuts` the meshes may have different numbers of layers. The block of each mesh is then as large as the largest,
-    `stored_rows` in all, and the rows behind the layers of the others are padding, which nothing reads:
+    and there are `stored_rows` rows in all. The rows after the layers of a smaller mesh are padding, and are never
+    read:
 
         stacked = jnp.zeros((stored_rows(schedule, cuts), ...)).at[rows].set(model)
 
     Args:
         schedule: which mesh is the home of which stage.
         layers: their number.
-        cuts: how many of them each stage has, from the first one on; None: each has as many.
+        cuts: the number of layers of each stage, in order; None: all stages have equally many.
 
     Returns:
-        For each layer of the model its row: the numbers 0 to layers - 1 in some order, where there is no padding.
+        For each layer of the model its row. Without padding these are the numbers 0 to layers - 1 in some order.
 
     Raises:
-        ScheduleError: the cuts are not of so many layers, or not of the schedule's stages; without cuts, the stages
+        ScheduleError: when the cuts do not add up to `layers`, or are not one per stage. Without cuts, when the stages
             don't have equally many layers, or the meshes don't have equally many stages.
-        TypeError: the cuts are no whole numbers.
+        TypeError: when the cuts are not whole numbers.
 
     >>> rows_of_layers(Placement.of(0, 1, 1, 0), 4)  # mesh 0 has the layers 0 and 3, in the rows 0 and 1
     array([0, 2, 3, 1])
@@ -75,15 +76,15 @@ def rows_of_layers(
 
 
 def stored_rows(schedule: BaseSchedule | Schedule | Placement, cuts: Sequence[int]) -> int:
-    """How many rows stacked layers take, where every mesh has as many as that with the most layers.
+    """Returns the number of rows of stacked layers, where every mesh has as many as the mesh with the most layers.
 
     Args:
         schedule: which mesh is the home of which stage.
-        cuts: how many layers each stage has, from the first one on.
+        cuts: the number of layers of each stage, in order.
 
     Raises:
-        ScheduleError: the cuts are not of the schedule's stages.
-        TypeError: the cuts are no whole numbers.
+        ScheduleError: when the cuts are not one per stage.
+        TypeError: when the cuts are not whole numbers.
 
     >>> stored_rows(Placement.of(0, 1), [1, 3])
     6
@@ -93,10 +94,10 @@ def stored_rows(schedule: BaseSchedule | Schedule | Placement, cuts: Sequence[in
 
 
 def layers_of_stages(cuts: Iterable[int]) -> tuple[int, ...]:
-    """How many layers each stage has: any row of whole numbers, NumPy's too.
+    """Returns the number of layers of each stage, from any sequence of whole numbers (NumPy's, too).
 
     Raises:
-        TypeError: it is something else.
+        TypeError: when `cuts` is no such sequence.
     """
     sizes = tuple(cuts) if isinstance(cast("object", cuts), Iterable) and not isinstance(cuts, str | bytes) else ("",)
     if not all(isinstance(size, int | np.integer) and not isinstance(size, bool) for size in sizes):
@@ -105,7 +106,7 @@ def layers_of_stages(cuts: Iterable[int]) -> tuple[int, ...]:
 
 
 def _sizes(homes: Sequence[int], cuts: Sequence[int]) -> dict[int, int]:
-    """How many layers each mesh has that is the home of a stage, in the order of the meshes."""
+    """Returns the number of layers of each mesh that is the home of a stage, in the order of the meshes."""
     if len(cuts) != len(homes):
         raise ScheduleError(f"expected the layers of each of {len(homes)} stages, found {tuple(cuts)}")
     sizes = dict.fromkeys(sorted(homes), 0)
@@ -115,7 +116,7 @@ def _sizes(homes: Sequence[int], cuts: Sequence[int]) -> dict[int, int]:
 
 
 def _homes(schedule: BaseSchedule | Schedule | Placement) -> list[int]:
-    """The mesh of each stage."""
+    """Returns the home mesh of each stage."""
     if isinstance(schedule, BaseSchedule):
         return [schedule.get_mpmd_idx(stage) for stage in range(schedule.num_stages)]
     placement = schedule.placement if isinstance(schedule, Schedule) else schedule

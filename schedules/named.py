@@ -1,9 +1,9 @@
-"""The library as classes, with JaxPP's names and constructors.
+"""The library's schedules as classes, with JaxPP's names and constructors.
 
     Interleaved1F1B(num_stages=8, mpmd_dim=4).build(microbatches=16) == make("interleaved-1f1b", meshes=4, ...)
 
-Those with one stage per mesh take `num_stages`, the others also `mpmd_dim`, the number of meshes. What else a schedule
-of the library takes is a field of its class, with the same default.
+Classes with one stage per mesh take `num_stages`, the others also `mpmd_dim`, the number of meshes. Each other option
+of the library's schedule is a field of its class, with the same default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
 _LIBRARY_NAMES: Final = {"fuse_steady_state": "fused"}
-"""The library's names of options for which JaxPP has another."""
+"""The library's names of options that have another name in JaxPP."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class LibrarySchedule(BaseSchedule):
             cls.name = cls.published = published or cls.published
 
     def tasks(self, n_mubatches: int) -> ScheduleTasks:
-        """The cells of the library's schedule, in lists; a cell of several tasks is a tuple."""
+        """Returns the cells of the library's schedule, in lists; a cell of several tasks is a tuple."""
         return [[cell[0] if len(cell) == 1 else cell for cell in row] for row in self._make(n_mubatches).cells]
 
     def build(self, microbatches: int) -> Schedule:
-        """The library's schedule for so many microbatches.
+        """Returns the library's schedule for a number of microbatches.
 
         Raises:
-            ScheduleError: it does not exist for this number of stages, meshes and microbatches.
+            ScheduleError: when it does not exist for this number of stages, meshes and microbatches.
         """
         # A user's subclass has orders of its own.
         return self._make(microbatches) if type(self).tasks is LibrarySchedule.tasks else super().build(microbatches)
@@ -55,11 +55,11 @@ class LibrarySchedule(BaseSchedule):
         return make(self.published, meshes=self.meshes(), microbatches=microbatches, **self.options())
 
     def meshes(self) -> int:
-        """Number of meshes."""
+        """Returns the number of meshes."""
         return self.num_stages
 
     def options(self) -> dict[str, object]:
-        """What the library's function takes beside meshes and microbatches: the fields of its name."""
+        """Returns the options of the library's function, besides meshes and microbatches, from the fields."""
         values = {_LIBRARY_NAMES.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
         return {name: values[name] for name in options_of(self.published) if name in values}
 
@@ -87,7 +87,7 @@ class InterleavedBaseSchedule(LibrarySchedule):
         return self.mpmd_dim
 
     def chunks(self) -> int:
-        """Stages per mesh."""
+        """Returns the number of stages per mesh."""
         return self.num_stages // self.mpmd_dim
 
     def options(self) -> dict[str, object]:
@@ -99,14 +99,14 @@ class InterleavedBaseSchedule(LibrarySchedule):
 
 
 class _Waves(InterleavedBaseSchedule):
-    """Stages down the meshes and up again."""
+    """A schedule whose stages go down the meshes and up again."""
 
     def placement(self) -> Placement:
         return Placement.waves(self.mpmd_dim, self.chunks())
 
 
 class _VShaped(_Waves):
-    """Two stages per mesh, down the meshes and up again."""
+    """A schedule with two stages per mesh, down the meshes and up again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,8 +130,8 @@ class PipeDream2BW(LibrarySchedule, published="pipedream-2bw"):
     """1F1B over several optimizer steps, without a bubble between them (see `pipedream_2bw`).
 
     Attributes:
-        steps: optimizer steps.
-        delay: how many updates are missing in the weights of a step.
+        steps: the number of optimizer steps.
+        delay: the number of updates that the weights of a step lack.
     """
 
     steps: int = 1
@@ -241,7 +241,7 @@ class Interleaved1F1B(InterleavedBaseSchedule, published="interleaved-1f1b"):
     """1F1B with several stages per mesh (see `interleaved_1f1b`).
 
     Attributes:
-        fuse_steady_state: run the forward and the backward that are each other's turn as one task.
+        fuse_steady_state: whether to run the forward and the backward of each steady-state turn as one task.
     """
 
     fuse_steady_state: bool = False
@@ -252,7 +252,7 @@ class KimiK2(InterleavedBaseSchedule, published="kimi-k2"):
     """Interleaved 1F1B with one more forward ahead (see `kimi_k2`).
 
     Attributes:
-        fuse_steady_state: as of `Interleaved1F1B`.
+        fuse_steady_state: see `Interleaved1F1B`.
     """
 
     fuse_steady_state: bool = False
@@ -272,10 +272,10 @@ class InterleavedZeroBubble(InterleavedBaseSchedule, published="interleaved-zb")
 
 @dataclass(frozen=True)
 class GIS(InterleavedBaseSchedule, published="gis"):
-    """Interleaved in smaller groups, for less memory (see `gis`).
+    """Interleaved 1F1B in smaller groups, for less memory (see `gis`).
 
     Attributes:
-        group: microbatches per group; by default half as many as there are meshes.
+        group: the number of microbatches per group; by default half the number of meshes, rounded up.
     """
 
     group: int | None = None
@@ -283,10 +283,10 @@ class GIS(InterleavedBaseSchedule, published="gis"):
 
 @dataclass(frozen=True)
 class POH(InterleavedBaseSchedule, published="po-h"):
-    """PO-H: GIS with the activations in the host that wait longest (see `po_h`).
+    """PO-H: GIS with the activations that wait longest in the host (see `po_h`).
 
     Attributes:
-        group: as of `GIS`.
+        group: see `GIS`.
     """
 
     group: int | None = None
@@ -297,7 +297,7 @@ class POF(InterleavedBaseSchedule, published="po-f"):
     """PO-F: GIS with all activations in the host (see `po_f`).
 
     Attributes:
-        group: as of `GIS`.
+        group: see `GIS`.
     """
 
     group: int | None = None
@@ -312,15 +312,15 @@ class ZeroBubbleV(_VShaped, published="zb-v"):
 
 
 class STP(_VShaped, published="stp"):
-    """A forward and a backward of each stage as one task, in a V (see `stp`)."""
+    """A V-shaped schedule that runs a forward and a backward of each stage as one task (see `stp`)."""
 
 
 class VHalf(_VShaped, published="v-half"):
-    """Half of 1F1B's memory (see `v_half`)."""
+    """A V-shaped schedule with half of 1F1B's memory (see `v_half`)."""
 
 
 class VMin(_VShaped, published="v-min"):
-    """A third of 1F1B's memory (see `v_min`)."""
+    """A V-shaped schedule with a third of 1F1B's memory (see `v_min`)."""
 
 
 @dataclass(frozen=True)
@@ -346,10 +346,10 @@ class BitPipe(_VShaped, published="bitpipe"):
 
 @dataclass(frozen=True)
 class _Vocabulary(LibrarySchedule):
-    """A vocabulary that is spread: a shard on each mesh, and one stage that puts them together.
+    """A schedule with a spread vocabulary: each mesh has a shard, and one stage joins the shards.
 
     Attributes:
-        embedding: whether the input's embedding is spread too, with another stage for each mesh.
+        embedding: whether the input's embedding is also spread, with one more stage per mesh.
     """
 
     embedding: bool = False

@@ -1,4 +1,4 @@
-"""Activations that wait for their backward on another mesh, so that all meshes keep about as many."""
+"""Activations that wait for their backward on another mesh, so that all meshes keep similar numbers of them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from jaxpp.schedules.timeline import Life, Timeline, timelines
 
 
 def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | None = None) -> Schedule:
-    """Let meshes that keep many activations hand some to meshes that keep few (BPipe, Kim et al., ICML 2023).
+    """Lets meshes that keep many activations send some to meshes that keep few (BPipe, Kim et al., ICML 2023).
 
-    An activation leaves right after its forward, and comes back one cell before its backward, both on the net track,
-    beside the tasks of the meshes. In 1F1B mesh i keeps p - i activations. If it evicts to mesh p - 1 - i each of them
-    keeps at most ceil((p + 2) / 2), in the same time as long as a copy takes no longer than a forward.
+    An activation leaves right after its forward, and comes back one cell before its backward. Both moves use the `net`
+    resource, beside the tasks of the meshes. In 1F1B mesh i keeps p - i activations. If it evicts to mesh p - 1 - i,
+    each mesh keeps at most ceil((p + 2) / 2). The time is the same if a move takes no longer than a forward.
 
-    What leaves is as few activations as the limit asks for. One that leaves is counted on its mesh until the end of the
-    cell after its forward, and on its peer from there on, until it comes back. Of one that is recomputed it is what the
-    recompute reads that leaves, and comes back one cell before that; the limit counts it like any other. Those that go
-    to the memory of the host (`offload`) still do, and only what stays may leave. An activation stays
-    where its stage has a home on the peer as well.
+    No more activations leave than the limit requires. An activation that leaves counts on its mesh until the end of the
+    cell after its forward, and then on its peer until it comes back. If a stage is recomputed, the input that the
+    recompute reads leaves, and comes back one cell before the recompute. The limit counts it like an activation.
+
+    Activations that go to the host (`offload`) still do so, and are not evicted. An activation also stays if its stage
+    has a home on the peer.
 
     Args:
-        schedule: without evicted activations so far.
-        limit: the most that a mesh may keep, in (stage, microbatch) pairs; None: for each pair of peers half of what
-            both keep, and a half more, rounded up.
-        peers: for each mesh the one that takes what it evicts; None: the last for the first, and so on inwards.
+        schedule: a schedule without evicted activations.
+        limit: the most activations that a mesh may keep, in (stage, microbatch) pairs. None: for each pair of peers
+            half of the activations that both keep, plus one half, rounded up.
+        peers: for each mesh the mesh that takes its evicted activations. None: mesh p - 1 - i for mesh i.
 
     Raises:
-        ScheduleError: the peers are no meshes, activations are evicted already, or the limit can't be kept.
+        ScheduleError: when the peers are no meshes, activations are already evicted, or the limit can't be kept.
     """
     check_type(schedule)
     meshes = schedule.meshes
@@ -81,10 +82,10 @@ def _checked_peers(peers: Sequence[int] | None, meshes: int) -> list[int]:
 def _evicted(
     name: str, pair: tuple[int, int], rows: Sequence[Timeline], limit: int | None, kept: Sequence[int]
 ) -> list[Life]:
-    """The activations that leave the first mesh of a pair for the second: the fewest with which both keep the limit.
+    """Returns the fewest activations that the first mesh of a pair must send to the second so that both keep the limit.
 
-    Without a limit the lowest possible one is found. The search begins at half of what both meshes keep, and goes on to
-    higher limits where that is impossible, as with activations that are offloaded.
+    Without a limit it finds the lowest possible limit. The search begins at half of the activations that both meshes
+    keep. It goes on to higher limits where that is impossible, for example because activations are offloaded.
     """
     home, peer = pair
     least = limit or (kept[home] + kept[peer] + 2) // 2
@@ -102,11 +103,11 @@ def _evicted(
 
 
 def _fewest(home: Timeline, peer: Timeline, limit: int) -> list[Life] | None:
-    """As few activations of a mesh as must leave it for a peer, so that both keep to the limit; None if they can't.
+    """Returns the fewest activations that must leave a mesh for a peer so that both keep the limit; None if they can't.
 
-    An integer programme: for each cell of one mesh it says how many activations must be away, for each cell of the
-    other how many may be there. An activation is away in consecutive cells, so that the relaxation mostly has a
-    solution in whole numbers, without a search.
+    It solves an integer program. For each cell of the mesh it requires a number of activations to be away, and for each
+    cell of the peer it allows a number. An activation is away in consecutive cells, so that the relaxation mostly has
+    an integer solution, without a search.
     """
     lives = home.lives
     must = _members([range(life.made + 2, life.read - 1) for life in lives], len(home.alive))
@@ -120,7 +121,7 @@ def _fewest(home: Timeline, peer: Timeline, limit: int) -> list[Life] | None:
         return None
     if not any(least for _, least, _ in rows):
         return []
-    import numpy as np  # here, as scipy: schedules start without them
+    import numpy as np  # imported here, like scipy, for a faster start
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix
 
@@ -129,7 +130,7 @@ def _fewest(home: Timeline, peer: Timeline, limit: int) -> list[Life] | None:
     matrix = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(rows), len(lives)))
     least, most = (cast("Any", np.array([row[place] for row in rows], float)) for place in (1, 2))
     found = milp(
-        np.arange(len(lives)) + float(len(lives) ** 2),  # of as few the earliest
+        np.arange(len(lives)) + float(len(lives) ** 2),  # among equally few, prefers the earliest
         constraints=LinearConstraint(matrix, least, most),
         bounds=Bounds(0, 1),
         integrality=np.ones(len(lives)),
@@ -139,7 +140,7 @@ def _fewest(home: Timeline, peer: Timeline, limit: int) -> list[Life] | None:
 
 
 def _members(cells: Iterable[range], count: int) -> list[list[int]]:
-    """For each of so many cells the numbers of the ranges that hold it."""
+    """Returns for each of `count` cells the indices of the ranges that contain it."""
     members: list[list[int]] = [[] for _ in range(count)]
     for number, each in enumerate(cells):
         for at in each:

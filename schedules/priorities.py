@@ -1,8 +1,9 @@
-"""Priorities: a schedule from what a free mesh prefers, such as 1F1B on any placement of S stages.
+"""Schedules by priority: a free mesh runs the ready task that it prefers. Here is 1F1B on any placement of S stages:
 
     by_priority("1f1b", placement, 8, lambda t: (t.kind != "forward", t.microbatch), limit=lambda stage: S - stage)
 
-Forwards go first, as long as their stage keeps less than its limit, and of those of a kind the oldest microbatch.
+Forwards come first as long as their stage keeps fewer activations than its limit. Within a kind the oldest microbatch
+comes first.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ def by_priority(
     costs: Costs | None = None,
     slices: int = 1,
 ) -> Schedule:
-    """Whenever a mesh is free it runs, of what is ready, the task of the lowest priority number.
+    """Returns the schedule of a run in which a free mesh starts the ready task with the lowest priority number.
 
-    The run that decides has the times of `costs`; only its order is kept. Hops take no time in it. Tasks of a kind
-    with a track (a copy to the host) are started as soon as their mesh comes to decide, and keep it no longer.
+    The run uses the times of `costs`, but the schedule keeps only its order. Hops take no time in the run. Tasks of a
+    kind that runs beside its mesh (a copy to the host) start when their mesh next chooses, and do not keep it busy.
 
     Args:
-        name: of the schedule.
+        name: the name of the schedule.
         placement: which mesh holds which stage.
-        microbatches: at least 1.
-        priority: of a task: a number, or a tuple to compare; ties go to the lower microbatch, then the higher stage.
-        tasks: the kinds that every stage runs for every microbatch; a user's as `Kind`.
-        limit: for each stage the most activations that a mesh keeps alive of it, of slices where there are several: no
-            forward starts beyond it.
-        in_flight: likewise the most microbatches of which the forward has begun and the input gradient has not ended,
-            where weight gradients may come later than that.
-        mesh_of: the mesh of a task, where its stage is on several.
-        costs: times of the tasks; by default F, I and W take equally long, and B as long as two.
-        slices: into how many the sequence of each microbatch is cut; a slice takes an equal share of the time.
+        microbatches: their number, at least 1.
+        priority: the priority of a task, a number or a tuple; ties go to the lower microbatch, then the higher stage.
+        tasks: the kinds that every stage runs for every microbatch; a user's kind as `Kind`.
+        limit: for each stage the most activations of it that a mesh keeps alive; with slices, activations of slices. No
+            forward starts beyond the limit.
+        in_flight: for each stage the most microbatches whose forward has begun and whose input gradient has not ended.
+            It differs from `limit` where weight gradients come later.
+        mesh_of: the mesh of a task, if its stage is on several.
+        costs: the times of the tasks; by default F, I and W take equally long, and B twice as long.
+        slices: the number of slices of each microbatch's sequence; each slice takes an equal share of the time.
 
     Raises:
-        ScheduleError: a count is below 1, the kinds do not make a valid schedule, the limits let nothing run on, or the
-            costs have sizes of microbatches or slices.
+        ScheduleError: when a number is below 1, or the kinds do not make a valid schedule. Also when the limits stop
+            the run, or the costs have sizes of microbatches or slices.
     """
     microbatches, costs = whole_number(microbatches, "microbatches", least=1), costs or Costs()
     costs.refuse_sizes("by_priority")
@@ -87,7 +88,7 @@ def by_priority(
 def _homes(
     name: str, placement: Placement, tasks: Sequence[Task], mesh_of: Callable[[Task], int] | None
 ) -> Sequence[int]:
-    """The mesh of each of these tasks of one stage."""
+    """Returns the mesh of each of these tasks of one stage."""
     stage = tasks[0].stage
     homes = placement.homes[stage]
     if mesh_of is None and len(homes) == 1:
@@ -102,7 +103,7 @@ def _homes(
 
 
 class _ByPriority(Dispatch):
-    """A run over all microbatches; `first` has the tasks of the first one, from which it learns who needs whom."""
+    """A run over all microbatches; `first` has the tasks of the first microbatch, which give the needs of all."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class _ByPriority(Dispatch):
         tracks = {numbers[number]: graph.tracks[number] for number in graph.asides}
         super().__init__(times, [0.0] * len(types), users, homes, first.meshes, tracks)
         forwards = {tasks[0].unit: each for each, tasks in enumerate(types) if tasks[0].kind == "forward"}
-        # Each limit counts activations from the forward that makes them to the last type of its stage, or its gradient.
+        # A limit counts activations from their forward to the last task of their stage, or to their input gradient.
         kinds = graph.numbers.keys()
         ends = (
             "weight_grad" if "weight_grad" in kinds else "backward",
@@ -139,7 +140,7 @@ class _ByPriority(Dispatch):
             each: [(number, forwards[tasks[0].unit]) for number, (_, end) in enumerate(given) if tasks[0].kind == end]
             for each, tasks in enumerate(types)
         }
-        # Activations by the mesh that keeps them, the number of the limit, and their stage.
+        # The number of activations by (mesh that keeps them, index of the limit, stage).
         self.alive: dict[tuple[int, int, int], int] = defaultdict(int)
 
     def priority(self, each: int, microbatch: int) -> Any:
@@ -161,10 +162,10 @@ class _ByPriority(Dispatch):
             self.touched.add(mesh)
 
     def check_done(self) -> None:
-        """Name what is stuck.
+        """Checks that all tasks have run.
 
         Raises:
-            ScheduleError: a limit lets nothing run on, or tasks wait for one another.
+            ScheduleError: when a limit stops the run, or tasks wait for one another; the message names a stuck task.
         """
         if sum(map(len, self.orders)) == sum(map(len, self.types)):
             return

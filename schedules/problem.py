@@ -1,8 +1,8 @@
-"""What a scheduler has to solve: numbers instead of tasks.
+"""The scheduling problem that the search solves, in numbers instead of tasks.
 
-A *type* is a kind of task on a stage. Microbatches are all alike, so some best schedule runs each type in their order:
-of two microbatches in the wrong order, the tasks can be exchanged without another delay or another byte. An order of a
-mesh is then a list of types, the n-th mention of one being its task for microbatch n.
+A *type* is a kind of task on a stage. All microbatches are alike, so that some best schedule runs each type in the
+order of microbatches. If two microbatches were in the wrong order, their tasks could be exchanged without another delay
+or byte. The order of a mesh is therefore a list of types. The n-th occurrence of a type is its task for microbatch n.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jaxpp.schedules.task import Placement, Task
 
 Objective: TypeAlias = Literal["makespan", "longest_stage"]
 Limits: TypeAlias = float | Sequence[float] | NDArray[np.float64] | None
-"""A limit for every mesh, or one for each; none at all: None, or infinite."""
+"""A limit for every mesh, or one limit per mesh; None or infinity: no limit."""
 
 Orders: TypeAlias = Sequence[Sequence[int]]
 """For each mesh its types, in the order in which it runs them."""
@@ -37,22 +37,22 @@ OBJECTIVES: Final = ("makespan", "longest_stage")
 
 @dataclass(frozen=True)
 class Problem:
-    """A placement, what its types cost, and what must hold; times in the unit of the costs.
+    """A placement, the costs of its types, and the limits; times are in the unit of the costs.
 
     The types are numbered kind by kind: forwards of all stages, then backwards (or input gradients), then weight
-    gradients. Their microbatch goes up the stages forward and down again backward; the weight gradients hang from
-    that chain.
+    gradients. A microbatch goes up the stages forward and down again backward. A weight gradient needs only its input
+    gradient, and no type needs it.
 
     Attributes:
-        placement: each stage on one mesh.
-        microbatches: at least 1.
+        placement: a placement with each stage on one mesh.
+        microbatches: their number, at least 1.
         kinds: "forward", "backward" or "forward", "input_grad", "weight_grad".
-        times: of each type.
-        delays: of each type, from the end of the type it needs to its own start; 0 on the same mesh.
-        memory: what each type adds to the memory of its mesh (forwards) or gives back (the others).
-        limits: for each mesh, what its memory may come to.
-        objective: what to make as small as possible.
-        between: what meshes do between runs of tasks of one stage; None where that takes no time.
+        times: the duration of each type.
+        delays: for each type, the time from the end of the type that it needs to its own start; 0 on the same mesh.
+        memory: for each type, the memory that it adds to its mesh, negative if it frees memory.
+        limits: for each mesh, the limit of its memory.
+        objective: the value to minimize.
+        between: the work of meshes between runs of tasks of one stage; None if it takes no time.
     """
 
     placement: Placement
@@ -75,22 +75,22 @@ class Problem:
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
+        """The number of stages."""
         return self.placement.stages
 
     @property
     def meshes(self) -> int:
-        """Number of meshes."""
+        """The number of meshes."""
         return self.placement.meshes
 
     @property
     def types(self) -> int:
-        """Number of types."""
+        """The number of types."""
         return len(self.times)
 
     @cached_property
     def chain(self) -> list[int]:
-        """The types that a microbatch goes through one after the other: up forward, down backward."""
+        """The types that a microbatch passes one after the other: the forwards up, then the backwards down."""
         return [*range(self.stages), *range(2 * self.stages - 1, self.stages - 1, -1)]
 
     @cached_property
@@ -103,7 +103,7 @@ class Problem:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """For each type those that need it."""
+        """For each type, the types that need it."""
         users: list[list[int]] = [[] for _ in self.times]
         for user, need in enumerate(self.needs):
             if need >= 0:
@@ -112,7 +112,7 @@ class Problem:
 
     @cached_property
     def heads(self) -> list[float]:
-        """For each type the time from the start of a microbatch to its own start, where nothing else waits."""
+        """For each type, the time from the start of a microbatch to its own start if nothing else delays it."""
         heads = [0.0] * self.types
         for each in [*self.chain, *range(2 * self.stages, self.types)]:
             need = self.needs[each]
@@ -122,7 +122,10 @@ class Problem:
 
     @cached_property
     def tails(self) -> NDArray[np.float64]:
-        """For each type and mesh the least time from its end to the end of what needs it there, or minus infinity."""
+        """For each type and mesh, the least time from its end to the end of all tasks there that depend on it.
+
+        It is minus infinity where no task of the mesh does.
+        """
         tails = np.full((self.types, self.meshes), -np.inf)
         for each in [*range(2 * self.stages, self.types), *reversed(self.chain)]:
             tails[each, self.mesh_of[each]] = 0.0
@@ -132,25 +135,25 @@ class Problem:
 
     @cached_property
     def loads(self) -> list[float]:
-        """For each mesh the time that its tasks take."""
+        """For each mesh, the sum of its tasks' times."""
         return [self.microbatches * math.fsum(self.times[each] for each in types) for types in self.types_of]
 
     @cached_property
     def rooms(self) -> list[float]:
-        """The limits, and what sums of the same bytes in another order may differ by."""
+        """The limits, plus a tolerance for sums of the same bytes in another order."""
         return [limit * (1 + TOLERANCE) + TOLERANCE for limit in self.limits]
 
     @cached_property
     def touched(self) -> list[Touched]:
-        """What a task of each type touches."""
+        """For each type, the stages whose weights and gradients its task uses."""
         return [Touched.by([Task(kind, stage, 0)]) for kind in self.kinds for stage in range(self.stages)]
 
     def with_microbatches(self, microbatches: int) -> Problem:
-        """The same for another number of microbatches."""
+        """Returns the same problem for another number of microbatches."""
         return replace(self, microbatches=microbatches)
 
     def run(self, orders: Orders) -> list[list[float]] | None:
-        """The end of each task of each mesh, in its order; None where the orders deadlock."""
+        """Returns the end of each task of each mesh, in its order; None if the orders deadlock."""
         needs, delays, times = self.needs, self.delays, self.times
         between, touched = self.between, self.touched
         leads = [between.leads(touched[each] for each in order) for order in orders] if between else None
@@ -169,7 +172,7 @@ class Problem:
                     start += leads[mesh][position]
                 if need >= 0:
                     if len(ends[need]) <= len(mine):
-                        # A type has at most one user on another mesh: one mesh at most waits for it.
+                        # A type has at most one user on another mesh, so at most one mesh waits for it.
                         waiting[need] = mesh
                         break
                     arrives = ends[need][len(mine)] + delays[each]
@@ -183,7 +186,7 @@ class Problem:
         return None if any(len(row) != len(order) for row, order in zip(rows, orders, strict=True)) else rows
 
     def value(self, orders: Orders) -> float:
-        """The objective of orders that fit the memory; infinite where they deadlock."""
+        """Returns the objective for orders that fit the memory; infinity if they deadlock."""
         rows = self.run(orders)
         if rows is None:
             return math.inf
@@ -192,7 +195,7 @@ class Problem:
         return max(row[-1] - row[0] + self.times[order[0]] for row, order in zip(rows, orders, strict=True))
 
     def fits(self, orders: Orders) -> bool:
-        """Whether no mesh ever keeps more than its limit."""
+        """Whether no mesh ever exceeds its memory limit."""
         for order, room in zip(orders, self.rooms, strict=True):
             kept = 0.0
             for each in order:
@@ -203,7 +206,7 @@ class Problem:
 
     @property
     def one_by_one(self) -> list[list[int]]:
-        """The orders with the least memory: microbatch after microbatch."""
+        """The orders with the least memory, one microbatch after the other."""
         stages, split = self.stages, len(self.kinds) > 2
         rows: list[list[int]] = [[] for _ in range(self.meshes)]
         for each in self.chain:
@@ -211,7 +214,7 @@ class Problem:
         return [row * self.microbatches for row in rows]
 
     def tasks(self, orders: Orders) -> list[list[Task]]:
-        """The orders as tasks."""
+        """Returns the orders as tasks."""
         counts = [0] * self.types
         rows: list[list[Task]] = []
         for order in orders:
@@ -224,7 +227,11 @@ class Problem:
         return rows
 
     def orders(self, schedule: Schedule) -> list[list[int]] | None:
-        """The types of a schedule's tasks on this placement, fused backwards in two where needed; None for others."""
+        """Returns the types of a schedule's tasks on this placement.
+
+        A whole backward becomes two types if the problem splits backwards. Returns None for a schedule with other
+        kinds, fused tasks, or slices.
+        """
         split = len(self.kinds) > 2
         numbers: dict[str, tuple[int, ...]]
         numbers = {kind: (number * self.stages,) for number, kind in enumerate(self.kinds)}
@@ -237,19 +244,19 @@ class Problem:
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """What meshes may keep.
+    """The memory limits of meshes.
 
     Attributes:
         limits: one per mesh.
-        released_at: when activations are released (`Report.peak_activations`); None: the limits are in bytes, and the
-            costs say how many of them a stage keeps until its input and until its weight gradient.
+        released_at: the time when activations are freed (`Report.peak_activations`). None: the limits are in bytes, and
+            the costs give the bytes that a stage keeps until its input gradient and until its weight gradient.
     """
 
     limits: tuple[float, ...]
     released_at: Release | None
 
     def sizes(self, costs: Costs, empty: Schedule) -> tuple[list[float], list[float]]:
-        """For each stage what a forward makes, and what of it lives on to the weight gradient."""
+        """Returns for each stage the size of an activation, and of its part that stays until the weight gradient."""
         if self.released_at is None:
             return costs.bytes("activation_bytes", empty), costs.bytes("weight_grad_bytes", empty)
         shares = share_sizes(empty, KEPT[self.released_at])
@@ -264,11 +271,11 @@ def make_problem(
     objective: Objective,
     split_backward: bool,
 ) -> Problem:
-    """The numbers of a problem; contention of links is left out.
+    """Returns the problem of a placement under costs and limits; it ignores the contention of links.
 
     Raises:
-        ScheduleError: a stage is on several meshes, stages are a graph, the costs are for other stages, or have sizes
-            of microbatches or slices.
+        ScheduleError: when a stage is on several meshes, or the stages are a graph. Also when the costs are for other
+            stages, or have sizes of microbatches or slices.
     """
     costs.refuse_sizes("search")
     for stage, homes in enumerate(placement.homes):
@@ -296,14 +303,14 @@ def make_problem(
 
 
 def _needs(stages: int, kinds: int) -> list[int]:
-    """For each type the one that it needs of the same microbatch, or -1."""
+    """Returns for each type the type of the same microbatch that it needs, or -1."""
     forwards = list(range(-1, stages - 1))
     backwards = [*range(stages + 1, 2 * stages), stages - 1]
     return [*forwards, *backwards, *range(stages, (kinds - 1) * stages)]
 
 
 def _delays(empty: Schedule, costs: Costs, kinds: int) -> list[float]:
-    """For each type how long what it needs is on its way."""
+    """Returns for each type the time that its needed value takes from mesh to mesh."""
     latency, bandwidth = costs.pair("hop", empty), costs.pair("bandwidth", empty)
     sizes, homes = costs.bytes("message_bytes", empty), empty.placement
     last = empty.stages - 1

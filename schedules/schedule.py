@@ -22,24 +22,24 @@ _NAME: Final = re.compile(r"[!-~]+( [!-~]+)*")
 
 @dataclass(frozen=True, repr=False)
 class Schedule:
-    """Which mesh runs what, in which order.
+    """A schedule: the order in which each mesh runs its tasks.
 
-    A schedule can be built wrong, so that its mistakes can be shown; `check` says what is wrong with it. `str` prints
-    it as a rank x time grid and `parse` reads that back, exactly.
+    A `Schedule` may be invalid, so that its errors can be shown; `check` finds them. `str` prints it as a grid of
+    meshes and time slots, and `parse` reads the grid back exactly.
 
     Attributes:
         name: printable ASCII, on one line.
         placement: which mesh holds which stage.
         orders: for each mesh its tasks, in the order in which they run.
-        fused: groups of neighbours in one order that run as one task (DualPipe's forward-and-backward, one program):
-            such a group starts when all that any of them needs from outside is there, and ends as one.
-        kinds: the user's own kinds of tasks, and built-in ones that the user changed.
-        skipped: tasks that are left out on purpose: nobody waits for them, and `check` does not miss them. Weight
-            gradients of frozen layers, per stage and microbatch (TimelyFreeze, arXiv 2602.05754).
+        fused: groups of neighbours in one order that run as one task, such as DualPipe's forward-and-backward. A group
+            starts when the needs of all its tasks have arrived, and its tasks end together.
+        kinds: the user's kinds of tasks, and built-in kinds that the user changed.
+        skipped: tasks that are left out on purpose. No task waits for them, and `check` does not miss them. An example
+            is the weight gradients of frozen layers, per stage and microbatch (TimelyFreeze, arXiv 2602.05754).
 
     Raises:
-        ScheduleError: the name is not printable, the number of orders is not the number of meshes, or a fused group is
-            not a run of neighbours.
+        ScheduleError: when the name is not printable, the number of orders is not the number of meshes, or a fused
+            group is not a run of neighbours.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Schedule:
         kinds: Iterable[Kind] = (),
         skipped: Iterable[Task] = (),
     ) -> Schedule:
-        """Build from the cells of each mesh; a cell is a task, or a sequence of tasks that are fused."""
+        """Builds a schedule from the cells of each mesh; a cell is a task, or a sequence of fused tasks."""
         orders: list[tuple[Task, ...]] = []
         fused: set[tuple[Task, ...]] = set()
         for row in rows:
@@ -87,10 +87,11 @@ class Schedule:
 
     @staticmethod
     def parse(text: str) -> Schedule:
-        """Read what `str` prints; the result is checked.
+        """Reads the text that `str` prints, and checks the schedule.
 
         Raises:
-            ScheduleError: with the offending row, its cell marked, and the reason.
+            ScheduleError: when the text or the schedule is wrong; the message has the row with a mark at the cell, and
+                the reason.
         """
         grid = parse_grid(text)
         schedule = Schedule.of(grid.name, grid.placement, grid.rows, grid.kinds, grid.skipped)
@@ -105,17 +106,17 @@ class Schedule:
         kinds: Iterable[Kind] = (),
         skipped: Iterable[Task] = (),
     ) -> Schedule:
-        """Read one of PyTorch's pipelining tables (see `jaxpp.schedules.formats.csv`); the result is checked.
+        """Reads one of PyTorch's pipelining tables (see `jaxpp.schedules.formats.csv`), and checks the schedule.
 
         Args:
-            text: a row per rank, with or without cells that communicate, which are checked and not kept.
-            name: of the schedule; a table has none.
-            placement: which mesh holds which stage, where it is not simply the row that runs it.
-            kinds: the user's own kinds in the table.
-            skipped: tasks that are not there on purpose, such as the weight gradients of frozen layers.
+            text: a row per rank. Cells that communicate are optional; they are checked and not kept.
+            name: the name of the schedule, which a table does not have.
+            placement: which mesh holds which stage; by default the mesh of the row that runs it.
+            kinds: the user's kinds in the table.
+            skipped: tasks that are left out on purpose, such as the weight gradients of frozen layers.
 
         Raises:
-            ScheduleError: with the row, the column and the token that is wrong, and the reason.
+            ScheduleError: when the table or the schedule is wrong; the message has the row, the column and the reason.
         """
         table, kinds = parse_csv(text), tuple(kinds)
         schedule = Schedule.of(name, placement or placement_of(table, kinds), table.rows, kinds, skipped)
@@ -130,13 +131,14 @@ class Schedule:
         return schedule
 
     def to_csv(self, communicate: bool = False) -> str:
-        """Write what `from_csv` reads. The name, the rules of kinds and what is skipped have no place in a table.
+        """Returns the table that `from_csv` reads, without the name, the rules of kinds, and the skipped tasks.
 
         Args:
-            communicate: with the cells that send and receive, and without bubbles.
+            communicate: whether to write the cells that send and receive; bubbles are then left out.
 
         Raises:
-            ScheduleError: with `communicate`, something moves for which a table has no cells.
+            ScheduleError: when the stages are a graph, or, with `communicate`, a value moves for which a table has no
+                cells.
         """
         return print_csv(self.graph, communicate)
 
@@ -145,37 +147,37 @@ class Schedule:
         return f"<Schedule {self.name!r}: {counts}, tasks={sum(map(len, self.orders))}>"
 
     def __str__(self) -> str:
-        """The rank x time grid (see `jaxpp.schedules.grid`)."""
+        """Returns the grid of meshes and time slots (see `jaxpp.schedules.grid`)."""
         return print_grid(self.name, self.graph, self.kinds, self.skipped)
 
     def __iter__(self) -> Iterator[Task]:
-        """All tasks, mesh by mesh."""
+        """Yields all tasks, mesh by mesh."""
         for order in self.orders:
             yield from order
 
     @property
     def meshes(self) -> int:
-        """Number of meshes."""
+        """The number of meshes."""
         return self.placement.meshes
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
+        """The number of stages."""
         return self.placement.stages
 
     @cached_property
     def microbatches(self) -> int:
-        """Number of microbatches: one more than the highest that a task names."""
+        """The number of microbatches: one more than the highest index in a task."""
         return 1 + max((task.microbatch for task in self), default=-1)
 
     @cached_property
     def slices(self) -> int:
-        """Number of slices that the sequence of a microbatch is cut into; 1 where it is not."""
+        """The number of slices of a microbatch's sequence; 1 if it is not cut."""
         return 1 + max((task.slice for task in self), default=0)
 
     @cached_property
     def cells(self) -> CellRows:
-        """For each mesh its cells in order: tuples of the tasks that run as one, mostly of one task."""
+        """For each mesh its cells in order: tuples of tasks that run as one, mostly of one task."""
         heads = {group[0]: group for group in self.fused if len(group) > 1}
         if not heads:
             return tuple(tuple(zip(order, strict=True)) for order in self.orders)
@@ -183,12 +185,12 @@ class Schedule:
 
     @cached_property
     def rules(self) -> dict[str, Kind]:
-        """What each kind needs and does, by name: the built-in kinds and the schedule's own."""
+        """The rules of each kind by name: the built-in kinds and the schedule's own."""
         return rules_of(self.kinds)
 
     @property
     def graph(self) -> Graph:
-        """The schedule as a graph of numbers, built once."""
+        """The schedule as a graph of numbered tasks, built once."""
         return self._graph
 
     @cached_property
@@ -197,10 +199,10 @@ class Schedule:
             return build_graph(self.placement, self.rules, self.cells, self.skipped)
 
     def dependences(self, task: Task) -> tuple[Task, ...]:
-        """What `task` needs before it can run, by the rules of its kind; wrong schedules may lack some of it.
+        """Returns the tasks that `task` needs by the rules of its kind. An invalid schedule may lack some of them.
 
         Raises:
-            ScheduleError: the schedule has no such task.
+            ScheduleError: when the schedule has no such task.
         """
         number = self.graph.numbers.get(task.kind, {}).get(self.graph.key(task))
         if number is None or self.graph.tasks[number] != task:
@@ -221,5 +223,9 @@ def _cells(order: tuple[Task, ...], heads: dict[Task, tuple[Task, ...]]) -> tupl
 
 
 def check_type(schedule: object) -> None:
-    """Guard: it is a Schedule, not its name or text."""
+    """Checks that an argument is a Schedule, and not its name or text.
+
+    Raises:
+        ScheduleError: when it is not.
+    """
     instance_of(Schedule, schedule, "schedule", ", as schedules.make makes it")

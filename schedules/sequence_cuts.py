@@ -1,4 +1,4 @@
-"""Where to cut a sequence, so that all slices take equally long."""
+"""Cuts of a sequence into slices that take equal times."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -12,26 +12,26 @@ from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
 def equal_cuts(
     shares: Sequence[float] | Sequence[Sequence[float]], length: int, slices: int | None = None, multiple: int = 1
 ) -> list[int]:
-    """The lengths of slices of a sequence that take equal times (Seq1F1B, arXiv 2406.03488, section 3.2).
+    """Returns the lengths of slices of a sequence that take equal times (Seq1F1B, arXiv 2406.03488, section 3.2).
 
-    Each position costs the same, and besides in proportion to the positions before it, which it attends to: the two
-    are fitted to the measured shares by least squares.
+    The cost of a position is a constant, plus a part in proportion to the number of positions before it, to which it
+    attends. Least squares fit both parts to the measured shares.
 
     Args:
-        shares: of each of several slices of equal lengths in the time of a microbatch, as `Costs.slices` has them and
-            `jaxpp.runtime.slice_shares` measures them; or a list for each stage, of which the mean is taken.
-        length: the positions of the sequence.
-        slices: how many; as many as there are shares if not given.
-        multiple: of which each length is one, such as the 128 of a TPU's tile.
+        shares: the shares of slices of equal lengths in the time of a microbatch. `Costs.slices` has such shares, and
+            `jaxpp.runtime.slice_shares` measures them. A list for each stage is averaged over the stages.
+        length: the number of positions of the sequence.
+        slices: the number of slices; by default the number of shares.
+        multiple: a divisor of each length, such as the 128 of a TPU's tile.
 
     Returns:
-        The lengths, for the `cuts` of `jaxpp.scan_slices`; they make `length` together.
+        The lengths, for the `cuts` of `jaxpp.scan_slices`; their sum is `length`.
 
     Raises:
-        ScheduleError: the shares do not make 1 together, a number is none, the length is not a multiple, or the
-            sequence has too few multiples for the slices.
+        ScheduleError: when the shares do not add up to 1, a number is wrong, or the length is not a multiple. Also when
+            the sequence has fewer multiples than slices.
     """
-    from scipy.optimize import nnls  # takes as long to import as all schedules
+    from scipy.optimize import nnls  # imported here, because it takes as long as importing all schedules
 
     rows = np.atleast_2d(np.array(checked(shares, "equal_cuts: shares"), float))
     if not rows.size:

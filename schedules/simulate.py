@@ -18,20 +18,23 @@ from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.sweep import NEVER, sweep
 
 MoveTimes: TypeAlias = dict[int, tuple[float, float]]
-"""For each task that takes memory from a peer its latency, and how long it keeps the link, if nothing else says."""
+"""For each task that takes memory from a peer, its latency and how long it occupies the link.
+
+Tasks whose time the costs give are left out.
+"""
 
 
 def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
-    """Run the schedule: each mesh runs its tasks in order, each as soon as its inputs are there.
+    """Runs the schedule: each mesh runs its tasks in order, each as soon as its inputs have arrived.
 
-    A hop between meshes overlaps with compute. Linear in the number of tasks; a million take a few seconds.
+    A hop between meshes overlaps with compute. The time is linear in the number of tasks; a million take a few seconds.
 
     Args:
-        schedule: what to run. It is checked only where it cannot run to its end; `check` finds every mistake.
+        schedule: the schedule. It is only checked if it cannot run to its end; `check` finds every error.
         costs: times and bytes; by default every forward, input gradient and weight gradient of a whole mesh takes 1.
 
     Raises:
-        ScheduleError: the schedule deadlocks, or the costs are for other stages or meshes, or lack a kind of task.
+        ScheduleError: when the schedule deadlocks, or the costs are for other stages or meshes, or lack a kind of task.
     """
     check_type(schedule)
     costs, graph = given_costs(costs), schedule.graph
@@ -51,15 +54,15 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
 
 
 def task_times(schedule: Schedule, costs: Costs, moves: MoveTimes | None = None) -> list[float]:
-    """How long each task of `schedule.graph` takes; those of a fused cell take its time together.
+    """Returns the duration of each task of `schedule.graph`; the tasks of a fused cell add up to its duration.
 
     Args:
-        schedule: what runs.
-        costs: of its tasks.
-        moves: where they are known already.
+        schedule: the schedule.
+        costs: the costs of its tasks.
+        moves: the times of moves, if they are already known.
 
     Raises:
-        ScheduleError: the costs are for other stages, or lack a kind of task.
+        ScheduleError: when the costs are for other stages, or lack a kind of task.
     """
     graph = schedule.graph
     times = [
@@ -83,10 +86,10 @@ def task_times(schedule: Schedule, costs: Costs, moves: MoveTimes | None = None)
 
 
 def leads_of(schedule: Schedule, costs: Costs) -> dict[int, float]:
-    """For the first task of each run of tasks of one stage, for how long its mesh scatters and gathers before.
+    """Returns how long a mesh scatters and gathers before each run of tasks of one stage, by the run's first task.
 
     Raises:
-        ScheduleError: the costs are for other stages.
+        ScheduleError: when the costs are for other stages.
     """
     graph, between = schedule.graph, costs.between_runs(schedule)
     found: dict[int, float] = {}
@@ -101,7 +104,7 @@ def leads_of(schedule: Schedule, costs: Costs) -> dict[int, float]:
 
 
 def _copied(schedule: Schedule, costs: Costs) -> Iterator[tuple[int, float]]:
-    """For each task that takes the time of what it copies, which is not all of an activation, the share of that."""
+    """Yields (number, share) for each copy that moves only a share of an activation and has no time of its own."""
     graph = schedule.graph
     rules = [graph.rules[kind] for kind in graph.numbers if kind in graph.rules and not graph.rules[kind].moves]
     copies = {rule.name for rule in rules if rule.amount("host") and not costs.is_told(rule.name, schedule)}
@@ -133,7 +136,10 @@ def _moves(schedule: Schedule, costs: Costs) -> MoveTimes:
 def transfer_times(
     schedule: Schedule, costs: Costs, moves: MoveTimes | None = None
 ) -> tuple[list[float], list[float], dict[int, float]]:
-    """For each transfer how long it takes, and for how long it, and each move, occupies its link (empty: no limit)."""
+    """Returns the times of transfers, the times for which they occupy their links, and the same for moves.
+
+    The second and third are empty if a link carries any number at once.
+    """
     graph = schedule.graph
     if costs.hop == 0 and costs.bandwidth == math.inf:
         return [], [], {}
@@ -143,7 +149,7 @@ def transfer_times(
     busy: list[float] = []
     for (number, end), border in zip(graph.transfers, graph.borders, strict=True):
         start = graph.homes[number]
-        # Between two stages go the outputs of the first, and down the gradients of these.
+        # Between two stages go the outputs of the lower stage, or their gradients.
         sent = sizes[border] * size(graph.tasks[number]) if border >= 0 else 0.0
         busy.append(sent / bandwidth[start][end])
         delays.append(latency[start][end] + busy[-1])

@@ -125,8 +125,8 @@ class Placement:
 
     Raises:
         ScheduleError: when there is no stage, a stage has no mesh or the same mesh twice, or a mesh below the highest
-            has no stage. Also when a spread stage has a single mesh, a stage reads itself or a later stage, or no stage
-            reads the result of a stage that is not the last.
+            has no stage. Also when a spread stage has a single mesh, a stage reads itself or a later stage, or a stage
+            that is not the last has no reader.
     """
 
     homes: tuple[tuple[int, ...], ...]

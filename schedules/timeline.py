@@ -1,4 +1,4 @@
-"""When the cells of a mesh run, and how long activations wait there: what rewrites that move them look at."""
+"""The times of a mesh's cells and the lives of its activations, for rewrites that move activations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxpp.schedules.task import Cell, Task, Unit
 
 
 class Life(NamedTuple):
-    """An activation, and the cells that make it and first need it again."""
+    """An activation, and the positions of the cells that make it and that first read it."""
 
     unit: Unit
     made: int
@@ -25,17 +25,18 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The cells of one mesh that take its turn: when they run, each task one unit of time and a backward two.
+    """The cells of one mesh that take its turn, with their times: one unit per task, two per whole backward.
 
-    Cells are counted without those that run beside the mesh.
+    Positions count only these cells, without cells that run beside the mesh.
 
     Attributes:
-        starts: of each cell.
-        ends: of each cell.
-        alive: how many activations of the mesh are alive in each cell; one that leaves it is until the next cell ends.
-        lives: the activations of the mesh, in the order of their forwards; those that no backward needs are none.
-        cells: all cells of the mesh.
-        places: where in these each cell stands.
+        starts: the start of each cell.
+        ends: the end of each cell.
+        alive: for each cell the number of the mesh's live activations. An activation that leaves the mesh is alive
+            until the end of the next cell.
+        lives: the activations of the mesh that a later cell reads, in the order of their forwards.
+        cells: all cells of the mesh, including cells beside it.
+        places: for each cell that takes a turn, its index in `cells`.
     """
 
     starts: Sequence[float]
@@ -46,17 +47,20 @@ class Timeline:
     places: Sequence[int]
 
     def first_after(self, time: float) -> int:
-        """The first cell that starts at this time, or later."""
+        """Returns the first cell that starts at this time or later."""
         return bisect_left(self.starts, time - 1e-9)
 
     def with_tasks(self, before: Mapping[int, Sequence[Task]]) -> list[Cell]:
-        """All cells of the mesh, with these tasks before those that take its turn, or behind the last."""
+        """Returns all cells of the mesh with new tasks, by the position of the cell that they precede.
+
+        The position after the last puts tasks at the end.
+        """
         places = [*self.places, len(self.cells)]
         return with_tasks(self.cells, {places[at]: tasks for at, tasks in before.items()})
 
 
 def timelines(schedule: Schedule) -> list[Timeline]:
-    """When the cells of each mesh run, if those that nothing tells the time of take none."""
+    """Returns the timeline of each mesh. Tasks of kinds without a given time take practically no time."""
     graph, costs = schedule.graph, Costs()
     told = [kind for kind in graph.numbers if costs.is_told(kind, schedule)]
     run = simulate(schedule, Costs(kinds=dict.fromkeys(graph.numbers.keys() - told, 1e-12))).run
@@ -72,9 +76,9 @@ def timelines(schedule: Schedule) -> list[Timeline]:
 
 
 def _alive(schedule: Schedule, mesh: int, heads: Sequence[int]) -> list[int]:
-    """How many activations of a mesh are alive in the cells that begin with these tasks.
+    """Returns the number of live activations of a mesh in the cells that begin with these tasks.
 
-    Those that are made again count from their forward on.
+    Activations that will be recomputed count from their forward on.
     """
     graph, ones = schedule.graph, [1.0] * schedule.stages
     change = [0.0] * (len(heads) + 2)
@@ -100,7 +104,7 @@ def _lives(schedule: Schedule, cells: Iterable[Cell]) -> list[Life]:
 
 
 def with_tasks(cells: Sequence[Cell], before: Mapping[int, Sequence[Task]]) -> list[Cell]:
-    """The cells of a mesh, with these tasks before those of these positions."""
+    """Returns the cells of a mesh with new tasks, by the index of the cell that they precede."""
     row: list[Cell] = []
     for at in range(len(cells) + 1):
         row += [(task,) for task in before.get(at, ())]

@@ -1,11 +1,13 @@
-"""Chrome's trace format, which Perfetto opens: a simulated step and a measured one in the same shape.
+"""Chrome's trace format, which Perfetto opens; simulated and measured steps have the same form.
 
-One process per mesh, in it a track for its tasks, one for what it sends and one for what it receives (more where these
-overlap), one for copies to and from the host, and a counter of live bytes. Arrows lead from each send to its receipt.
-Times are microseconds. `forward 0, 3` is the forward of stage 0 for microbatch 3, `send 0, 3` sends what it made; the
-stage, the microbatch and the seconds are arguments of both.
+A process stands for a mesh. It has separate tracks for the mesh's tasks, its sends, its receives, and its
+copies to and from the host, and a counter of live bytes. Sends or receives that overlap get more tracks. An arrow leads
+from each send to its receive. Times are microseconds.
 
-`Report.to_chrome_trace` writes what was simulated, `jaxpp.runtime.write_chrome_trace` what was measured.
+`forward 0, 3` is the forward of stage 0 for microbatch 3, and `send 0, 3` sends its result. Both have the stage, the
+microbatch and the seconds as arguments.
+
+`Report.to_chrome_trace` writes simulated steps, `jaxpp.runtime.write_chrome_trace` measured steps.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ COMPUTE: Final = "compute"
 
 
 class Label(NamedTuple):
-    """Names a task: its kind, stage, microbatch and slice; stage and microbatch are None where it has none."""
+    """The name of a task: its kind, stage, microbatch and slice; stage and microbatch may be None."""
 
     kind: str
     stage: int | None
@@ -33,13 +35,13 @@ class Label(NamedTuple):
     slice: int = 0
 
     def __str__(self) -> str:
-        """Return `forward 0, 3`, or `forward 0, 3, 1` for a later slice; the kind alone where there is no stage."""
+        """Returns `forward 0, 3`, or `forward 0, 3, 1` for a later slice; only the kind if there is no stage."""
         numbers = [str(number) for number in (self.stage, self.microbatch, self.slice or None) if number is not None]
         return f"{self.kind} {', '.join(numbers)}".rstrip()
 
 
 class Bar(NamedTuple):
-    """Shows one task, or several that are fused, on a track of a mesh."""
+    """A task, or several fused tasks, on a track of a mesh."""
 
     mesh: int
     track: str
@@ -49,7 +51,7 @@ class Bar(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """Shows that the result of the task `label` goes from one mesh to another."""
+    """A transfer of the result of the task `label` from one mesh to another."""
 
     label: Label
     source: int
@@ -59,10 +61,10 @@ class Arrow(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Holds the memory in use on each mesh: the times at which it changes, in order, and how much it is from then on.
+    """The memory in use on each mesh, as curves of the times of its changes and the amounts from these times on.
 
     Attributes:
-        unit: "bytes", or "microbatches", whose activations fill one mesh's stages.
+        unit: "bytes", or "microbatches", each of which is the activations of all stages of a mesh for one microbatch.
         curves: (times, amounts) of each mesh.
     """
 
@@ -71,25 +73,25 @@ class Memory(NamedTuple):
 
 
 def in_order(times: Sequence[float], changes: Sequence[float]) -> tuple[Floats, Floats]:
-    """Sort the changes of a memory by their times; at one time, freeing comes before allocating."""
+    """Sorts the changes of a memory by their times; at equal times, negative changes come first."""
     at, change = np.array(times, np.float64), np.array(changes, np.float64)
     order = np.lexsort((change, at))
     return at[order], change[order]
 
 
 def curve(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
-    """Return the times of the changes, each once, and the amount after all changes at that time."""
+    """Returns the distinct times of the changes, and the amount after all changes at that time."""
     last = np.append(times[1:] != times[:-1], True)[: len(times)]
-    # Sums of shares differ from 0 in their last digits.
+    # Sums of shares may differ from 0 in their last digits.
     return times[last], np.maximum(changes.cumsum(), 0.0).round(9)[last]
 
 
 def print_chrome_trace(bars: Iterable[Bar], arrows: Iterable[Arrow], memory: Memory, seconds: float) -> str:
-    """Return the trace as JSON; it has as many meshes as `memory` has curves.
+    """Returns the trace as JSON; it has as many meshes as `memory` has curves.
 
     Args:
-        bars: the tasks; those on one track do not overlap.
-        arrows: the transfers; those that overlap get tracks of their own.
+        bars: the tasks; bars on one track do not overlap.
+        arrows: the transfers; transfers that overlap get separate tracks.
         memory: the curves of the counters.
         seconds: the unit of all times, in seconds.
     """
@@ -103,7 +105,7 @@ def print_chrome_trace(bars: Iterable[Bar], arrows: Iterable[Arrow], memory: Mem
 
 
 class _Tracks:
-    """Collects the events, and numbers the tracks (threads) of each mesh (process) in the order of their first use."""
+    """The events, and the tracks (threads) of each mesh (process), numbered in the order of their first use."""
 
     def __init__(self, scale: float, meshes: int) -> None:
         self.scale = scale
@@ -112,14 +114,14 @@ class _Tracks:
         self._ends: dict[tuple[int, str], list[float]] = {}
 
     def lane(self, mesh: int, track: str, start: float, end: float) -> str:
-        """Return a track that is free: `send`, or `send 2` while that is busy. Calls come in order of their start."""
+        """Returns a free track: `send`, or `send 2` while `send` is busy. Calls must be in the order of `start`."""
         ends = self._ends.setdefault((mesh, track), [])
         free = next((lane for lane, last in enumerate(ends) if last <= start), len(ends))
         ends[free:] = [end, *ends[free + 1 :]]
         return f"{track} {free + 1}" if free else track
 
     def add(self, mesh: int, track: str, labels: Sequence[Label], start: float, end: float) -> JsonEvent:
-        """Add a bar to a track, for one task or several that are fused."""
+        """Adds a bar to a track, for one task or several fused tasks."""
         args: JsonEvent = {name: _one([getattr(label, name) for label in labels]) for name in ("stage", "microbatch")}
         if any(label.slice for label in labels):
             args["slice"] = _one([label.slice for label in labels])
@@ -156,14 +158,14 @@ def _add_transfers(tracks: _Tracks, arrows: Iterable[Arrow]) -> None:
             tracks.add(mesh, tracks.lane(mesh, kind, start, end), [label._replace(kind=kind)], start, end)
             for mesh, kind in ((source, "send"), (target, "recv"))
         ]
-        # An arrow is bound to the bar that its time falls into, so both of its ends stand at a start.
+        # An arrow is bound to the bar at its time, so both of its ends are at the start of a bar.
         for phase, event in zip(({"ph": "s"}, {"ph": "f", "bp": "e"}), ends, strict=True):
             place = {key: event[key] for key in ("pid", "tid", "ts")}
             tracks.events.append({"name": "transfer", "cat": "transfer", "id": number} | place | phase)
 
 
 def _add_memory(tracks: _Tracks, memory: Memory) -> None:
-    """Add a counter of memory for each mesh."""
+    """Adds a counter of memory for each mesh."""
     name = "live bytes" if memory.unit == "bytes" else "live activations"
     for mesh, (times, amounts) in enumerate(memory.curves):
         for time, amount in zip(times.tolist(), amounts.tolist(), strict=True):

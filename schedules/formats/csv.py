@@ -1,13 +1,13 @@
-"""PyTorch's pipelining tables: a row per rank, a cell per task.
+"""PyTorch's pipelining tables: a row per rank (mesh), a cell per task.
 
     0F0,0F1,,0B0,0B1
     ,1F0,1B0,1F1,1B1
 
-A cell is `<stage><op><microbatch>` with F, B (full backward), I (input gradient) or W (weight gradient); an empty one
-is a bubble, and `(0F3;3B1)OVERLAP_F_B` is a fused task. Rows may have different lengths. A table may also say when to
-communicate: SEND_F, RECV_F, SEND_B, RECV_B, and, without a microbatch, UNSHARD, RESHARD, REDUCE_GRAD. A mesh is a rank.
+A cell is `<stage><op><microbatch>` with F, B (full backward), I (input gradient) or W (weight gradient). An empty cell
+is a bubble, and `(0F3;3B1)OVERLAP_F_B` is a fused task. Rows may have different lengths. A table may also have cells
+that communicate: SEND_F, RECV_F, SEND_B, RECV_B, and, without a microbatch, UNSHARD, RESHARD, REDUCE_GRAD.
 
-What PyTorch has no word for is written as in the text form, `2F5.1` for a slice of the sequence and `0offload3`.
+Tasks that PyTorch has no word for are written as in the text form: `2F5.1` for a slice of the sequence, `0offload3`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _EXPECTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that was read.
+    """The content of a table.
 
     Attributes:
         rows: the cells of each mesh.
         columns: the column of each of these cells, from 1 on.
         copies: for each mesh, the column of each cell that sends or receives, such as "0SEND_F3".
-        communicates: whether the table has such cells.
+        communicates: whether the table has cells that communicate.
     """
 
     rows: list[list[tuple[Task, ...]]]
@@ -59,15 +59,15 @@ class Table:
     communicates: bool
 
     def where(self, mesh: int, column: int) -> str:
-        """Return a place for error messages: `row 2 (mesh 1), column 5`."""
+        """Returns a place for error messages: `row 2 (mesh 1), column 5`."""
         return f"row {mesh + 1} (mesh {mesh}), column {column}"
 
 
 def parse_csv(text: str) -> Table:
-    """Read a table, with or without communication.
+    """Reads a table, with or without communication.
 
     Raises:
-        ScheduleError: a cell has an unknown form (names its row, column and token), or there is no table.
+        ScheduleError: when a cell has an unknown form (the message has its row and column), or the table is empty.
     """
     try:
         found = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text, newline=""), strict=True)]
@@ -91,12 +91,12 @@ def parse_csv(text: str) -> Table:
 
 
 def placement_of(table: Table, kinds: Iterable[Kind] = ()) -> Placement:
-    """Return the meshes of each stage: the rows where it runs, beginning with the row of its first microbatch.
+    """Returns the meshes of each stage: the rows where it runs, beginning with the row of its first microbatch.
 
-    Tasks of kinds, built in or given, that need not stand at home say nothing of it.
+    Tasks of kinds that may run away from their stage's home are ignored.
 
     Raises:
-        ScheduleError: the table has no task of a stage below its highest.
+        ScheduleError: when the table has no task of a stage below its highest.
     """
     away = {name for name, rule in rules_of(kinds).items() if rule.stands != "home"}
     homes: dict[int, dict[int, tuple[int, int]]] = {}
@@ -112,12 +112,12 @@ def placement_of(table: Table, kinds: Iterable[Kind] = ()) -> Placement:
 
 
 def check_copies(table: Table, graph: Graph) -> None:
-    """Check that each value that crosses is sent once, after it is made, and received once, before it is used.
+    """Checks the sends and receives: each value is sent once after it is made, and received once before it is used.
 
     A table without communication passes.
 
     Raises:
-        ScheduleError: names the missing cell, or the row, column and token of the wrong one.
+        ScheduleError: when a cell is missing or wrong; the message names it, with the row and column of a wrong cell.
     """
     if not table.communicates:
         return
@@ -136,10 +136,11 @@ def check_copies(table: Table, graph: Graph) -> None:
 
 
 def print_csv(graph: Graph, communicate: bool) -> str:
-    """Print the table of a schedule; its columns are the time slots of a run in which every cell takes one.
+    """Returns the table of a schedule; its columns are the time slots of a run in which every cell takes one.
 
     Raises:
-        ScheduleError: its stages are a graph; with `communicate`, something moves for which a table has no cells.
+        ScheduleError: when its stages are a graph, or, with `communicate`, a value moves for which a table has no
+            cells.
     """
     if graph.placement.after:
         raise ScheduleError("a table says nothing of stages that are a graph: write the grid")
@@ -178,7 +179,7 @@ def _read_cell(table: Table, mesh: int, column: int, word: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _TableMessage:
-    """Stands for a value that one mesh sends to another: the two meshes, and the tasks that make it and use it."""
+    """A value that one mesh sends to another: the two meshes, and the tasks that make it and use it."""
 
     source: int
     target: int
@@ -200,17 +201,17 @@ class _TableMessage:
 
 
 def _messages(graph: Graph) -> list[_TableMessage]:
-    """Return the messages of a schedule, one for each value that is sent.
+    """Returns the messages of a schedule, one for each value that is sent.
 
     Raises:
-        ScheduleError: a value goes to several meshes, or is neither an output for the next stage nor a gradient for the
-            one before.
+        ScheduleError: when a value goes to several meshes, or is neither an output for the next stage nor a gradient
+            for the previous stage.
     """
     homes = graph.homes
     messages: dict[tuple[int, str], _TableMessage] = {}
     for number, needs in enumerate(graph.needs):
         for need in needs:
-            if homes[need] == homes[number] or graph.sources.get(number) == need:  # that cell is the message itself
+            if homes[need] == homes[number] or graph.sources.get(number) == need:  # the task is its own message
                 continue
             message = _TableMessage(homes[need], homes[number], graph.tasks[need], graph.tasks[number])
             step = _STEPS.get(message.made.kind)
@@ -222,7 +223,11 @@ def _messages(graph: Graph) -> list[_TableMessage]:
 
 
 def _check_order(table: Table, messages: Sequence[_TableMessage]) -> None:
-    """Check that values are made before they are sent, and received before they are used."""
+    """Checks that values are made before they are sent, and received before they are used.
+
+    Raises:
+        ScheduleError: when a send or a receive is in a wrong column.
+    """
     columns = [
         {task: column for cell, column in zip(row, at, strict=True) for task in cell}
         for row, at in zip(table.rows, table.columns, strict=True)
@@ -258,10 +263,10 @@ def _in_slots(graph: Graph) -> list[list[str]]:
 
 
 def _with_copies(graph: Graph) -> list[list[str]]:
-    """Add sends and receives to the rows.
+    """Returns the rows with sends and receives.
 
-    Both cells of a message are written together with the task that makes it, so that any two meshes agree on the order
-    of the messages between them.
+    Both cells of a message are written together with the task that makes it. So any two meshes agree on the order of
+    the messages between them.
     """
     starts = sweep(graph, [1.0] * len(graph.tasks), one_track=True).starts
     heads = [
