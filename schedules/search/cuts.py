@@ -14,7 +14,7 @@ Cuts: TypeAlias = tuple[int, ...]
 """The layers of each stage, from the first one on."""
 
 FEW_CUTS: Final = 500
-"""The most cuts that are all tried."""
+"""The number of cuts up to which all cuts are tried."""
 
 _NODES: Final = 300
 """The most nodes of the search tree of an integer programme."""

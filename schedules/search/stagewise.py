@@ -9,14 +9,14 @@ StageChoices = Mapping[int, "Way"]
 """The `Way` of each stage."""
 
 _MOST_PRODUCTS = 300
-"""The most combinations of the groups' options that are all simulated. Of more combinations, the search changes one
-group at a time."""
+"""The number of combinations of the groups' options up to which all are simulated. Of more combinations, the search
+changes one group at a time."""
 _MOST_PARTS = 6
 """The most parts of one group that choose separately. In a group with more stages, neighbouring stages make the same
 choice."""
 _MOST_MIXED = 4**_MOST_PARTS
-"""The most combinations of the parts of one group that are compared. A group with many parts tries fewer levels for
-each part."""
+"""The number of combinations of the parts of one group that may be compared. A group with many parts tries fewer levels
+for each part."""
 _MOST_WRONG = 8
 """The number of combinations that may need more memory than estimated before only proven combinations are taken."""
 
