@@ -1,4 +1,4 @@
-"""`load`: a step that was compiled before, without tracing, rewriting and compiling it."""
+"""`load`: loads a step that was compiled before, without tracing, rewriting or compiling it."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,28 +28,28 @@ from jaxpp.step import CompiledStep
 
 
 def load(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None = None, *, like: Any = None) -> CompiledStep:
-    """A step that `compiled.save(path)` has saved: neither traced nor compiled, but ready to be called.
+    """Loads a step that `compiled.save(path)` saved. The step is ready to be called.
 
         step = jaxpp.load("step.jaxpp", like=(state, batch))
         state, loss = step(state, batch)
 
-    It takes what `compiled` took, and returns the same. The program in the file is proven once more, as ever. The file
-    holds machine code, which is run: load what you trust.
+    It takes the same arguments as `compiled`, and returns the same results. The program in the file is verified again.
+    The file holds machine code, which is run: load only files that you trust.
 
     Args:
-        path: a folder. In a job all processes call this, each has its own file there.
-        mpmd_mesh: as large as the one for which the step was compiled. None: on the devices of the same numbers.
-        like: a pytree that has a node of each class in the step's arguments and results, other than tuples, lists and
-            dicts with strings as keys. The arguments will do; only the structure is looked at.
+        path: the folder. In a job all processes call this, and each one reads its own file.
+        mpmd_mesh: a mesh of the size for which the step was compiled. None: the devices with the same ids.
+        like: a pytree with a node of each class in the step's arguments and results, other than tuples, lists and
+            dicts with strings as keys. The arguments will do, as only the structure is read.
 
     Raises:
-        TypeError: `mpmd_mesh` is a mesh of another kind.
-        SavedStepError (a ValueError): the file is damaged, or was saved with another version of JAX or jaxpp, for
-            other devices, another processor, number of processes, mesh or transport; or a class is not in `like`. In
-            a job it is raised in all processes, also where only one of them can't load its file.
-        OSError: there is no such file for this process.
-        ProcessError: as from `compile`, when other processes have loaded another step.
-        TransferError: another process compiles a step.
+        TypeError: `mpmd_mesh` is not an MpmdMesh.
+        SavedStepError (a ValueError): the file is damaged, or a class is not in `like`. Or the step was saved with
+            another version of JAX or jaxpp, or for other devices, another processor, number of processes, mesh or
+            transport. In a job all processes raise it, even if only one of them can't load its file.
+        OSError: this process has no file there.
+        ProcessError: other processes loaded another step, as from `compile`.
+        TransferError: another process compiles a step instead.
     """
     if mpmd_mesh is not None:
         check_mesh(mpmd_mesh)
@@ -62,9 +62,13 @@ _Made = TypeVar("_Made")
 
 
 def _in_all(make: Callable[[], _Made]) -> _Made:
-    """What `make` returns, where it does so in all processes: else those where it does would wait for the others.
+    """Returns the result of `make` if it succeeds in all processes.
 
-    Raises what it raises here; SavedStepError where it raises that, or OSError, in another process.
+    Without this check, the processes where it succeeds would wait for the others.
+
+    Raises:
+        SavedStepError: `make` raised SavedStepError or OSError in another process.
+        Exception: any exception of `make` in this process.
     """
     try:
         made = make()
@@ -79,7 +83,7 @@ def _in_all(make: Callable[[], _Made]) -> _Made:
 
 
 def read_for(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> "ReadStep | None":
-    """The step that this process has there for arguments of these types; None where it has none that `load` takes."""
+    """Reads the step of this process; None if `load` would refuse it, or if it takes arguments of other types."""
     try:
         found = _read(path, None, trees.nodes_of(arguments))
     except (SavedStepError, OSError):
@@ -93,7 +97,7 @@ def read_for(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> "ReadS
 
 @dataclass(frozen=True)
 class ReadStep:
-    """A saved step that was read and proven for devices that are here; XLA has not loaded its code."""
+    """A saved step that was read and verified for local devices, but whose machine code XLA has not loaded yet."""
 
     path: str | os.PathLike[str]
     code: Mapping[str, bytes]
@@ -103,10 +107,12 @@ class ReadStep:
     program: Program
 
     def loaded(self) -> CompiledStep:
-        """The step, ready to be called. In a job all processes call this.
+        """Returns the step, ready to be called. In a job all processes call this.
 
-        Raises SavedStepError for code that XLA refuses, when the processes have agreed on the step; ProcessError as
-        `load`.
+        Raises:
+            SavedStepError: XLA refuses the machine code.
+            ProcessError: other processes loaded another step.
+            TransferError: another process compiles a step instead.
         """
         mesh = self.lowered.mpmd_mesh
         job.agree_on(mesh.jax_mesh, named(self.options), self.lowered.described)
@@ -137,7 +143,10 @@ def _read(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None, nodes: trees
 
 
 def _check_custom_calls(module: ProgramModule, mesh: MpmdMesh, path: str | os.PathLike[str]) -> None:
-    """Raises SavedStepError for a custom call that nobody answers here: XLA would jump to wherever its code says."""
+    """Raises SavedStepError for a custom call without a target in this process.
+
+    XLA would jump to the address in the machine code.
+    """
     unknown = unregistered(module.module.operation, mesh.platform)
     if unknown is not None:
         raise SavedStepError(
@@ -177,7 +186,7 @@ def _lowered(saved: SavedStep, module: ProgramModule, mesh: MpmdMesh, nodes: tre
 
 
 def _mesh(saved: SavedStep, path: str | os.PathLike[str]) -> MpmdMesh:
-    """The mesh of the devices with the numbers of those for which the step was compiled."""
+    """Returns the mesh of the local devices with the ids for which the step was compiled."""
     description = saved.description
     here = {device.id: device for device in jax.devices()}
     numbers = [number for mesh in description["devices"] for number in mesh]

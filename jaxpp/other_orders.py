@@ -81,4 +81,4 @@ def _searched(plan: Schedule, over: Sequence[bool], costs: Costs) -> Iterator[Sc
                 seconds=_SECONDS,
             )
         except ScheduleError:
-            continue  # no order keeps as few
+            continue  # no order keeps so few activations

@@ -1,4 +1,4 @@
-"""From a lowered step to its program: the chain of passes, as a step runs it."""
+"""Rewrites a lowered step to its program, with all passes."""
 
 import contextlib
 import io
@@ -42,18 +42,18 @@ from jaxpp.task_times import Rates
 from jaxpp.unused_axes import warn_of_unused_axes
 
 ScheduleLike = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
-"""What `jaxpp.schedules.resolve` takes."""
+"""The schedules that `jaxpp.schedules.resolve` takes."""
 
 
 @dataclass(frozen=True, repr=False)
 class ProgramModule:
     """A verified program module (docs/ir.md, section 6).
 
-    kept_less: what is done to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under "recompute",
-        `stages` of `move-residuals` under "offload", under "evict" the stages of which residuals wait on another mesh,
-        and under "order", where that is another one than the schedule's, how many activations each mesh keeps in it.
-    schedule: the schedule of its tasks, as a grid; of a `train_loop` without a delay that of one of its steps; empty of
-        a module that was read.
+    kept_less: the means that save memory, given or chosen by `memory_limit`; "" if not used. "recompute" is `keep` of
+        `split-forward`, and "offload" is `stages` of `move-residuals`. "evict" has the stages whose residuals are
+        evicted. "order" has the number of activations that each mesh keeps, if the order was changed.
+    schedule: the schedule of its tasks, as a grid. A `train_loop` without a delay has the schedule of one step, a
+        module that was read from text an empty one.
     """
 
     module: ir.Module
@@ -66,20 +66,20 @@ class ProgramModule:
         return f"<ProgramModule of {meshes} meshes: {len(functions) - meshes} functions>"
 
     def as_text(self) -> str:
-        """The program as MLIR text."""
+        """Returns the program as MLIR text."""
         return str(self.module)
 
     def as_bytecode(self) -> bytes:
-        """The program as MLIR bytecode."""
+        """Returns the program as MLIR bytecode."""
         buffer = io.BytesIO()
         self.module.operation.write_bytecode(buffer)
         return buffer.getvalue()
 
     @property
     def once_per_step_bytes(self) -> dict[str, int]:
-        """What `gather_weights="step"` and `scatter_gradients="step"` cost, chosen or not.
+        """The costs of `gather_weights="step"` and `scatter_gradients="step"`, whether chosen or not.
 
-        Bytes per device, summed over all stages; empty when no weight is sharded over the axis of the batch.
+        They are bytes per device, summed over all stages. The dict is empty if no weight is sharded like the batch.
         """
         return once_per_step_bytes(self.module)
 
@@ -87,7 +87,7 @@ class ProgramModule:
     def peak_bytes(self) -> tuple[int, ...]:
         """The most bytes that are alive at once on each device of each mesh, arguments included.
 
-        Without the temporaries of the tasks, and without what is in the memory of the host.
+        The temporaries of the tasks and values in the memory of the host do not count.
         """
         return tuple(at.integer(function, at.PEAK_BYTES) or 0 for function in mesh_functions(self.module))
 
@@ -98,18 +98,18 @@ class ProgramModule:
 
     @property
     def rows_sent_bytes(self) -> int:
-        """The bytes of stacked layers that every step sends to the meshes of their stages; their gradients come back.
+        """The bytes of stacked layers that every step sends to the meshes of their stages; their gradients return.
 
-        0 where each mesh holds its own layers. Under schedules with several separate stages for each mesh it does when
-        they are stored in the order of `jaxpp.rows_of_layers`.
+        0 if each mesh holds the layers of its own stages. If a schedule gives each mesh several separate stages, the
+        order of `jaxpp.rows_of_layers` achieves this.
         """
         return at.integer(self.module.operation, at.ROWS_SENT) or 0
 
     @property
     def rows_padded_bytes(self) -> int:
-        """The bytes of stacked layers that are padding, on all meshes together.
+        """The bytes of padding in stacked layers, on all meshes together.
 
-        0 where every mesh has as many layers; see `jaxpp.rows_of_layers` with `cuts`.
+        0 if all meshes have equally many layers. See `jaxpp.rows_of_layers` with `cuts`.
         """
         return at.integer(self.module.operation, at.ROWS_PADDED) or 0
 
@@ -117,21 +117,23 @@ class ProgramModule:
 def rewrite(
     lowered: Lowered, schedule: ScheduleLike | None, options: Mapping[str, str], costs: schedules.Costs | None = None
 ) -> ProgramModule:
-    """The program of a lowered step.
+    """Rewrites a lowered step to its program, and warns of idle meshes, unused axes and sharded microbatches.
 
     Args:
-        lowered: stays as it is.
-        schedule: for a loop that names none.
-        options: of the passes, by keyword; a "schedule" takes the place of that of the loop. The "transport" is that
-            between the processes of the mesh, if not given: in its order values are sent and received, and so kept.
-            "share_tasks" may be "auto": by the platform of the mesh.
-        costs: of the tasks, by which what keeps less is chosen; of a `jaxpp.target`, else, the facts of its chip.
+        lowered: the lowered step, which does not change.
+        schedule: the schedule if the loop names none.
+        options: the options of the passes, by keyword. A "schedule" overrides the schedule of the loop. The default
+            "transport" is the one between the processes of the mesh; it determines the order of sends and receives,
+            and so the memory. A "share_tasks" of "auto" depends on the platform of the mesh.
+        costs: the costs of the tasks, for the choices of `memory_limit`. Without them, a `jaxpp.target` is estimated
+            from the facts of its chip.
 
     Raises:
         PassError: the marks, the loop or the schedule don't fit together.
         ScheduleError: the costs are for another schedule.
-        ValueError: an argument is to be sharded over the mpmd axis, and is no stack of layers.
-        ProcessError: the transport that the user has chosen does not work.
+        ValueError: an argument that the user wants sharded over the mpmd axis is not a stack of layers.
+        ProgramError: the program offloads values, and a device can't keep them in the memory of its host.
+        ProcessError: the transport that the user chose does not work.
     """
     mesh, dump = lowered.mpmd_mesh, dump_of(lowered.module)
     if dump:
@@ -167,22 +169,25 @@ def rewrite(
 
 
 def shared_from(platform: str) -> str:
-    """The option of `share-tasks` with which a call more takes about a hundredth of a step, or less.
+    """Returns the `when` of `share-tasks` for a platform, so that one more call costs about 1 % of a step or less.
 
-    The FLOPs of a task that takes some twenty times as long as its launch: 0.5 ms on a core of a CPU, for which `auto`
-    stands, 0.3 ms on a GPU.
+    It is the FLOPs of a task that takes about 20 times as long as its launch: 0.5 ms on a CPU core (`auto`), 0.3 ms on
+    a GPU.
     """
     return "auto" if platform == "cpu" else "1e11"
 
 
 def _without_host_memory(mesh: MpmdMesh) -> Any:
-    """A device of this process that can't keep values in the memory of the host; None where all can."""
+    """Returns a device of this process that can't keep values in the memory of its host; None if all can."""
     here = [device for device in mesh.jax_mesh.devices.flat if device.process_index == device.client.process_index()]
     return next((each for each in here if HOST not in {memory.kind for memory in each.addressable_memories()}), None)
 
 
 def _check_host_memory(program: ProgramModule, mesh: MpmdMesh) -> None:
-    """Refuse a program that keeps values in the memory of a host where a device has none, with the user's line."""
+    """Raises ProgramError if the program keeps values in host memory, and a device of this process can't.
+
+    The error names the user's line.
+    """
     number = next((number for number, most in enumerate(program.peak_host_bytes) if most), None)
     device = None if number is None else _without_host_memory(mesh)
     if number is not None and device is not None:
@@ -202,22 +207,22 @@ def rewritten(
     observers: Sequence[Observer] = (),
     rates: Rates | None = None,
 ) -> ProgramModule:
-    """The program of a lowered module, which is rewritten in place.
+    """Rewrites a lowered module in place, and returns it as a program module.
 
     Args:
-        module: as lowering makes it.
-        schedule: the text of one for a loop that names none; empty for others.
-        meshes: how many there are.
-        options: of the passes, by keyword.
-        observers: of the passes.
-        rates: what bytes take, where what keeps less is chosen.
+        module: the module that lowering made.
+        schedule: the text of the schedule, or "" if the loop names one.
+        meshes: the number of meshes.
+        options: the options of the passes, by keyword.
+        observers: the observers of the passes.
+        rates: the times of transferred bytes, for the choices of `memory_limit`.
 
     Raises:
         PassError: the marks, the loop or the schedule don't fit together.
     """
     kept_less = {**NOTHING, "recompute": options.get("recompute", "")}
     loop = TrainLoopAttr.of(module)
-    is_delayed = loop is not None and loop.delay > 0  # its schedule is of all steps: there is no other choice
+    is_delayed = loop is not None and loop.delay > 0  # its schedule covers all steps, and can't be changed
     if options.get("memory_limit") and not options.get("recompute") and not is_delayed:
         fitted = fit(module, schedule, meshes, options, rates)
         schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
@@ -233,17 +238,17 @@ def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
         warnings.warn(
             f"the schedule runs on {meshes} of the {mesh.mpmd_dim} meshes of axis '{mesh.mpmd_axis_name}': "
             f"{idle} {'stays' if idle == 1 else 'stay'} idle",
-            stacklevel=100,  # the step that is compiled names no line of the user's
+            stacklevel=100,  # beyond the stack, because no line of the user is known here
         )
 
 
 def text_of(schedule: ScheduleLike, lowered: Lowered) -> str:
-    """The text of a schedule for the loop of a lowered step, whatever schedule the loop itself names.
+    """Returns the text of a schedule for the loop of a lowered step, even if the loop names another schedule.
 
     A name of the library stays a name, which the passes resolve.
 
     Raises:
-        PassError: there is no such loop, or the schedule does not fit it.
+        PassError: the step has no microbatch loop, or the schedule does not fit it.
     """
     module = own_copy(lowered.module)
     run_passes(module, (InlineCalls(),))
@@ -251,7 +256,7 @@ def text_of(schedule: ScheduleLike, lowered: Lowered) -> str:
 
 
 def _schedule_text(module: ir.Module, schedule: ScheduleLike | None, meshes: int) -> str:
-    """The text of `schedule` for a loop that names none, which is known when all calls are inlined; else nothing."""
+    """Returns the text of `schedule` if the loop names none, otherwise ""; inlines all calls to find the loop."""
     if schedule is None:
         return ""
     run_passes(module, (InlineCalls(),))
@@ -267,19 +272,19 @@ def _text_for(module: ir.Module, schedule: ScheduleLike, meshes: int | None, len
 
 
 class TasksSeen(Watch):
-    """An observer of the passes that keeps the schedule as it is when the loop is unrolled, with what passes added."""
+    """An observer of the passes that records the schedule before the loop is unrolled, with tasks that passes added."""
 
     schedule = ""
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Read the schedule before the pass that unrolls the loop."""
+        """Reads the schedule before `unroll-microbatches`."""
         if isinstance(step, UnrollMicrobatches):
             loop = TrainLoopAttr.of(module)
             self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
 
 
 class _PassProgress:
-    """An observer of the passes that tells how far they are."""
+    """An observer of the passes that reports their progress."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._done = progress, 0
@@ -293,7 +298,7 @@ class _PassProgress:
 
 
 def _check_stacks(wanted: Mapping[int, str], module: ir.Module) -> None:
-    """Refuse an argument that the user wants sharded over the mpmd axis, and that is no stack of layers."""
+    """Raises ValueError for an argument that the user wants sharded over the mpmd axis, if it is no stack."""
     cut = stacked_arguments(module) if wanted else ()
     for number, message in wanted.items():
         if number not in cut:

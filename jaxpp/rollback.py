@@ -17,9 +17,9 @@ def optimistic(loop: TrainLoop, mpmd_mesh: MpmdMesh, **options: Any) -> "Optimis
     """Compiles two programs for a step of a `train_loop`: one assumes the conditions of `jaxpp.expect`, one waits.
 
     A call starts each step in the assuming program, in which no mesh waits for a condition. It checks the conditions of
-    a step after it has started the next step. If a condition does not hold, it drops the results of both steps, runs
-    this step again in the waiting program, and starts the next step again. The results always equal the loop's. (Zero
-    Bubble, arXiv 2401.10241, section 4: a step is validated when the next one has begun, and rolled back.)
+    a step after it has started the next step. If a condition does not hold, it drops the results of both steps. It then
+    runs this step again in the waiting program, and starts the next step again. The results always equal the loop's.
+    (Zero Bubble, arXiv 2401.10241, section 4: a step is validated when the next one has begun, and rolled back.)
 
     The state before a step is kept until its conditions are known. At that time there are three states: before the
     step, after it, and after the next step. Without `optimistic` there are two. A call ends when the conditions of its

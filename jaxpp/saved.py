@@ -1,8 +1,8 @@
-"""The file of a compiled step: what `CompiledStep.save` writes and `jaxpp.load` reads.
+"""The file of a compiled step, which `CompiledStep.save` writes and `jaxpp.load` reads.
 
 It is a zip archive: a description in JSON, the program as MLIR bytecode, and the machine code of each function. Its
-comment is a digest of all before it, by which damage is found. Nothing in it is pickled, but machine code is run: it is
-as trustworthy as a program.
+comment is a digest of all bytes before it, which reveals damage. Nothing in it is pickled, but its machine code is run:
+trust a file as you would trust an executable.
 """
 
 import contextlib
@@ -38,16 +38,16 @@ _VERSIONS = ("jax", "jaxlib", "jaxpp")
 
 
 class SavedStepError(ValueError):
-    """The file of a compiled step is damaged, or for another machine."""
+    """The error for a file of a compiled step that is damaged, or made for another machine."""
 
 
 @dataclass(frozen=True)
 class SavedStep:
     """A compiled step, as one process holds it.
 
-    description: JSON: `described`, and what it was compiled with and for: `surroundings`.
+    description: the JSON of `described`, which includes `surroundings`.
     program: the program module, as bytecode.
-    code: what XLA made of each function.
+    code: the machine code of each function, by name.
     """
 
     description: Mapping[str, Any]
@@ -55,7 +55,7 @@ class SavedStep:
     code: Mapping[str, bytes]
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write this process's file, whole or not at all."""
+        """Writes the file of this process, completely or not at all."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.comment = bytes(_DIGEST)
@@ -69,7 +69,12 @@ class SavedStep:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> "SavedStep":
-        """Read this process's file. Raises SavedStepError for a damaged one, OSError where there is none."""
+        """Reads the file of this process.
+
+        Raises:
+            SavedStepError: the file is damaged, or was written by other versions of JAX or jaxpp.
+            OSError: the file is missing or can't be read.
+        """
         path = file_of(folder)
         try:
             data = path.read_bytes()
@@ -95,7 +100,12 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def _described(path: Path, text: bytes) -> Mapping[str, Any]:
-    """Reads a description. Raises SavedStepError for one of another version, ValueError for one of another form."""
+    """Reads a description from JSON.
+
+    Raises:
+        SavedStepError: the format, JAX, jaxlib or jaxpp has another version.
+        ValueError: the JSON does not have the form of a description.
+    """
     try:
         description = json.loads(text)
     except RecursionError:
@@ -126,7 +136,11 @@ _FORM = {
     "donated": [bool],
     "feeds": [(int, int)],
 }
-"""What each entry of a description is: a list or a dict of some type, or a list of these types; an int is from 0 on."""
+"""The form of each entry of a description.
+
+`[form]` is a list and `{str: form}` a dict of such values; a tuple of forms is a list with one value of each. An int
+is at least 0.
+"""
 
 
 def _check_form(what: str, found: Any, form: Any) -> None:
@@ -153,7 +167,7 @@ def _check_form(what: str, found: Any, form: Any) -> None:
 
 
 def _members(data: bytes) -> dict[str, bytes]:
-    """What an archive has. Members that are compressed, which could be of any size, are none of ours."""
+    """Returns the members of an archive. Raises ValueError for compressed ones, which could expand to any size."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for each in archive.infolist():
@@ -166,12 +180,12 @@ def _members(data: bytes) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def refused(folder: str | os.PathLike[str]) -> Generator[None]:
-    """Turns what reading a file raises that is not as `write` made it into a SavedStepError; a bug stays what it is."""
+    """Turns errors that a damaged file causes into SavedStepErrors; other exceptions pass unchanged."""
     try:
         yield
     except (SavedStepError, ProcessError):
         raise
-    except (zipfile.BadZipFile, ValueError, ir.MLIRError) as error:  # PassError, of a program, is a ValueError there
+    except (zipfile.BadZipFile, ValueError, ir.MLIRError) as error:  # a PassError is a ValueError
         said = str(error).partition("\n")[0][:300] if isinstance(error, ValueError) else in_a_line(error)
         raise SavedStepError(
             f"{file_of(folder)}: it is damaged, or no saved step: {said}; save the step again"
@@ -179,12 +193,12 @@ def refused(folder: str | os.PathLike[str]) -> Generator[None]:
 
 
 def file_of(folder: str | os.PathLike[str]) -> Path:
-    """The file of this process."""
+    """Returns the path of the file of this process."""
     return Path(folder) / f"process_{jax.process_index()}"
 
 
 def described(lowered: Lowered, compiler_options: Options) -> dict[str, Any]:
-    """What a step is beside its program, as JSON."""
+    """Returns the description of a step as JSON: everything but its program and its machine code."""
     mesh = lowered.mpmd_mesh
     return {
         "format": _FORMAT,
@@ -208,7 +222,7 @@ def described(lowered: Lowered, compiler_options: Options) -> dict[str, Any]:
 
 
 def surroundings(mesh: MpmdMesh) -> dict[str, str]:
-    """What has to be the same where a step is saved and where it is loaded, each as it is called in errors."""
+    """Returns the properties that must be equal where a step is saved and loaded, by their names in errors."""
     devices = [device for each in mesh.unstack for device in each.devices.flat]
     axes = [dict(each.shape) for each in mesh.unstack]
     found = {name: version(name) for name in _VERSIONS}
@@ -226,7 +240,7 @@ def surroundings(mesh: MpmdMesh) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """A digest of what the processor can do, as far as the system tells: code for CPUs is made for that."""
+    """Returns a digest of the processor's features, on which machine code for CPUs depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -236,7 +250,7 @@ def _processor() -> str:
 
 
 def check_surroundings(saved: SavedStep, mesh: MpmdMesh, folder: str | os.PathLike[str]) -> None:
-    """Raise SavedStepError for a step that was saved elsewhere."""
+    """Raises SavedStepError if a property of `surroundings` differs from the one that was saved."""
     for name, here in surroundings(mesh).items():
         _check_surrounding(file_of(folder), saved.description, name, here)
 
@@ -248,7 +262,7 @@ def _check_surrounding(path: Path, description: Mapping[str, Any], name: str, he
 
 
 def _type(aval: Any) -> list[Any]:
-    """[shape, dtype, is weakly typed, generator of random keys]."""
+    """Returns [shape, dtype, whether it is weakly typed, implementation of random keys]."""
     is_key = is_key_type(aval.dtype)
     name = "" if is_key else aval.dtype.name
     key = key_implementation(aval.dtype) if is_key else ""
@@ -256,7 +270,7 @@ def _type(aval: Any) -> list[Any]:
 
 
 def types(described: Sequence[Any]) -> tuple[Any, ...]:
-    """The types that `described` wrote. Raises ValueError for anything else."""
+    """Returns the types that `described` wrote. Raises ValueError for an unknown dtype or kind of random key."""
     return tuple(
         jax.core.ShapedArray(tuple(shape), _key_dtype(key) if key else _dtype(name), weak_type=weak)
         for shape, name, weak, key in described

@@ -1,4 +1,4 @@
-"""A step on its way: lowered, rewritten to a program of several meshes, compiled."""
+"""The forms of a step, as in `jax.stages`: lowered, rewritten to a program for several meshes, compiled."""
 
 import json
 import os
@@ -39,7 +39,7 @@ _LIMITS = ("memory_limit", "host_memory_limit")
 
 
 class LoweredStep:
-    """A lowered step: its module, its program, and the way to an executable."""
+    """A lowered step, which can be rewritten to a program and compiled."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LoweredStep:
         self._passes, self._costs = passes, costs
         self._program: ProgramModule | None = None
         self.made: Callable[[CompiledStep | None], CompiledStep | None] = lambda made: made
-        """Keeps what is compiled for others who need the same, if it is given; returns what is kept."""
+        """Caches the compiled step for calls with the same key, if it is not None; returns the cached one."""
 
     def __repr__(self) -> str:
         arguments, results = len(self._lowered.in_avals), len(self._lowered.out_avals)
@@ -61,11 +61,11 @@ class LoweredStep:
         return f"<LoweredStep of {self._lowered.name}: {arguments} arrays in, {results} out, {mesh}>"
 
     def as_text(self, *, debug_info: bool = False) -> str:
-        """The lowered module as MLIR text: what `jaxpp-opt` reads."""
+        """Returns the lowered module as MLIR text, which `jaxpp-opt` reads."""
         return str(self._lowered.module.operation.get_asm(enable_debug_info=debug_info))
 
     def program(self) -> ProgramModule:
-        """The program module: one function per mesh, verified.
+        """Returns the verified program module, with one function per mesh.
 
         Raises:
             PassError: the marks, the loop or the schedule don't fit together.
@@ -76,23 +76,26 @@ class LoweredStep:
 
     @property
     def in_shardings(self) -> Any:
-        """Where the step will want its arguments, as `CompiledStep.in_shardings`; nothing is compiled for it."""
+        """The shardings of the arguments, as `CompiledStep.in_shardings`, without compiling."""
         return StepShardings(self._lowered, load(self.program().module)).of_arguments()
 
     @property
     def out_shardings(self) -> Any:
-        """Where the results will be, as `CompiledStep.out_shardings`."""
+        """The shardings of the results, as `CompiledStep.out_shardings`, without compiling."""
         return StepShardings(self._lowered, load(self.program().module)).of_results()
 
     @property
     def lowered(self) -> Lowered:
-        """The step as it was lowered."""
+        """The result of lowering the step."""
         return self._lowered
 
     def at_float32(self) -> "LoweredStep | None":
-        """The same step with float32 wherever it computes in bfloat16 or float16, without limits of memory.
+        """Returns the step with float32 instead of bfloat16 and float16, and without memory limits.
 
-        None where it does nowhere. Raises RunError where something in it can't.
+        None if the step computes nowhere in bfloat16 or float16.
+
+        Raises:
+            RunError: an operation can't be changed to float32.
         """
         module = own_copy(self._lowered.module)
         if not widen(module):
@@ -102,16 +105,16 @@ class LoweredStep:
         return LoweredStep(lowered, self._schedule, self._compiler_options, passes)
 
     def with_schedule(self, schedule: ScheduleLike) -> "LoweredStep":
-        """The same step in another order, without tracing it again.
+        """Returns the step with another schedule, without tracing it again.
 
-        `as_text()` stays the module as it was lowered; `jaxpp-opt` takes the other order by `--schedule`.
+        `as_text()` does not change: pass the schedule to `jaxpp-opt` as `--schedule`.
 
         Args:
-            schedule: as for `treduce`, but "auto"; it takes the place of the one that the step was lowered with.
+            schedule: as for `treduce`, except "auto"; it replaces the schedule of the lowered step.
 
         Raises:
-            PassError: the schedule can't be made for this loop and mesh.
-            ValueError: it is "auto".
+            PassError: the step has no microbatch loop, or the schedule does not fit it.
+            ValueError: the schedule is "auto".
         """
         if schedule == AUTO:
             raise ValueError('with_schedule: "auto" tries several; lower the step with schedule="auto" for that')
@@ -119,15 +122,15 @@ class LoweredStep:
         return LoweredStep(self._lowered, None, self._compiler_options, passes, self._costs)
 
     def compile(self) -> "CompiledStep":
-        """Compile every distinct stage program for its submesh; what a call has compiled already is taken.
+        """Compiles every distinct function for its submesh, unless an earlier call of the step has compiled it.
 
-        With a `memory_limit` the temporaries of the compiled tasks count too: where they are too much, and stages may
-        do something about it, what they do is chosen again with room for these, and `program()` is another one.
+        With a `memory_limit` the temporaries of the compiled tasks count too. If they take too much, the recomputes and
+        other means of `memory_limit` are chosen again with room for them. `program()` then returns the new program.
 
         Raises:
-            PassError: as `program`.
+            PassError: as for `program`.
             LimitError: a mesh needs more than its memory limit.
-            ProcessError: processes of a job were given different options, or have other settings of JAX and XLA.
+            ProcessError: the processes of a job have different options, or different settings of JAX and XLA.
         """
         if made := self.made(None):
             self._program = made.program()
@@ -159,7 +162,7 @@ class LoweredStep:
         return made
 
     def _agree(self) -> None:
-        """Refuse settings that differ between the processes of the mesh."""
+        """Checks that all processes of the mesh have the same settings; raises ProcessError otherwise."""
         mesh = self._lowered.mpmd_mesh
         if mesh.is_present and mesh.backend is None:
             passes = {name: str(value) for name, value in self._passes.items() if value and name != "schedule"}
@@ -168,7 +171,7 @@ class LoweredStep:
 
 
 class CompiledStep:
-    """An executable step for arguments of one kind."""
+    """A compiled step, for arguments of fixed structure and types."""
 
     def __init__(
         self,
@@ -188,7 +191,7 @@ class CompiledStep:
         return f"<CompiledStep of {title(self.executable.program, self._lowered.name)}>"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: meshes and compiled programs are of this process."""
+        """Raises TypeError: meshes and compiled programs belong to this process, and can't be pickled."""
         raise TypeError(
             "a compiled step can't be pickled, as its devices and programs are of this process: "
             "compiled.save(path) and jaxpp.load(path) do it"
@@ -196,23 +199,23 @@ class CompiledStep:
 
     @property
     def lowered(self) -> Lowered:
-        """The step as it was lowered."""
+        """The result of lowering the step."""
         return self._lowered
 
     def program(self) -> ProgramModule:
-        """The program module that it runs."""
+        """Returns the program module of the step."""
         with make_context():
             return ProgramModule(ir.Module.parse(self._bytecode), self._kept_less, self._schedule)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the step for `jaxpp.load`: its program and what XLA made of it, without arguments.
+        """Saves the program and the machine code of the step for `jaxpp.load`, without arguments.
 
-        In a job all processes call it. Each writes a file of its own into the folder `path`, which may be on a disk of
-        its own, and replaces the one that was there.
+        In a job all processes call this. Each one writes its own file into the folder `path`, and replaces an older
+        file. The folder need not be shared between processes.
 
         Raises:
-            ValueError: the step calls back into Python, or is of no backend of JAX's own: it can't be saved.
-            OSError: it can't be written.
+            ValueError: the step calls Python functions, or does not run on local devices of JAX.
+            OSError: the file can't be written.
         """
         if not isinstance(self.executable, LocalProgram):
             found = type(self.executable).__name__
@@ -226,25 +229,26 @@ class CompiledStep:
         SavedStep(description, self._bytecode, self.executable.serialize()).write(path)
 
     def memory_analysis(self) -> tuple[MemoryStats | None, ...]:
-        """The memory that a step takes on each device of each mesh; None of a mesh that only other processes run.
+        """Returns the memory that a step takes on each device of each mesh.
 
-        What `jax.stages.Compiled.memory_analysis` tells of one program, here of all programs of a mesh in their order.
+        As `jax.stages.Compiled.memory_analysis`, for all programs of a mesh in their order. The entry is None for a
+        mesh that only other processes run.
         """
         return memory_analysis(self.executable.program, self.executable.stats)
 
     def cost_analysis(self) -> tuple[dict[str, float] | None, ...]:
-        """What XLA says that a step costs each device of each mesh; None of a mesh that only other processes run.
+        """Returns XLA's cost analysis of a step, for each device of each mesh.
 
-        As `jax.stages.Compiled.cost_analysis`: "flops", "bytes accessed"...; XLA counts a loop inside a task once.
-        Empty where the backend has no such analysis.
+        As `jax.stages.Compiled.cost_analysis`, with "flops", "bytes accessed" and others. XLA counts a loop inside a
+        task once. The entry is None for a mesh that only other processes run, and empty if the backend has no analysis.
         """
         return cost_analysis(self.executable.program, self.executable.stats)
 
     def summary(self) -> str:
-        """What each mesh does and takes, as a table to be printed: stages, parameters, FLOPs, bytes sent, memory.
+        """Returns a table to print, with the stages, parameters, FLOPs, sent bytes and memory of each mesh.
 
         Parameters are the floating-point arguments that the step returns updated, and that tasks of the microbatches
-        read; of a step that returns none of its arguments they are not known.
+        read. They are unknown for a step that returns none of its arguments.
         """
         return summary(
             self.executable.program,
@@ -257,28 +261,29 @@ class CompiledStep:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step with these arguments; static arguments are left out, as for `jax.stages.Compiled`."""
+        """Runs one step. Static arguments are left out, as for `jax.stages.Compiled`."""
         return self.run(self._leaves(args, kwargs))
 
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
-        """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
+        """Runs one step task by task, and returns its results and an event for each task and transfer."""
         results, events = self.executable.trace(self._leaves(args, kwargs))
         return jax.tree.unflatten(self._lowered.out_tree, results), events
 
     def stragglers(self, *steps: Sequence[Event], before: Sequence[Event] = ()) -> dict[int, float]:
-        """The meshes that are slower than the others in traced steps, with their speeds: 0.5 of one half as fast.
+        """Returns the speeds of the meshes that are slower than the others in traced steps; 0.5 is half as fast.
+
+        `jaxpp.runtime.mesh_speeds` explains the comparison.
 
         Args:
-            steps: the events of each, from `trace`.
-            before: those of an earlier step. A mesh that runs nothing that another one runs is compared with itself.
-
-        How they are compared: `jaxpp.runtime.mesh_speeds`.
+            steps: the events of each step, from `trace`.
+            before: the events of an earlier step. A mesh that shares no function with another mesh is compared with
+                itself in that step.
         """
         speeds = mesh_speeds(self.executable.program, *steps, before=before)
         return {mesh: speed for mesh, speed in enumerate(speeds) if speed < 1}
 
     def told_slow(self, mesh: int, speed: float) -> str:
-        """What is said of a mesh that is slow."""
+        """Returns the message about a slow mesh, with the processes that own its devices."""
         devices = self._lowered.mpmd_mesh.unstack[mesh].devices.flat
         owners = sorted({device.process_index for device in devices})
         where = f" on process {', '.join(map(str, owners))}" if jax.process_count() > 1 else ""
@@ -286,29 +291,28 @@ class CompiledStep:
 
     @property
     def plan(self) -> Plan:
-        """What a step takes on the devices of a `jaxpp.target`, which can't run it.
+        """The predicted time and memory of a step on a `jaxpp.target`.
 
         Raises:
-            PlanError: the devices are here: `trace` measures a step.
+            PlanError: the devices are here, so that `trace` can measure a step.
         """
         if not isinstance(self.executable, PlannedProgram):
             raise PlanError("the devices of this step are here: `trace` measures it; a plan is of a `jaxpp.target`")
         return self.executable.plan
 
     def costs(self, *steps: Sequence[Event], unit: str = "ms") -> schedules.Costs:
-        """What the tasks and hops of traced steps cost, for `jaxpp.schedules.simulate`, `search` and `tune`.
+        """Returns the costs of tasks and transfers, for `jaxpp.schedules.simulate`, `search` and `tune`.
 
-        Of a step that can't run, without traced steps, those of its plan.
+        They are measured in traced steps, as `jaxpp.runtime.measured_costs` explains. For a step on a `jaxpp.target`,
+        called without traced steps, they are the costs of its plan.
 
         Args:
-            steps: the events of each, from `trace`.
-            unit: of time: "s", "ms" or "us".
-
-        How it is counted: `jaxpp.runtime.measured_costs`.
+            steps: the events of each step, from `trace`.
+            unit: the unit of time: "s", "ms" or "us".
 
         Raises:
-            ValueError: no task of a stage is among the events.
-            ScheduleError: the unit is none.
+            ValueError: a stage has no task among the events.
+            ScheduleError: the unit is unknown.
         """
         if isinstance(self.executable, PlannedProgram) and not steps:
             return self.plan.costs(unit)
@@ -321,11 +325,11 @@ class CompiledStep:
         return plain(leaves)
 
     def differences(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-        """How the structure of each such argument differs from what it takes, where it does."""
+        """Returns a message for each argument whose structure differs from the one that the step takes."""
         return differences(self._lowered.in_tree, self._lowered.in_names, args, kwargs)
 
     def run(self, leaves: Sequence[Any]) -> Any:
-        """Run one step with the flat list of arguments."""
+        """Runs one step with the flat list of arguments."""
         check_outside()
         times = current_times()
         if times is None:
@@ -336,26 +340,29 @@ class CompiledStep:
 
     @property
     def in_shardings(self) -> Any:
-        """Where the step wants its arguments, as `(args, kwargs)` of MpmdShardings without the static ones.
+        """The shardings of the arguments: `(args, kwargs)` with an MpmdSharding per leaf, without static arguments.
 
-        An argument that no mesh uses has no meshes. Arguments elsewhere are moved when the step is called.
+        An argument that no mesh uses has no meshes. A call moves arguments that have other shardings.
         """
         return self._shardings.of_arguments()
 
     def places(self) -> dict[int, NamedSharding]:
-        """The sharding in which each argument enters, by its number; without those that no mesh uses."""
+        """Returns the sharding of each argument, by its index, without the arguments that no mesh uses."""
         return self._shardings.places()
 
     @property
     def out_shardings(self) -> Any:
-        """Where the results are, as a tree of MpmdShardings."""
+        """The shardings of the results, as a tree of MpmdShardings."""
         return self._shardings.of_results()
 
 
 def _memory(made: tuple[ProgramModule, CompiledStep]) -> tuple[Sequence[int], Sequence[int | None]]:
-    """What a compiled program needs of each mesh, without temporaries and with them: alike in all its processes."""
+    """Returns the peak bytes of a compiled program on each mesh, without temporaries and with them.
+
+    The result is the same in all processes of the program. The second number is None if no process knows it.
+    """
     program, step = made
-    if isinstance(step.executable, PlannedProgram):  # it knows of padding and code, too
+    if isinstance(step.executable, PlannedProgram):  # its peak includes padding and code
         return program.peak_bytes, step.plan.peak_bytes
     own = [each and each.peak_memory_in_bytes for each in step.memory_analysis()]
     exchange: Callable[[str], list[str]] | None = getattr(step.executable, "exchange", None)

@@ -1,4 +1,4 @@
-"""Where a program wants the arguments of a step, and where it leaves the results."""
+"""The shardings that a program wants for the arguments of a step, and gives to its results."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from jaxpp.runtime.execution.shardings import SubmeshShardings
 class StepShardings:
     """The shardings of a step's arguments and results.
 
-    lowered: the step.
-    program: what runs it, or will.
+    lowered: the lowered step.
+    program: its program.
     """
 
     def __init__(self, lowered: Lowered, program: Program) -> None:
@@ -25,13 +25,13 @@ class StepShardings:
         self._places = SubmeshShardings(program, submeshes, lowered.mpmd_mesh.mpmd_axis_name)
 
     def of_arguments(self) -> Any:
-        """`(args, kwargs)` of MpmdShardings."""
+        """Returns `(args, kwargs)` with an MpmdSharding per leaf; an argument that no mesh uses has no meshes."""
         found = self._program.arguments
         each = [found.get(number) for number in range(len(self._lowered.in_avals))]
         return jax.tree.unflatten(self._lowered.in_tree, [self._sharding(argument) for argument in each])
 
     def places(self) -> dict[int, NamedSharding]:
-        """The sharding in which each argument enters, by its number; without those that no mesh uses."""
+        """Returns the sharding of each argument, by its index, without the arguments that no mesh uses."""
         found: dict[int, NamedSharding] = {}
         for number, each in self._program.arguments.items():
             if meshes := tuple(mesh for mesh, _ in each.registers):
@@ -39,7 +39,7 @@ class StepShardings:
         return found
 
     def of_results(self) -> Any:
-        """A tree of MpmdShardings."""
+        """Returns the results' tree of MpmdShardings."""
         return jax.tree.unflatten(self._lowered.out_tree, [self._sharding(each) for each in self._program.results])
 
     def _sharding(self, value: Argument | Result | None) -> MpmdSharding:

@@ -1,4 +1,4 @@
-"""The call of a step inside a JAX transformation: its types are known, and nothing else can be done with it."""
+"""The call of a step inside a JAX transformation: only the types of its results are known, and it can't run."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ step_p.multiple_results = True
 
 
 def bind(leaves: Sequence[Any], results: Any) -> Any:
-    """Returns the traced results of a step, given the types of its results: what `jax.eval_shape` and jaxprs show."""
+    """Returns traced results of the given types, which `jax.eval_shape` and jaxprs show."""
     types, tree = jax.tree.flatten(results)
     return jax.tree.unflatten(tree, step_p.bind(*leaves, types=tuple(map(jax.typeof, types))))
 
@@ -25,7 +25,7 @@ def _types(*_: Any, types: Sequence[Any]) -> list[Any]:
 
 
 def refuse(*_: Any, **__: Any) -> NoReturn:
-    """Raises TypeError: a step is no part of another program."""
+    """Raises TypeError: a step cannot be part of another program."""
     raise TypeError(
         "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad, jax.vmap or another transformation; "
         "it runs programs on several meshes, and must be called from outside"
@@ -33,7 +33,7 @@ def refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 def check_outside() -> None:
-    """Raises TypeError where JAX transforms what calls a step."""
+    """Raises TypeError inside a JAX transformation."""
     if is_traced():
         refuse()
 

@@ -1,4 +1,4 @@
-"""The structures of pytrees as JSON. It names the user's classes, which reading looks up in a given tree."""
+"""The structures of pytrees as JSON. It names the user's classes; reading looks them up in a given tree."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import jax
 from jax.tree_util import PyTreeDef, default_registry
 
 Nodes = Mapping[tuple[str, str | None, int], Any]
-"""The nodes of the user's classes, as `PyTreeDef.node_data` returns them.
+"""The nodes of classes of pytrees, as `PyTreeDef.node_data` returns them.
 
 The key is (the name of the class, the text of the node's auxiliary data, the number of its children).
 """

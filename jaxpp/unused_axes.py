@@ -1,4 +1,4 @@
-"""A warning for an axis of the mesh that nothing in a step is sharded over."""
+"""A warning for an axis of the mesh over which nothing in a step is sharded."""
 
 import re
 import warnings
@@ -10,13 +10,13 @@ from jaxpp.ir.functions import functions, nested
 from jaxpp.lowering.mesh import MpmdMesh
 
 _NAMING = {"sdy.sharding_constraint": ("sharding",), at.SHARD_MAP: ("in_shardings", "out_shardings", "manual_axes")}
-"""Operations that name axes, and their attributes that do."""
+"""The operations that name axes, with the attributes that name them."""
 
 
 def warn_of_unused_axes(module: ir.Module, mesh: MpmdMesh) -> None:
-    """Warn of an axis over which neither an argument, a result, a constraint nor a shard_map of a lowered step goes.
+    """Warns of an axis that no argument, result, constraint or shard_map of a lowered step names.
 
-    All devices along it compute the same.
+    All devices along such an axis compute the same.
     """
     sizes = {name: mesh.jax_mesh.shape[name] for name in mesh.spmd_axis_names}
     unused = {name for name, size in sizes.items() if size > 1}
@@ -37,10 +37,10 @@ def warn_of_unused_axes(module: ir.Module, mesh: MpmdMesh) -> None:
         f"the mesh has {sizes[name]} devices along its axis {name!r}, over which nothing in the step is sharded: "
         f"all of them compute the same; shard the examples of the batch, as by in_shardings=(None, "
         f"PartitionSpec(None, {name!r})), or leave the axis out",
-        stacklevel=100,  # the step that is compiled names no line of the user's
+        stacklevel=100,  # beyond the stack, because no line of the user is known here
     )
 
 
 def _named(attributes: list[ir.Attribute]) -> set[str]:
-    """The axes in the text of attributes."""
+    """Returns the names of axes in the text of attributes."""
     return {name for each in attributes for name in re.findall(r'"([^"]+)"', str(each))}

@@ -1,4 +1,4 @@
-"""The ways to run a step that marks every layer."""
+"""The choices of cuts and schedule for a step that marks every layer."""
 
 import sys
 from collections import Counter
@@ -23,18 +23,18 @@ from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning import Choice
 
 SECONDS = 5.0
-"""What the search may take: counted work, so that equal costs give equal choices."""
+"""The `seconds` of all searches. They count work instead of time, so that equal costs give equal choices."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """A lowered step that marks every layer, with all cuts and schedules that it could have.
+    """A lowered step that marks every layer, to which cuts and schedules can be applied.
 
     Attributes:
-        lowered: the step.
-        compiler_options: XLA's.
-        passes: options of passes, by keyword, without cuts and schedule.
-        seconds: what searches may take.
+        lowered: the lowered step.
+        compiler_options: the compiler options of XLA.
+        passes: the options of passes by keyword, without cuts and schedule.
+        seconds: the `seconds` of all searches together.
     """
 
     lowered: Lowered
@@ -45,7 +45,7 @@ class Ways:
 
     @cached_property
     def loop(self) -> LoopOfLayers:
-        """The loop over microbatches. Raises PassError where the marks are not in one."""
+        """The numbers of layers and microbatches. Raises PassError if the marks are not in one microbatch loop."""
         return loop_of_layers(self.lowered.module)
 
     @property
@@ -55,7 +55,7 @@ class Ways:
 
     @cached_property
     def first(self) -> Choice:
-        """1F1B, with as many layers in each stage.
+        """1F1B with one stage per mesh, and equally many layers in each.
 
         Raises:
             PassError: the marks are not in one loop over microbatches.
@@ -66,7 +66,7 @@ class Ways:
         return Choice(cuts, schedules.one_f_one_b(meshes, self.loop.microbatches))
 
     def adapted(self, choice: Choice) -> Choice:
-        """A choice of another step for the microbatches of this one, with each layer on the same mesh.
+        """Returns another step's choice, with a schedule for this step's microbatches and the same layers per mesh.
 
         Raises:
             ValueError: the other step has another number of layers.
@@ -90,7 +90,7 @@ class Ways:
         return replace(choice, schedule=found)
 
     def of(self, choice: Choice) -> LoweredStep:
-        """The step in one way; the last one is kept, so that it is rewritten once."""
+        """Returns the step with this choice. The latest result is cached, so that it is rewritten only once."""
         if choice.key not in self._latest:
             costs, passes = choice.costs if self.memory_limit else None, {**self.passes, **choice.options}
             self._latest.clear()
@@ -98,12 +98,12 @@ class Ways:
         return self._latest[choice.key]
 
     def layered(self) -> LayeredStep:
-        """The step in which each layer is a stage, to be measured."""
+        """Returns the step in which each layer is a stage, to measure the layers."""
         return LayeredStep(self.lowered, self.compiler_options, self.passes, AUTO)
 
     @cached_property
     def room(self) -> int | None:
-        """The bytes that each device of this process has for one mesh; None where devices don't say it, as CPUs."""
+        """The bytes that each device of this process has for one mesh; None if devices don't report it, as on CPUs."""
         mesh = self.lowered.mpmd_mesh
         here = [] if mesh.backend else [each for sub in mesh.unstack for each in sub.devices.flat]
         meshes_of_one = max(Counter(here).values(), default=1)
@@ -112,7 +112,7 @@ class Ways:
         return min(sizes) // meshes_of_one if sizes else None
 
     def overfull(self, step: CompiledStep) -> str:
-        """What is wrong where a device of this process needs more memory than it has, or than it may need."""
+        """Returns an error message if a device needs more memory than it has or than the limit allows, else ""."""
         found = step.memory_analysis()
         limits = limits_of(self.memory_limit, len(found)) if self.memory_limit else [sys.maxsize] * len(found)
         room = sys.maxsize if self.room is None else self.room
@@ -122,17 +122,20 @@ class Ways:
         return ""
 
     def search(self, layers: Layers) -> tuple[list[Choice], float]:
-        """The most promising choices for layers of such costs, and the least that any may take; none if nothing fits.
+        """Searches for the fastest choices with these costs of the layers.
 
-        That is, within `memory_limit`, or else the memory that devices say they have. They are the best with backwards
-        cut in two and with whole ones; with one stage per mesh, with several, and with the cuts of the first choice,
-        which leave everything where it is.
+        The searches differ in two ways. Backwards are split or whole. A mesh has one stage, or any number of stages, or
+        the cuts of the first choice, with which no argument moves.
+
+        Returns:
+            The choices that fit `memory_limit`, or without one the memory of the devices, the fastest first; and a
+            lower bound on their times, in ms. If nothing fits, no choices and 0.
         """
         found: list[schedules.Partition] = []
         limit, cuts = self.memory_limit or str(self.room or ""), self.first.cuts
         rows = ((layers, 1), (layers, None), (layers.cut(cuts), 1))
         for split_backward in (True, False):
-            # What devices have is not what a caller asked for: a choice that needs more is dropped when it is tried.
+            # Programs are rewritten only for the caller's limit. A choice too large for the devices fails when tried.
             options: dict[str, Any] = {"split_backward": split_backward, "by_program": bool(self.memory_limit)}
             options["seconds"] = self.seconds / 6
             for row, chunks in rows:

@@ -1,10 +1,10 @@
-"""Plans: what a step takes on devices that are not here, by the compilers that are.
+"""Plans: the predicted time and memory of a step on devices that are not here, from their real compilers.
+
+See docs/plan.md.
 
     target = jaxpp.target("v5p:4x4x4")
     step = jaxpp.mpmd_jit_with_loop(train_step, target.mesh((8, 8), ("mpmd", "model")))
     plan = step.lower(state, batch).compile().plan
-
-docs/plan.md tells the rest.
 """
 
 from jaxpp.planning.chips import CHIPS, Chip, Efficiency, Link

@@ -1,4 +1,4 @@
-"""The backend of devices that are not here: it compiles, plans, and refuses to run."""
+"""The backend for devices that are not here: it compiles and plans, but does not run."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from jaxpp.runtime.measuring.analysis import calls
 class PlannedProgram:
     """A `jaxpp.backend.CompiledProgram` for devices that are not here.
 
-    plan: what a step of it takes.
+    plan: the predicted time and memory of a step.
     """
 
     def __init__(self, program: Program, compiled: Mapping[str, Compiled], plan: Plan) -> None:
@@ -29,21 +29,21 @@ class PlannedProgram:
 
     @cached_property
     def stats(self) -> Stats:
-        """What the compiler says of each function."""
+        """The compiler's statistics of each function, for each mesh."""
         meshes = range(self.program.meshes)
         return {mesh: {name: self._compiled[name].stats for name in calls(self.program, mesh)} for mesh in meshes}
 
     def __call__(self, arguments: Sequence[Any], /) -> NoReturn:
-        """Refuse to run. Raises PlanError."""
+        """Raises PlanError: the devices are not here."""
         raise cannot_run(self.plan.target)
 
     def trace(self, arguments: Sequence[Any], /) -> NoReturn:
-        """Refuse to run. Raises PlanError."""
+        """Raises PlanError: the devices are not here."""
         raise cannot_run(self.plan.target)
 
 
 class PlanBackend:
-    """Compiles for a target. See `jaxpp.backend.Backend`."""
+    """The `jaxpp.backend.Backend` of a target."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.platform = target, target.chip.platform
@@ -63,15 +63,16 @@ def plan_program(
     compiler_options: Options = MappingProxyType({}),
     host_callbacks: Sequence[Any] = (),
 ) -> PlannedProgram:
-    """Compile a program for a target.
+    """Compiles a program for a target, and plans it.
 
     Args:
-        program: as the passes make it.
-        target: for which.
-        name: of the step.
-        meshes: the devices of each; the last ones may be idle. Empty: those of the target, in their order.
-        compiler_options: XLA's.
-        host_callbacks: the Python functions that its functions call back.
+        program: the program, as the passes make it.
+        target: the target.
+        name: the name of the step.
+        meshes: the devices of each mesh; the last meshes may be idle. If empty, the meshes get the devices of the
+            target in their order.
+        compiler_options: the compiler options of XLA.
+        host_callbacks: the Python functions that the program calls back.
 
     Raises:
         PlanError: the target has too few devices.
@@ -92,7 +93,7 @@ def _in_order(program: Program, target: Target) -> list[Sequence[Any]]:
 
 
 def cannot_run(target: str) -> PlanError:
-    """The error of a step that is called though its devices are not here."""
+    """Returns the error for the call of a step whose devices are not here."""
     return PlanError(
         f"the step is planned for {target}, devices that are not here: it can't run; "
         "`lower(...).compile().plan` is what it would take"

@@ -1,4 +1,4 @@
-"""Facts of the chips that can be planned for: what each computes, holds and sends, and where that was read."""
+"""Facts of the chips that can be planned for: FLOP/s, memory, links, and the sources of these numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ GIB: Final = 1 << 30
 
 @dataclass(frozen=True)
 class Link:
-    """A way from one device to another, in one direction.
+    """A link from one device to another, in one direction.
 
     Attributes:
-        bandwidth: bytes per second.
-        latency: seconds until the first byte is there.
+        bandwidth: the bytes per second.
+        latency: the seconds until the first byte arrives.
     """
 
     bandwidth: float
@@ -23,12 +23,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """The share of a chip's peak that programs reach, where the compiler does not say how long they take.
+    """The shares of a chip's peak rates that programs are assumed to reach.
 
     Attributes:
-        products: of the FLOP/s, in matrix products.
-        memory: of the memory's bandwidth.
-        links: of the bandwidth of links.
+        products: the share of the FLOP/s in matrix products.
+        memory: the share of the bandwidth of the memory.
+        links: the share of the bandwidth of links.
     """
 
     products: float = 0.75
@@ -38,23 +38,23 @@ class Efficiency:
 
 @dataclass(frozen=True, eq=False)
 class Chip:
-    """What is known of a device; a chip that JAX shows as two devices has half of each.
+    """The facts of a device. If JAX shows a chip as two devices, each of them has half of the chip.
 
     Attributes:
-        name: as `jaxpp.target` takes it.
+        name: the name that `jaxpp.target` takes.
         platform: "tpu", "cuda" or "cpu".
-        flops: the peak FLOP/s of dense matrix products by the element type of their operands, as MLIR spells it; other
-            types run as "f32".
-        memory_bytes: of the device's own memory.
-        memory_bandwidth: of it, in bytes per second.
-        host: the way to the memory of the host.
-        inside: to another device of the same host: one link of a TPU, all of NVLink of a GPU.
-        between: to a device of another host.
-        rings: over how many such links at once a device sends in collectives.
-        efficiency: assumed, not measured. That of products and of memory is used where the compiler has no times, that
-            of links always.
-        sources: where the numbers come from.
-        xla: how XLA describes such a GPU, in the fields of its `GpuTargetConfigProto`; the options of a TPU's topology.
+        flops: the peak FLOP/s of dense matrix products by the element type of their operands, as MLIR spells it. Types
+            that are not listed run as "f32".
+        memory_bytes: the bytes of the device's own memory.
+        memory_bandwidth: the bytes per second of this memory.
+        host: the link to the memory of the host.
+        inside: the link to another device of the same host: one link of a TPU, all of NVLink of a GPU.
+        between: the link to a device of another host.
+        sources: the sources of the numbers.
+        efficiency: the shares of the peak rates, which are assumed, not measured. Plans always use `links`, but
+            `products` and `memory` only if the compiler estimates no times.
+        rings: the number of links over which a device sends at once in collectives.
+        xla: for a GPU, fields of XLA's `GpuTargetConfigProto`; for a TPU, options of its topology.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Chip:
     xla: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def peak(self, element: str) -> float:
-        """The peak FLOP/s of products of this element type."""
+        """Returns the peak FLOP/s of products of this element type."""
         return self.flops.get(element, self.flops["f32"])
 
 
@@ -91,12 +91,17 @@ def _tpu(
     devices: int = 1,
     **options: str,
 ) -> Chip:
-    """A TPU: `link` is one of its links, in one direction; products of float32 are of bfloat16 unless asked otherwise.
+    """Returns a TPU. Products of float32 count as bfloat16, which is the default precision.
 
-    devices: as how many JAX shows the chip.
-    options: of its topology, where libtpu would show it in another way.
+    Links join all chips of a slice, within a host and between hosts. Collectives send both ways around a ring.
 
-    Within a slice all chips are joined by such links, on one host or not; collectives send both ways around a ring.
+    bf16, int8: peak TFLOP/s of the chip.
+    memory: GiB.
+    bandwidth: GB/s of the memory.
+    link: GB/s of one link in one direction.
+    sources: pages of the TPU documentation.
+    devices: the number of devices as which JAX shows the chip.
+    options: options of the topology that libtpu needs for this chip.
     """
     ici = Link(link * GIGA / devices, 2 * MICRO)
     flops = {"bf16": bf16 * TERA / devices, "i8": int8 * TERA / devices, "f32": bf16 * TERA / devices}
@@ -119,7 +124,15 @@ def _gpu(
     xla: Mapping[str, object],
     *sources: str,
 ) -> Chip:
-    """An NVIDIA GPU: NVLink and the network (one adapter per GPU) in one direction; float32 products are of TF32."""
+    """Returns an NVIDIA GPU. Products of float32 count as TF32.
+
+    flops: peak TFLOP/s by element type.
+    memory: bytes.
+    bandwidth: TB/s of the memory.
+    nvlink, network, pcie: GB/s in one direction; the network has one adapter per GPU.
+    xla: fields of XLA's `GpuTargetConfigProto`.
+    sources: where the numbers come from.
+    """
     return Chip(
         name,
         "cuda",
@@ -202,4 +215,4 @@ CHIPS: Final[Mapping[str, Chip]] = {
         ),
     )
 }
-"""By the name that `jaxpp.target` takes."""
+"""The known chips, by the name that `jaxpp.target` takes."""

@@ -1,4 +1,4 @@
-"""What the devices of a mesh send to each other in collectives, from the text of an optimized module."""
+"""The bytes that the devices of a mesh send in collectives, from the text of an optimized HLO module."""
 
 import math
 import re
@@ -20,26 +20,31 @@ _GROUPS = re.compile(
     r"|mesh\[(?P<axes>[^\]]*)\] \{(?P<over>[^}]*)\})"
 )
 _SCATTER = re.compile(r"^%?all-reduce-scatter\S* \(.*?^\}", re.MULTILINE | re.DOTALL)
-"""What a TPU runs as a reduce-scatter: a fusion of an all-reduce and a slice."""
+"""A fusion of an all-reduce and a slice, which a TPU runs as a reduce-scatter."""
 
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>[\d,{}]*)\}")
 
 
 class Sent(NamedTuple):
-    """The bytes that a device sends: among devices of one host, and among those of several."""
+    """The bytes that a device sends in collectives.
+
+    Attributes:
+        inside: the bytes in collectives within one host.
+        between: the bytes in collectives between hosts.
+    """
 
     inside: float
     between: float
 
 
 def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
-    """The bytes that a device sends, in rings, in all collectives of a module.
+    """Returns the bytes that a device sends in all collectives of a module, with ring algorithms.
 
-    A collective is between hosts if a group of its devices is on several.
+    A collective is between hosts if one of its groups has devices on several hosts. A collective in a loop counts once.
 
     Args:
-        text: the optimized module as HLO text, each line once.
-        hosts: that of each device; empty: all are on one.
+        text: the optimized module as HLO text.
+        hosts: the host of each device; if empty, all devices are on one host.
     """
     inside = between = 0.0
     scatters = [found.span() for found in _SCATTER.finditer(text)]
@@ -65,14 +70,17 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
 
 
 def _crosses(attributes: str, groups: Sequence[Sequence[int]], hosts: Sequence[int]) -> bool:
-    """Whether a collective is between hosts; of one that sends in pairs, whether a pair is."""
+    """Whether a group of a collective, or a source-target pair of a permute, has devices on several hosts."""
     pairs = _PAIRS.search(attributes)
     ends = [tuple(map(int, each)) for each in re.findall(r"\{(\d+),(\d+)\}", pairs["pairs"])] if pairs else groups
     return any(len({hosts[device] for device in each if device < len(hosts)}) > 1 for each in ends)
 
 
 def _results(collective: re.Match[str]) -> str:
-    """The types of a collective's results; but for all-reduces, one that starts has (operands, results, context...)."""
+    """Returns the types of a collective's results.
+
+    An asynchronous start has the type (operands, results, context...), except for an all-reduce.
+    """
     types = _LAYOUT.sub("", collective["type"])
     if not collective["start"] or collective["kind"] == "all-reduce":
         return types
@@ -81,7 +89,10 @@ def _results(collective: re.Match[str]) -> str:
 
 
 def _groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
-    """The devices of each group of a collective; of one that does not say, all `devices`, or two if that is 0."""
+    """Returns the devices of each group of a collective.
+
+    A collective without groups has one group of all `devices`, or of two devices if `devices` is 0.
+    """
     groups = _GROUPS.search(attributes)
     if groups is None or groups["listed"] == "":
         return [range(devices or 2)]

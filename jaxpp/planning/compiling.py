@@ -131,7 +131,7 @@ def compile_all(
 def _kept(
     bytecode: bytes, devices: Sequence[Any], target: Target, options: Mapping[str, Any], host_callbacks: Sequence[Any]
 ) -> Compiled:
-    """Returns the cached statistics of a module; if there are none, compiles the module and caches its statistics."""
+    """Returns the cached statistics of a module; if nothing is cached, compiles the module and caches the result."""
     folder = cache_folder()
     if folder is None or host_callbacks:  # callbacks are addresses in this process
         return compile_now(bytecode, devices, options, host_callbacks)

@@ -1,4 +1,4 @@
-"""How long the parts of a program take on a target, and a step as a whole."""
+"""Estimates the times of functions, transfers and copies on a target, and predicts a step."""
 
 import math
 from collections import Counter
@@ -16,12 +16,11 @@ from jaxpp.runtime.execution.route import route_of
 
 
 def seconds_of(compiled: Compiled, chip: Chip) -> float:
-    """How long a function runs on each of its devices.
+    """Returns the seconds of one call of a function, on each of its devices.
 
-    What the compiler says, where it does; loops, which it counts once, by their FLOPs. Otherwise the time of the
-    products, and that of the memory that operations read and write. After that come the collectives, which no compiler
-    has in its times. What is not the compiler's time is taken at its share of the peak (`Efficiency`).
-
+    This is the compiler's estimate, if there is one, multiplied by the trips of loops, which the compiler counts once.
+    Otherwise it is the sum of the times of matrix products and of memory accesses. Collectives, which no compiler's
+    estimate includes, are added. Peak rates are multiplied by their `Efficiency`.
     """
     share = chip.efficiency
     inside = (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth
@@ -38,9 +37,10 @@ class Network:
     """The links of the meshes of a program on a target.
 
     Attributes:
-        target: whose chip has the links.
-        hosts: of each mesh, the hosts of its devices.
-        ends: what of a message's time the processors of its meshes work, each at its end, as CPUs do; None: nothing.
+        target: the target, whose chip has the links.
+        hosts: for each mesh the hosts of its devices.
+        ends: how long a message keeps the processor busy at each end, as on CPUs: a latency, and a bandwidth for its
+            bytes. None: no processor is busy.
     """
 
     target: Target
@@ -48,13 +48,13 @@ class Network:
     ends: Link | None = None
 
     def across(self, source: int, target: int) -> Link:
-        """The link from a device of a mesh to one of another."""
+        """Returns the link between devices of two meshes: `inside` if both meshes are on the same single host."""
         same = self.hosts[source] == self.hosts[target] and len(self.hosts[source]) == 1
         return self.target.chip.inside if same else self.target.chip.between
 
 
 def busiest_bytes(program: Program, channel: int) -> int:
-    """What the device that sends most of a message sends of it."""
+    """Returns the bytes that the busiest sender of a transfer sends."""
     hop = program.hops[channel]
     sent: Counter[int] = Counter()
     for piece in route_of(program, channel).pieces:
@@ -63,14 +63,14 @@ def busiest_bytes(program: Program, channel: int) -> int:
 
 
 def message_seconds(program: Program, channel: int, network: Network) -> float:
-    """How long a transfer is under way: its devices send side by side, the busiest one decides."""
+    """Returns the seconds of a transfer. Its devices send in parallel, so the busiest one determines the time."""
     hop = program.hops[channel]
     link = network.across(hop.source, hop.target)
     return link.latency + busiest_bytes(program, channel) / link.bandwidth / network.target.chip.efficiency.links
 
 
 def end_seconds(program: Program, channel: int, network: Network) -> float:
-    """How long each end of a transfer keeps its processor busy, of the time that it is under way."""
+    """Returns the seconds for which a transfer keeps the processor busy at each end, at most half of its time."""
     if network.ends is None:
         return 0.0
     taken = network.ends.latency + busiest_bytes(program, channel) / network.ends.bandwidth
@@ -78,7 +78,7 @@ def end_seconds(program: Program, channel: int, network: Network) -> float:
 
 
 def copy_seconds(program: Program, mesh: int, call: Call, chip: Chip) -> float:
-    """How long a copy between the memories of a device and its host takes; one that stays on the device takes none."""
+    """Returns the seconds of a copy between a device and its host; 0 if all values stay in their memory."""
     function = program.functions[call.function]
     pairs = zip(function.arguments, function.results, strict=True)
     moved = sum(sum(program.shard_bytes(mesh, to)) for of, to in pairs if of.memory != to.memory)
@@ -88,18 +88,18 @@ def copy_seconds(program: Program, mesh: int, call: Call, chip: Chip) -> float:
 def predict(
     program: Program, seconds: Mapping[str, float], network: Network, processors: Sequence[int] | None = None
 ) -> list[Event]:
-    """A step as it would be traced: each mesh runs its tasks in order, each as soon as its operands are there.
+    """Predicts the events of a step. Each mesh runs its tasks in order, each as soon as its operands are there.
 
-    Of two meshes one message is under way at a time in each direction; copies to and from the host stand beside the
+    A pair of meshes has one message under way at a time in each direction. Copies to and from the host run beside the
     tasks of their mesh, one at a time in each direction.
 
     Args:
-        program: what runs.
-        seconds: of each compiled function, alone on its mesh.
-        network: what messages take.
-        processors: the number of the processor that runs each mesh; tasks that run on one at the same time have equal
-            shares of it, as where CPUs run more processes than they have cores (`benchmarks/truth.py`). None: each mesh
-            has its own, as on all targets.
+        program: the program of the step.
+        seconds: the seconds of each compiled function, if nothing else runs on its mesh.
+        network: the links of the messages.
+        processors: the index of the processor that runs each mesh. Tasks on one processor share it equally, as when a
+            machine runs more processes than it has cores (`benchmarks/truth.py`). None: each mesh has its own
+            processor, as on all targets.
     """
     step = _Step(program, seconds, network, processors or range(program.meshes))
     for mesh, each in merged_order(program):
@@ -119,7 +119,7 @@ def predict(
 class _Step:
     """The activities of a step.
 
-    events: the number of the activity of each event, its mesh, the call, and of a message where it goes.
+    events: (index of the activity, mesh, call, receiving mesh of a message or None), for each event.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class _Step:
         self.activities: list[Activity] = []
         self.events: list[tuple[int, int, Call | None, int | None]] = []
         self.lines: dict[object, int] = {}
-        """The last activity of each mesh, of its copies each way, and of each link."""
+        """The last activity of each mesh, of its copies in each direction, and of each link."""
         self.makers: dict[Place, tuple[int, Call | None]] = {}
         self.sent: dict[int, tuple[int, Call | None]] = {}
 

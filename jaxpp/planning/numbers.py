@@ -187,7 +187,7 @@ class Numbers:
 
     @property
     def utilisation(self) -> float:
-        """The model FLOP utilisation: `model_flops` as a share of what all devices could compute in a step."""
+        """The model FLOP utilisation: `model_flops` as a share of the peak FLOPs of all devices in a step."""
         total = sum(self.products.values())
         if not total or not self.step_seconds:
             return 0.0

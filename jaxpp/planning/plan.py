@@ -1,4 +1,4 @@
-"""`Plan`: what a step takes on devices that are not here, saved, loaded and shown."""
+"""`Plan`: the predicted time and memory of a step on devices that are not here, to show, save and load."""
 
 import dataclasses
 import json
@@ -13,36 +13,36 @@ from jaxpp.planning.target import PlanError
 
 
 class Plan(Numbers):
-    """What a step takes on a target: `print(plan)` shows it as tables, `Numbers` says what they are."""
+    """The predicted time and memory of a step on a target. `print(plan)` shows tables; `Numbers` has the attributes."""
 
     def __str__(self) -> str:
-        """Tables in plain text: meshes, programs, hops, and the step as a whole."""
+        """Returns tables in plain text: the step as a whole, meshes, programs and messages."""
         return as_text(self)
 
     def page(self, path: str | Path) -> None:
-        """Write the tables as a page: HTML that needs no network.
+        """Writes the tables as an HTML page that needs no network.
 
         Raises:
-            OSError: it can't be written.
+            OSError: the file can't be written.
         """
         write_file(str(path), as_page(self).encode())
 
     def save(self, path: str | Path) -> None:
-        """Write what `Plan.load` reads: JSON, whole or not at all.
+        """Writes the plan as JSON for `Plan.load`, completely or not at all.
 
         Raises:
-            OSError: it can't be written.
+            OSError: the file can't be written.
         """
         text = json.dumps({"jaxpp plan": 1} | dataclasses.asdict(self), indent=1, allow_nan=False)
         write_file(str(path), f"{text}\n".encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
-        """Read a plan that was saved.
+        """Reads a plan that `save` wrote.
 
         Raises:
-            PlanError: the file holds no plan, or one of another version.
-            OSError: it can't be read.
+            PlanError: the file holds no plan, or a plan of another version.
+            OSError: the file can't be read.
         """
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -62,5 +62,5 @@ class Plan(Numbers):
 
 
 def _read(kind: Any, values: dict[str, Any]) -> Any:
-    """An object of a class from JSON, in which tuples are lists."""
+    """Returns an object of class `kind` from its JSON, in which tuples are lists."""
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""Plans as tables and as pages."""
+"""Shows plans as tables and as HTML pages."""
 
 import dataclasses
 import html
@@ -12,14 +12,14 @@ from jaxpp.runtime.measuring.units import bytes_text, bytes_texts, flops_text, t
 from jaxpp.schedules.formats.picture import picture
 
 _MOST = 12
-"""How many programs a table in plain text has."""
+"""The most programs in a table in plain text."""
 
 _SHORT = 1e-3
-"""A program that takes less than this share of its step has no row."""
+"""The share of the step below which a program has no row, unless all programs are below it."""
 
 
 class PlanTable(NamedTuple):
-    """A table of a plan, and what its columns mean."""
+    """A table of a plan, with a note that explains its columns."""
 
     title: str
     columns: Sequence[str]
@@ -28,7 +28,7 @@ class PlanTable(NamedTuple):
 
 
 def as_text(plan: Numbers) -> str:
-    """The tables in plain text; of many programs, those with the largest share of the step."""
+    """Returns the tables in plain text, with the programs that take most of the step."""
     lines = [title(plan), *_step_lines(plan)]
     for each in (_meshes(plan), _programs(plan, _MOST), _hops(plan)):
         if each.rows:
@@ -37,7 +37,7 @@ def as_text(plan: Numbers) -> str:
 
 
 def as_page(plan: Numbers) -> str:
-    """The tables as an HTML page, with a timeline of the microbatch loop where matplotlib is installed."""
+    """Returns the tables as an HTML page, with a timeline of the microbatch loop if matplotlib is installed."""
     body = [f"<h1>{html.escape(title(plan))}</h1>"]
     body += [f"<p>{html.escape(line)}</p>" for line in _step_lines(plan)]
     body += _timeline(plan)
@@ -56,7 +56,7 @@ def as_page(plan: Numbers) -> str:
 
 
 def _timeline(plan: Numbers) -> list[str]:
-    """The simulated run of the loop, as a picture; a plan of a module that was read has no schedule."""
+    """Returns HTML with a picture of the simulated loop; empty if the plan has no schedule, as for a read module."""
     if not plan.schedule:
         return []
     schedule, costs = schedules.parse(plan.schedule), plan.costs()
@@ -72,7 +72,7 @@ def _timeline(plan: Numbers) -> list[str]:
 
 
 def title(plan: Numbers) -> str:
-    """One line: `train_step on v5p:4x4x4: 48 stages on 8 meshes, 64 devices, 64 microbatches`."""
+    """Returns one line: `train_step on v5p:4x4x4: 48 stages on 8 meshes, 64 devices, 64 microbatches`."""
     stages = 1 + max((stage for mesh in plan.meshes for stage in mesh.stages), default=-1)
     return (
         f"{plan.name} on {plan.target}: {stages} stages on {len(plan.meshes)} meshes, {plan.devices} devices, "
@@ -92,7 +92,7 @@ def _step_lines(plan: Numbers) -> list[str]:
 
 
 def _what_would_fit(plan: Numbers) -> list[str]:
-    """Splits the largest peak into its parts, and says what makes the largest of them smaller."""
+    """Splits the largest peak into its parts, and suggests how to reduce the largest of them."""
     memory = plan.facts.memory_bytes
     number, mesh = max(enumerate(plan.meshes), key=lambda each: each[1].peak_bytes)
     parts = {"arguments": mesh.argument_bytes, "kept": mesh.kept_bytes, "temporaries": mesh.temp_bytes}
@@ -178,13 +178,13 @@ def _hops(plan: Numbers) -> PlanTable:
 
 
 def _alike(rows: Sequence[Sequence[int]]) -> list[list[str]]:
-    """Formats all bytes of a table in one unit, that of the largest."""
+    """Formats all byte counts of a table in the unit of the largest one."""
     texts = iter(bytes_texts([count for row in rows for count in row]))
     return [[next(texts) for _ in row] for row in rows]
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in short; of a regular sequence `0, 8, ..., 40`."""
+    """Returns numbers in a short form; a regular sequence becomes `0, 8, ..., 40`."""
     if not numbers:
         return "-"
     steps = {b - a for a, b in pairwise(numbers)}

@@ -1,4 +1,4 @@
-"""`target`: devices that are not here, but whose compilers are."""
+"""`target`: devices that are not here, but whose compiler is installed."""
 
 import glob
 import math
@@ -28,27 +28,27 @@ _NO_TPU = {
 }
 """The environment of libtpu on a machine without TPUs.
 
-Else it asks Google's metadata server about them, and lets only one process at a time compile.
+Without these variables libtpu asks Google's metadata server for TPUs, and lets only one process at a time compile.
 """
 
 _AXES = {"sizes": (4, 2), "names": ("mpmd", "data")}
-"""Examples of those of a mesh."""
+"""Examples of the axes of a mesh, for errors."""
 
 _TOPOLOGY = re.compile(r"\d+(x\d+){1,2}")
 
 
 class PlanError(ValueError):
-    """A target that there is none of, or something that devices which are not here can't do."""
+    """The error for an unknown target, or for something that devices that are not here can't do."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Target:
-    """Devices that programs can be compiled for, by the real compiler, and that run nothing.
+    """Devices for which the real compiler compiles programs, but which run nothing.
 
     Attributes:
-        name: `v5p:4x4x4`, `h200 x 8 x 8`.
+        name: the name of the target, such as `v5p:4x4x4` or `h200 x 8 x 8`.
         chip: the facts of each device.
-        devices: in JAX's order, those of a host together.
+        devices: the devices in JAX's order; the devices of a host are neighbours.
     """
 
     name: str
@@ -61,10 +61,16 @@ class Target:
     def mesh(
         self, axis_shapes: Sequence[int], axis_names: Sequence[str], mpmd_axis_name: str = "mpmd", **options: Any
     ) -> MpmdMesh:
-        """A mesh over the first of these devices, as many as it takes; `options` are those of a `jax.sharding.Mesh`.
+        """Returns a mesh of the given axes over the first devices of the target.
+
+        Args:
+            axis_shapes: the size of each axis.
+            axis_names: the name of each axis.
+            mpmd_axis_name: the axis whose indices are the meshes of the pipeline.
+            options: more arguments of `jax.sharding.Mesh`.
 
         Raises:
-            PlanError: the target has fewer devices, the sizes or names are none, or JAX refuses an option.
+            PlanError: the target has fewer devices, a size or name is wrong, or JAX refuses an option.
             ValueError: no axis is named `mpmd_axis_name`.
         """
         for what, given in (("sizes", axis_shapes), ("names", axis_names)):
@@ -94,21 +100,21 @@ class Target:
 
 
 def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devices: int | None = None) -> Target:
-    """Devices that are not here, for a mesh whose steps are compiled and planned, and not run.
+    """Returns devices that are not here, for a mesh whose steps are compiled and planned, but not run.
 
         jaxpp.target("v5p:4x4x4")                   a slice of TPUs; needs the extra `tpu-plan`
         jaxpp.target("h200", nodes=8, gpus=8)       hosts with GPUs; needs the extra `gpu-plan`
         jaxpp.target("cpu", devices=8)              to try things out
 
     Args:
-        name: a chip of `jaxpp.planning.CHIPS`; of a TPU with its topology.
-        nodes: how many hosts with GPUs; 1 unless given.
-        gpus: of each host; 8 unless given.
-        devices: CPU devices in all; 8 unless given.
+        name: the name of a chip in `jaxpp.planning.CHIPS`, followed by the topology if it is a TPU.
+        nodes: the number of hosts with GPUs; 1 by default.
+        gpus: the number of GPUs of each host; 8 by default.
+        devices: the number of CPU devices in all; 8 by default.
 
     Raises:
-        PlanError: there is no such chip or topology, or the number of devices is none.
-        ModuleNotFoundError: the compiler for it is not installed; says what to install.
+        PlanError: the chip or the topology is unknown, a number is not positive, or an argument is not for this chip.
+        ModuleNotFoundError: the compiler for the chip is not installed; the message names the extra to install.
     """
     kind, _, topology = str(name).partition(":")
     chip = CHIPS.get(kind.lower())
@@ -128,11 +134,11 @@ def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devi
 
 
 _CORES = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1}
-"""How many the names of a cloud's slices count for each chip, as v5p-64 does."""
+"""The number that each chip adds to the number in the name of a cloud's slice: v5p-64 has 32 chips."""
 
 
 def _topology_of(name: str) -> str:
-    """The name of the topology of a slice such as v5p-64; "" of another name."""
+    """Returns the target name of a cloud's slice, such as `v5p:2x4x4` for v5p-64; "" for any other name."""
     kind, _, count = name.partition("-")
     if kind not in _CORES or not count.isdecimal() or len(count) > 6:
         return ""
@@ -168,14 +174,14 @@ def _target(chip: Chip, topology: str, nodes: int, gpus: int, devices: int) -> T
 
 
 _targets: dict[Any, Target] = {}
-"""By device."""
+"""The target of each device."""
 
 
 def target_of(mesh: Mesh) -> Target:
-    """The target that has the devices of a mesh.
+    """Returns the target that has the devices of a mesh.
 
     Raises:
-        PlanError: they are of no target, or of several.
+        PlanError: the devices belong to no target, or to several.
     """
     found = {id(each): each for each in map(_targets.get, mesh.devices.flat)}
     if len(found) != 1 or None in found.values():
@@ -201,7 +207,7 @@ def _tpus(chip: Chip, topology: str) -> Sequence[Any]:
 
 @contextmanager
 def _without_tpus() -> Generator[None]:
-    """Set libtpu's environment while it starts, where there are no TPUs; no other program of the process sees it."""
+    """Sets the environment of `_NO_TPU` while libtpu starts, if the machine has no TPU, and removes it afterwards."""
     is_here = glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")
     added = {} if is_here else {name: value for name, value in _NO_TPU.items() if name not in os.environ}
     os.environ.update(added)
@@ -224,7 +230,7 @@ def _gpus(chip: Chip, nodes: int, gpus: int) -> Sequence[Any]:
 
 
 def _first_line(error: Exception) -> str:
-    """What XLA says, without the name of the error's kind."""
+    """Returns the first line of XLA's message, without the name of the error code."""
     return (re.sub(r"^[A-Z_]+: ", "", str(error)).splitlines() or ["no reason given"])[0]
 
 
@@ -233,7 +239,7 @@ def _missing(chip: Chip, what: str, extra: str) -> ModuleNotFoundError:
 
 
 def _xla_config(chip: Chip) -> str:
-    """The chip as XLA's `GpuTargetConfigProto`, in text form."""
+    """Returns the chip as XLA's `GpuTargetConfigProto`, in text form."""
     facts = chip.xla
     return f"""
 gpu_device_info {{
