@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from jaxpp import runtime as runtime
     from jaxpp import schedules as schedules
     from jaxpp.names import *  # noqa: F403
-else:  # a checker that saw `__getattr__` would take any name
+else:  # a type checker that sees `__getattr__` would accept any name
     import importlib
 
     _MODULES = frozenset(
         "api checkpoint distributed healing hlo_passes lowering planning ray runtime schedules".split()
     )
-    # What `jaxpp.names` has, so that a name that it hasn't is refused without JAX.
+    # The names in `jaxpp.names`, so that any other name is refused without importing JAX.
     _NAMES = frozenset(
         """
         GIS POF POH STP Add BPipe BaseSchedule BitPipe Chimera Concat DualPipe DualPipeV Eager1F1B GPipe Hanayo

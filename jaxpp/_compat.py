@@ -23,7 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def make_context() -> ir.Context:
-    """Returns a new MLIR context with func, stablehlo, chlo and sdy, without importing jax."""
+    """Returns a new MLIR context with func, stablehlo, chlo and sdy, without importing jax; others load on demand."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     context = ir.Context()
@@ -245,7 +245,7 @@ def to_device(array: Any, sharding: Any) -> Any:
 
 
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
-    """Returns a `jax.device_put` of numpy arrays like `like` to the one device of `sharding`: 4 us."""
+    """Returns `jax.device_put` to the one device of `sharding` for arrays of the shape and dtype of `like`: 4 us."""
     extension = jaxlib_extension()
     aval, devices = abstract_value(like.shape, like.dtype, sharding), list(sharding.device_set)
     put, during_call = extension.batched_device_put, extension.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL

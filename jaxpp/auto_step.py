@@ -49,7 +49,7 @@ RunStep = Callable[[Sequence[Any]], Sequence[Any]]
 
 @dataclass
 class Auto:
-    """The state that all steps of one choice share: the tuned step, its versions for other arguments, evaluations.
+    """The state of a tuning, shared by the tuned step, its versions for other arguments, and evaluations.
 
     Attributes:
         is_quiet: whether nothing is printed.

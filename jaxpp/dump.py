@@ -1,4 +1,4 @@
-"""`JAXPP_DUMP_DIR=DIR`: writes the stages of every step's compilation, as files to read or for `jaxpp-opt`.
+"""`JAXPP_DUMP_DIR=DIR`: writes each step before and after the passes, as files to read or for `jaxpp-opt`.
 
     DIR/jit_train_step.0.lowered.mlir     the module that the user wrote, with its lines
     DIR/jit_train_step.0.schedule.txt     its schedule: a grid

@@ -90,8 +90,8 @@ def mpmd_jit_with_loop(
             schedule has such a task, with the arguments that its parameters name: `task`, the `jaxpp.Task`, and
             `residuals`, the arrays that the stage keeps from the forward to the backward of that microbatch. These may
             still be under computation, and are valid until the function returns. A function under `jax.jit` runs on the
-            devices of its mesh, in their order. Any other function runs on the host, and the tasks after it wait. Its
-            result is not used. An exception that it raises ends the step.
+            devices of its mesh, in their order. Any other function runs on the host, in the thread that starts tasks;
+            later tasks wait for it. Its result is not used. An exception that it raises ends the step.
         in_shardings: a pytree prefix of the arguments. Its leaves are NamedShardings over the whole mesh or over a
             submesh, PartitionSpecs, MpmdShardings, or None. With None the argument's own sharding decides, or
             propagation if it has none. Shardings are fixed by the first call with arguments of one structure, with
@@ -115,10 +115,10 @@ def mpmd_jit_with_loop(
             "microbatch", each "chunk" or each "step". Until then each device holds whole sums. With "chunk" these are
             the sums of one stage, and only during a run of its backwards; between runs the device holds its shards.
             With "step" they are the sums of all stages of its mesh.
-        share_tasks: whether tasks of the first and the last stage call the layers' program of a middle stage, and a
-            program of their own for the embedding or the head. Less is compiled, for one more call in each such task.
-            "always" shares; "never" calls one program per task. A number of FLOPs per device, such as "1e9", shares
-            tasks of at least as many. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the additional call costs little.
+        share_tasks: whether tasks of the first and last stage call the program of a middle stage for the layers, and
+            another program for the rest. Less is compiled, for one more call in each such task. "always"
+            shares; "never" calls one program per task. A number of FLOPs per device, such as "1e9", shares tasks of at
+            least as many. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the additional call costs little.
         cuts: the number of layers of each stage, from the first stage on, if every layer is marked: [5, 5, 4, 2]. Or
             the result of `jaxpp.partition`, whose schedule then replaces the schedule of the loop.
         recompute: the values that a stage keeps of each microbatch from its forward to its backward. The backward
@@ -130,8 +130,8 @@ def mpmd_jit_with_loop(
         memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a
             number, or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the
             temporaries of compiled tasks. If a mesh needs more and `recompute` is not given, jaxpp searches for the
-            fastest step within the limit. Its stages recompute, offload or evict values. Or its tasks get another
-            order, if the schedule is one of the library or of the search. `program().kept_less` has the choice.
+            fastest step within the limit. Its stages recompute, offload or evict values. Or, if the schedule is one of
+            the library, its tasks may get another order. `program().kept_less` has the choice.
         host_memory_limit: the most bytes in host memory at once for the values of each device: offloaded residuals,
             arguments and results. In the same forms as `memory_limit`.
         costs: the durations of tasks, copies and sends, as `compiled.costs(events)` measures them. Only the search for
@@ -285,7 +285,7 @@ class MpmdFunction:
         return f"<MpmdFunction {name} on {self._mesh}: compiled for {len(self._compiled)} kinds of arguments>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs one step; compiles it first for new kinds of arguments. Inside of `jax.jit` it traces a call."""
+        """Runs one step; compiles it first for new kinds of arguments. If traced, only the result types are known."""
         static, leaves, tree = self._split(args, kwargs)
         if is_traced():
             return traced_call.bind(leaves, self.eval_shape(*args, **kwargs))
