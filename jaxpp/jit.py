@@ -111,14 +111,14 @@ def mpmd_jit_with_loop(
             each microbatch. "chunk": for each run of tasks of one stage; in a breadth-first schedule a run has all
             microbatches. "ahead": for each run too, but in the last task of the run before. "step": once per step.
             `lower(...).program().once_per_step_bytes` has the bytes per device that "step" costs.
-        scatter_gradients: when to sum the gradients of such weights over that axis and scatter them: for each
-            "microbatch", each "chunk" or each "step". Until then each device holds whole sums. With "chunk" these are
-            the sums of one stage, and only during a run of its backwards; between runs the device holds its shards.
-            With "step" they are the sums of all stages of its mesh.
+        scatter_gradients: when to sum the gradients of such weights over that axis and scatter them. "microbatch": for
+            each microbatch, so a device only ever keeps its shards of the sums. "chunk": for each such run; during a
+            run of backwards a device has the whole sums of their stage, and its shards between runs. "step": once per
+            step; until then a device has the whole sums of all stages of its mesh.
         share_tasks: whether tasks of the first and last stage call the program of a middle stage for the layers, and
-            another program for the rest. Less is compiled, for one more call in each such task. "always"
-            shares; "never" calls one program per task. A number of FLOPs per device, such as "1e9", shares tasks of at
-            least as many. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the additional call costs little.
+            another program for the rest. Less is compiled, for one more call in each such task. "always" shares;
+            "never" calls one program per task. A number of FLOPs per device, such as "1e9", shares tasks of at least as
+            many. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the additional call costs little.
         cuts: the number of layers of each stage, from the first stage on, if every layer is marked: [5, 5, 4, 2]. Or
             the result of `jaxpp.partition`, whose schedule then replaces the schedule of the loop.
         recompute: the values that a stage keeps of each microbatch from its forward to its backward. The backward
