@@ -15,13 +15,13 @@ from jaxpp.runtime.processes.arrays import batch_copy, in_default_layout, put
 
 
 class Door:
-    """Takes one argument in: checks it, and places it on the meshes that use it.
+    """Takes in one argument of a step: checks it, and places it on the meshes that use it.
 
-    The executables behind the door check nothing: a wrong shape would crash the process.
+    The executables check nothing themselves: a wrong shape would crash the process.
 
-    places: (mesh, register) wherever this process holds it.
-    is_whole: whether that is one mesh, and no other process has the argument too: it enters as it is, unsplit.
-    note: called with the number, the value and the dtype of an argument that is an array of the host, if there is one.
+    places: the (mesh, register) pairs of the argument on devices of this process.
+    is_whole: whether there is only one place, and no other known mesh has the argument. It then needs no split.
+    note: if set, called with the number, the value and the dtype of an argument that is a numpy array.
     """
 
     def __init__(self, number: int, name: str, argument: Argument, shardings: SubmeshShardings) -> None:
@@ -43,10 +43,10 @@ class Door:
         self._seen_layouts: tuple[Any, ...] = ()
 
     def enter(self, value: Any) -> Any:
-        """`value` as a `jax.Array` with this argument's sharding: itself if it has that already.
+        """Returns `value` as a `jax.Array` with this argument's sharding, or `value` itself if it has that sharding.
 
-        Raises TypeError for what is no array, ValueError for another shape or dtype, RuntimeError for a donated array;
-        under a `jax.transfer_guard` what `jax.jit` raises for an argument that has to be moved.
+        Raises TypeError for a value that is not an array, ValueError for another shape or dtype, RuntimeError for a
+        donated array. Under a `jax.transfer_guard` it raises as `jax.jit` does for an argument that has to be moved.
         """
         if not isinstance(value, jax.Array):
             self.check(value)
@@ -64,11 +64,11 @@ class Door:
             self.seen_aval = aval
         sharding = value.sharding
         if sharding is not self.seen_sharding:
-            # `committed` makes no difference: a device of the right sharding is the right device.
+            # `committed` makes no difference: an uncommitted array with the right sharding is on the right device.
             if not sharding.is_equivalent_to(self.whole.sharding, value.ndim):
                 return self._move(value)
             self.seen_sharding = sharding
-        # An array of the same type and sharding may lie in another order: programs read it as it lies.
+        # An array of the same type and sharding may have another memory layout, which programs would misread.
         if self._has_layouts and (layout := _compat.layout_of(value)) not in self._seen_layouts:
             if not _compat.is_default_layout(value):
                 return in_default_layout(value)
@@ -76,9 +76,9 @@ class Door:
         return value
 
     def split(self, whole: Any) -> list[Any]:
-        """Return the arrays of the single meshes, in the order of `places`.
+        """Returns the arrays of the single meshes, in the order of `places`.
 
-        They are around the same buffers, unless meshes that share devices would donate one of these twice.
+        They share the buffers of `whole`, unless meshes that share devices would donate one buffer twice.
         """
         if self._cut is not None:
             return list(self._cut(whole))
@@ -100,7 +100,7 @@ class Door:
             ) from None
 
     def check(self, value: Any) -> None:
-        """Raise TypeError for what is no array, ValueError for another shape or dtype."""
+        """Raises TypeError for a value that is not an array, ValueError for another shape or dtype."""
         try:
             found: Any = jax.typeof(value)
         except TypeError:
@@ -113,9 +113,9 @@ class Door:
 
 
 def check_donated_once(arguments: Sequence[Any], donated: Container[int], name: Callable[[int], str]) -> None:
-    """Raises ValueError where an array that is donated is given twice.
+    """Raises ValueError if an array that is donated is given twice.
 
-    name: what to call an argument.
+    name: returns the name of an argument in messages.
     """
     first: dict[int, int] = {}
     for number, value in enumerate(arguments):
@@ -128,7 +128,7 @@ def check_donated_once(arguments: Sequence[Any], donated: Container[int], name: 
 
 
 def _into_blocks(pieces: Sequence[Placed]) -> Callable[[Any], Sequence[Any]]:
-    """A function that cuts stacked layers, all of which one mesh has, into blocks."""
+    """Returns a function that cuts stacked layers into blocks, where one mesh has all blocks."""
     rows = pieces[0].aval.shape[0]
 
     def blocks(whole: Any) -> list[Any]:
@@ -138,7 +138,7 @@ def _into_blocks(pieces: Sequence[Placed]) -> Callable[[Any], Sequence[Any]]:
 
 
 def _own_buffers(pieces: Sequence[Placed], shard_numbers: Sequence[Sequence[int]]) -> Callable[[list[Any]], list[Any]]:
-    """A function that copies those of some arrays that have the same shards as an earlier one."""
+    """Returns a function that copies each array whose shards an earlier array also has."""
     firsts = {tuple(shards): number for number, shards in reversed([*enumerate(shard_numbers)])}
     again = [number for number in range(len(pieces)) if number not in firsts.values()]
     copy = batch_copy([pieces[number].sharding for number in again], always=True)
@@ -153,7 +153,7 @@ def _own_buffers(pieces: Sequence[Placed], shard_numbers: Sequence[Sequence[int]
 
 @contextlib.contextmanager
 def _implicitly() -> Generator[None]:
-    """Make `jax.transfer_guard` treat `jax.device_put` as an implicit transfer: it is not the user who calls it."""
+    """Makes `jax.transfer_guard` treat `jax.device_put` as an implicit transfer, as the user does not call it."""
     with contextlib.ExitStack() as stack:
         for guard in (jax.transfer_guard_host_to_device, jax.transfer_guard_device_to_device):
             if guard.value in ("log", "disallow"):

@@ -19,10 +19,10 @@ from jaxpp.runtime.execution.options import Options, options_of, variants
 from jaxpp.runtime.execution.progress import Progress
 
 Executables = dict[tuple[str, int], Any]
-"""The XLA executable of each (function, mesh) that occurs."""
+"""The XLA executable of each (function, mesh) pair of the program."""
 
 TRITON_FAILS: Final = "Couldn't find output tile sizes"
-"""What jaxlib 0.10.2 says on GPUs of some products of which a side has, say, 12 rows and is read through a reshape."""
+"""The error of jaxlib 0.10.2 on GPUs for some products with a side of, say, 12 rows that is read through a reshape."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FunctionStats:
 
     @classmethod
     def of(cls, executable: Any) -> "FunctionStats":
-        """Return the statistics of a compiled function, which may be for a device of another process."""
+        """Returns the statistics of a compiled function. Its device may belong to another process."""
         memory = executable.get_compiled_memory_stats()
         try:
             costs = dict(executable.cost_analysis())
@@ -50,7 +50,7 @@ class FunctionStats:
 
 
 Stats = Mapping[int, Mapping[str, FunctionStats]]
-"""The statistics of each mesh's functions, by their names; meshes that other processes run are missing."""
+"""The statistics of each mesh's functions, by their names. Meshes that only other processes run are missing."""
 
 
 def compile_program(
@@ -60,13 +60,13 @@ def compile_program(
     host_callbacks: Sequence[Any] = (),
     compiled: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Executables:
-    """Compile in parallel threads, through JAX's persistent cache: one compile for each distinct function.
+    """Compiles the functions in parallel threads, through JAX's persistent cache.
 
-    With options of its own a mesh has programs of its own.
+    Each function is compiled once for each distinct set of options. Long work shows its progress on stderr. Raises
+    XLA's errors, with the function's name as a note.
 
-    submeshes: those that this process runs, by number; what only others call is not compiled.
-    compiled: what `serialized` made of a function, by its name: that is loaded, and not compiled.
-    What takes long shows its progress on stderr. Raises what XLA raises, with the function's name as a note.
+    submeshes: the meshes that this process runs, by index. Functions that no such mesh calls are not compiled.
+    compiled: the results of `serialized` by variant name. Such a function is loaded instead of compiled.
     """
     meshes_of = callers(program, submeshes)
     options = compiler_options or {}
@@ -100,7 +100,7 @@ def compile_program(
 
 
 def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
-    """Which of these meshes call each function that is compiled."""
+    """Returns for each compiled function which of these meshes call it."""
     found: dict[str, list[int]] = {}
     for mesh in meshes:
         for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
@@ -110,7 +110,7 @@ def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
 
 
 def statistics(program: Program, executables: Executables, options: Options) -> Stats:
-    """Returns what the compiler says of each function: asked once where several meshes run what was compiled once."""
+    """Returns the compiler's statistics of each function, by mesh. Asks once for all meshes with the same options."""
     found: dict[int, dict[str, FunctionStats]] = {}
     for name, meshes in callers(program, sorted({mesh for _, mesh in executables})).items():
         for alike in variants(name, meshes, options).values():
@@ -123,13 +123,13 @@ def statistics(program: Program, executables: Executables, options: Options) -> 
 def compile_each(
     program: Program, wanted: Mapping[str, str], compile_one: Callable[[str], None], what: str, at_once: int
 ) -> None:
-    """Compile functions in parallel threads; what takes long shows its progress on stderr.
+    """Compiles functions in parallel threads. Long work shows its progress on stderr.
 
-    wanted: what each is compiled for, by the name of the function.
+    wanted: by function name, the mesh for which it is compiled, for messages.
     compile_one: compiles the function of a name.
-    what: what is done: "compiling stage programs".
-    at_once: how many at most are compiled at once.
-    Raises what `compile_one` raises, with the function's name as a note.
+    what: the name of the work, such as "compiling stage programs".
+    at_once: the largest number of functions to compile at once.
+    Raises the errors of `compile_one`, with the function's name as a note.
     """
     running: set[str] = set()
 
@@ -146,7 +146,7 @@ def compile_each(
         finally:
             running.remove(name)
 
-    # The longest compile comes first, so that no thread is left alone with it in the end.
+    # The longest compile comes first, so that no thread runs it alone at the end.
     names = sorted(wanted, key=lambda name: len(program.functions[name].bytecode), reverse=True)
     progress = Progress(what, len(names))
     workers = max(1, min(len(names), at_once))
@@ -158,7 +158,7 @@ def compile_each(
                 for each in done:
                     each.result()
                 progress.report(len(names) - len(pending), running.copy())
-        except BaseException:  # Ctrl-C too: what has not begun to compile must not begin
+        except BaseException:  # also Ctrl-C: pending compiles must not begin
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -170,10 +170,12 @@ def _compile_function(
     options: Mapping[str, Any],
     host_callbacks: Sequence[Any],
 ) -> tuple[Executables, Exception | None]:
-    """Make the executables of one function: the first is compiled, the others are loaded from it where that works.
+    """Makes the executables of one function. Compiles it for the first mesh, and loads the result for the others.
 
-    meshes: the devices of each mesh that calls it.
-    Also returns the error of a load, unless it says that the backend can't load at all.
+    If a load fails, the function is compiled again for that mesh and all later ones. Also returns the error of the
+    load, unless the error says that the backend can't load at all.
+
+    meshes: the devices of each mesh that calls the function.
     """
     (number, devices), *others = meshes.items()
     first = _compat.compile_program(bytecode, devices, options, host_callbacks)
@@ -196,7 +198,7 @@ def _compile_function(
 def _load(
     serialized: Callable[[], bytes], entry: tuple[str, str] | None, devices: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """Load the compiled function for other devices, without compiling it. Raises XLA's error if it can't."""
+    """Loads the compiled function for other devices, without compiling it. Raises XLA's error on failure."""
     cached = entry and _compat.load_from_cache(entry, devices, options)
     # An executable that is not in the cache was compiled here, so that it can be serialized.
     return cached or _compat.load_executable(serialized(), devices, options)
@@ -205,12 +207,11 @@ def _load(
 def serialized(
     program: Program, executables: Executables, submeshes: Mapping[int, Mesh], options: Options
 ) -> dict[str, bytes]:
-    """The compiled functions as bytes, by the names of their `variants`.
+    """Returns the compiled functions as bytes, by the names of their `variants`, for `compile_program`.
 
-    They are for `compile_program` in a process with such devices.
-
-    What came out of JAX's persistent cache on a CPU can't be written again (0.10.2, 0.12.0.1: its functions are lost):
-    with that cache on, functions are compiled anew. Raises what XLA raises where the backend can't do it.
+    That function takes them in a process with such devices. On CPUs an executable from JAX's persistent cache can't be
+    serialized again: its functions are lost (0.10.2, 0.12.0.1). So while that cache is on, functions are compiled anew.
+    Raises XLA's error if the backend can't serialize.
     """
     found: dict[str, bytes] = {}
     for name, meshes in callers(program, submeshes).items():

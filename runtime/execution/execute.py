@@ -27,24 +27,24 @@ from jaxpp.runtime.processes.arrays import put
 from jaxpp.runtime.processes.transfer import Peers
 
 Observe = Callable[[StepLabel, Sequence[Any], Sequence[Any]], None]
-"""Called as (label, made, registers) after a step: the arrays that it made, which may not be computed yet, and all
-registers. Operands that die with the step are still there, deleted if they were donated to it."""
+"""Called as (label, made, registers) after a step, with the arrays that the step made, perhaps not computed yet, and
+all registers. Operands whose last use is this step are still there, deleted if they were donated to it."""
 
 
 class Executable:
-    """A compiled program: call it with the flat arguments, get the flat results, all of them `jax.Array`s.
+    """A compiled program: takes the flat arguments, returns the flat results, all of them `jax.Array`s.
 
-    submeshes: one per mesh of the program, each with the axis `mpmd_axis` of size 1. None for one of other processes
+    submeshes: one per mesh of the program, each with the axis `mpmd_axis` of size 1. None for a mesh of other processes
         whose devices JAX doesn't know here: its arguments are ignored, its results are None.
-    peers: the processes that run the program together: each of them makes an Executable and calls it once per step.
-        None where this process runs all meshes. With peers a call returns when what they send has arrived.
-    names: what to call the arguments in messages, as `state['w']`.
-    operations: the user's own functions that the program calls as tasks.
-    compiled: what `serialize` returned in a process that ran the same meshes of the same program, on such devices; it
-        is loaded in place of compiling.
-    compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does; by the number of a
-        mesh those of its programs alone.
-    Raises ProgramError when the submeshes don't fit the program or its sequences wait for each other.
+    peers: the processes that run the program together. Each of them makes an Executable and calls it once per step.
+        None if this process runs all meshes. With peers a call returns when the values from them have arrived.
+    names: the names of the arguments in messages, as `state['w']`.
+    operations: the user's functions that the program calls as tasks.
+    compiled: the result of `serialize` in a process that ran the same meshes of the same program on such devices. It is
+        loaded instead of compiling.
+    compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does; under the index of a
+        mesh, the options of only its programs.
+    Raises ProgramError if the submeshes don't fit the program, or a kind of the program's tasks lacks its function.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Executable:
         self._operations = operations
         self._lock = threading.Lock()
         self._runner: int | None = None
-        """The thread that runs a step at the moment."""
+        """The thread that runs a step now."""
         self._without: tuple[tuple[Tasks, bool], Sequence[FlatStep]] | None = None
-        """What the last run left out, and the steps without it."""
+        """The tasks that the last run left out, and the steps without them."""
         self._shardings = shardings = SubmeshShardings(program, submeshes, mpmd_axis)
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
         self._links = Links(program, peers, shardings, self._name) if peers else None
@@ -100,19 +100,19 @@ class Executable:
 
     @cached_property
     def stats(self) -> Stats:
-        """What the compiler says of each function that this process runs."""
+        """The compiler's statistics of each function that this process runs."""
         return statistics(self.program, self._executables, self._compiler_options)
 
     def serialize(self) -> Mapping[str, bytes]:
-        """The compiled functions that this process runs, by name. Raises what XLA raises where it has no such form."""
+        """Returns the compiled functions that this process runs, by name. Raises XLA's error if it can't serialize."""
         return self._compiled or serialized(self.program, self._executables, self._here, self._compiler_options)
 
     def __call__(self, arguments: Sequence[Any]) -> list[jax.Array]:
-        """Run one step: dispatches everything and returns before it is computed. Donated arguments are deleted.
+        """Dispatches one step, and returns before it is computed. Donated arguments are deleted.
 
-        Raises TypeError, ValueError or RuntimeError for an argument (see `Door.enter`), and what XLA raises, with the
-        task and its mesh as a note; arguments that the failed step had donated by then are gone. Under
-        `jax_debug_nans` or `jax_debug_infs` FloatingPointError, as `InvalidValues.check`.
+        Raises TypeError, ValueError or RuntimeError for an argument (see `Door.enter`), and XLA's errors, with the task
+        and its mesh as a note. Arguments that the failed step has already donated are lost. Under `jax_debug_nans` or
+        `jax_debug_infs` raises FloatingPointError, see `InvalidValues.check`.
         """
         return self._run(arguments, self._flat)
 
@@ -124,10 +124,10 @@ class Executable:
         *,
         one_by_one: bool = True,
     ) -> list[jax.Array]:
-        """Run one step slowly, calling `observe` after each instruction: for traces and tests.
+        """Runs one step slowly, calling `observe` after each instruction: for traces and tests.
 
         on_start: called with the registers before the first instruction; arguments may still be on their way.
-        one_by_one: False leaves batches of copies, and what waits for other processes, as they are in a call.
+        one_by_one: if False, batches of copies and early pulls stay as in a normal call.
         """
         return self._run(arguments, self._one_by_one if one_by_one else self._flat, observe, on_start)
 
@@ -170,7 +170,7 @@ class Executable:
                 return results
 
     def _steps(self, flat: Flat, left_out: Tasks) -> Sequence[FlatStep]:
-        """The steps of a program, less the weight gradients that this run leaves out."""
+        """Returns the steps of a program without the weight gradients that this run leaves out."""
         if not left_out:
             return flat.steps
         key = left_out, flat.is_batched
@@ -180,7 +180,7 @@ class Executable:
 
     @contextlib.contextmanager
     def _running(self) -> Generator[None]:
-        """Note the thread that runs a step, while it does."""
+        """Notes the thread that runs a step."""
         self._runner = threading.get_ident()
         try:
             yield
@@ -206,7 +206,7 @@ class Executable:
             self._links.end()
 
     def _fail(self, error: BaseException, label: StepLabel) -> None:
-        """Add to the error where it was raised, and tell the other processes."""
+        """Adds the task and mesh to the error as a note, and tells the other processes."""
         if label:
             error.add_note(_where(label))
         if "previously donated" in str(error) or "donate the same buffer" in str(error):
@@ -215,7 +215,7 @@ class Executable:
             self._links.fail(error)
 
     def _enter(self, arguments: Sequence[Any], left_out: Tasks) -> list[Any]:
-        """Return the registers at the start of a step, with constants and arguments."""
+        """Returns the registers at the start of a step, with constants and arguments."""
         if len(arguments) != self._argument_count:
             raise TypeError(f"expected {self._argument_count} arguments, found {len(arguments)}")
         if self._donated and len({*map(id, arguments)}) != len(arguments):
@@ -238,7 +238,7 @@ class Executable:
                 invalid.look_at_argument(registers[number], door.name)
 
     def _leave(self, registers: list[Any], arguments: Sequence[Any]) -> list[jax.Array]:
-        """Return the results, and delete the arrays of donated arguments."""
+        """Returns the results, and deletes the arrays of donated arguments."""
         results = self._results.take(registers)
         for number, delete in self._donated.items():
             value = arguments[number]
@@ -247,7 +247,7 @@ class Executable:
         return results
 
     def _find_donated(self) -> dict[int, bool]:
-        """Return the numbers of the donated arguments, and whether to delete each: not one that is also a result."""
+        """Returns the donated arguments, and whether to delete each: one that is also a result is kept."""
         leaving = {place for result in self.program.results for place in result.registers}
         return {
             number: leaving.isdisjoint(argument.registers)
@@ -256,10 +256,10 @@ class Executable:
         }
 
     def _make_constants(self, meshes: Iterable[int]) -> dict[int, jax.Array]:
-        """Make an array for every constant, by register; equal constants of a mesh share one array."""
+        """Makes an array for every constant, by register; equal constants of a mesh share one array."""
         made: dict[tuple[int, Any, bytes], jax.Array] = {}
         constants: dict[int, jax.Array] = {}
-        with jax.enable_x64(True), _compat.OwnTransfers():  # threefry shifts 64 bits, whatever the user's arrays have
+        with jax.enable_x64(True), _compat.OwnTransfers():  # some constants have 64 bits, whatever the user has set
             for mesh in meshes:
                 for each in self.program.sequences[mesh]:
                     if isinstance(each, Constant):
@@ -282,5 +282,5 @@ def _both(one: Observe, other: Observe) -> Observe:
 
 
 def _where(label: StepLabel) -> str:
-    """The note on an exception: which task of which mesh."""
+    """Returns the note on an exception that names the tasks and their meshes."""
     return "jaxpp: in " + "; ".join(f"{instruction} on mesh {mesh}" for mesh, instruction in label)

@@ -11,35 +11,36 @@ from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.processes.arrays import batch_copy
 
 FrozenStages = Mapping[int, float | Collection[int]]
-"""For each stage the share of its microbatches, or their numbers."""
+"""For each stage the share of its microbatches to leave out, or the microbatches themselves."""
 
 Tasks = frozenset[tuple[int, int]]
-"""(stage, microbatch) of weight gradients."""
+"""The (stage, microbatch) pairs of weight gradients."""
 
 _stages: ContextVar[FrozenStages] = ContextVar("jaxpp_frozen", default={})  # noqa: B039  # nobody writes into it
 
 
 @contextmanager
 def frozen(stages: FrozenStages) -> Generator[None]:
-    """Leave out weight gradients of the steps that are run in a `with` block, without compiling anything anew.
+    """Leaves out weight gradients of the steps that run in a `with` block, without compiling anything anew.
 
         with jaxpp.frozen({0: 1.0, 1: 0.5}):
             state = step(state, batch)
 
-    The sums of gradients lack what these microbatches would add; all else is computed as ever. The schedule must split
-    the backwards of these stages (`zb-h1`, `schedules.split_backward`). In a job all processes give the same stages, as
-    they give the same arguments. Parts of a model that have converged need no gradients any more (TimelyFreeze,
-    arXiv 2602.05754); `jaxpp.schedules.freeze_ratios` chooses the shares that shorten the step most. It holds for steps
-    that this thread calls: another thread has to say it itself.
+    The sums of gradients lack the terms of these microbatches. All other results stay the same. The schedule must split
+    the backwards of these stages (`zb-h1`, `schedules.split_backward`). All processes of a job must give the same
+    stages, as they give the same arguments. The block holds only for steps that this thread calls.
+
+    Parts of a model that have converged need no gradients any more (TimelyFreeze, arXiv 2602.05754).
+    `jaxpp.schedules.freeze_ratios` chooses the shares that shorten the step most.
 
     Args:
         stages: for each stage the share of its microbatches whose weight gradients are left out, from 0 to 1, evenly
-            spread; or the numbers of these microbatches. Inside of another such block only the inner one counts.
+            spread; or the indices of these microbatches. An inner block replaces an outer one.
 
     Raises:
-        TypeError: it is no such mapping.
-        ValueError: a share is not from 0 to 1; or, when a step is run, a stage has no weight gradients of its own, or
-            not of these microbatches.
+        TypeError: `stages` is not such a mapping.
+        ValueError: a share is not from 0 to 1. When a step runs: a stage has no separate weight gradients, for these
+            microbatches or at all.
     """
     token = _stages.set(_checked(stages))
     try:
@@ -49,7 +50,7 @@ def frozen(stages: FrozenStages) -> Generator[None]:
 
 
 def current_frozen() -> FrozenStages:
-    """What the step that is run now leaves out."""
+    """Returns the stages that the current `frozen` block gives."""
     return _stages.get()
 
 
@@ -75,10 +76,10 @@ def _is_number(value: object) -> bool:
 
 
 def frozen_tasks(program: Program, stages: FrozenStages) -> Tasks:
-    """The tasks of a program that are left out.
+    """Returns the weight gradients of a program that are left out.
 
     Raises:
-        ValueError: a stage has no weight gradients that can be left out, or not of these microbatches.
+        ValueError: a stage has no weight gradient that can be left out, for one of these microbatches or at all.
     """
     if not stages:
         return frozenset()
@@ -107,7 +108,7 @@ def frozen_tasks(program: Program, stages: FrozenStages) -> Tasks:
 
 
 def _spread(microbatches: Sequence[int], share: float) -> list[int]:
-    """So many of the microbatches, evenly spread."""
+    """Returns a share of the microbatches, evenly spread."""
     count = len(microbatches)
     wanted = round(share * count)
     return [each for n, each in enumerate(microbatches) if (n + 1) * wanted // count > n * wanted // count]
@@ -116,9 +117,10 @@ def _spread(microbatches: Sequence[int], share: float) -> list[int]:
 def passed_on(
     program: Program, shardings: SubmeshShardings, mesh: int, call: Call
 ) -> tuple[list[int], Callable[[Sequence[Any]], Sequence[Any]]]:
-    """What a call that is left out does: the registers of its sums, and a function of these arrays.
+    """Returns the replacement of a call that is left out: the registers of its sums, and a function of these arrays.
 
-    A sum that somebody else has too, such as a constant or an argument, is copied: the next task may take its buffer.
+    The function returns the sums, or copies of them if anything else may hold a sum, such as a constant or an argument:
+    the next task may take the buffer.
     """
     function = program.functions[call.function]
     registers = [call.operands[number] for number in function.sums]

@@ -16,10 +16,10 @@ _FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf
 
 
 class InvalidValues:
-    """Looks at every array of one step as soon as it is made; the step then runs one task at a time.
+    """Checks every array of one step as soon as it is made. The step then runs one task at a time.
 
-    As with `jax.jit` it is an error if a result of the step has a NaN or an infinity. The error names the first task
-    that made one, even if a later task masks it. JAX does the same when it runs a function again, operation by
+    As with `jax.jit`, a NaN or an infinity in a result of the step is an error. The error names the first task that
+    made such a value, even if a later task masks it. JAX does the same when it runs a function again, operation by
     operation.
     """
 
@@ -29,26 +29,26 @@ class InvalidValues:
 
     @classmethod
     def wanted(cls, program: Program) -> "InvalidValues | None":
-        """Make one, if `jax_debug_nans` or `jax_debug_infs` is set in this thread; else None."""
+        """Makes an instance if `jax_debug_nans` or `jax_debug_infs` is set in this thread; otherwise returns None."""
         nans, infs = jax.debug_nans.value, jax.debug_infs.value  # the configuration is read once a step
         return cls(program, ["nan"] * nans + ["inf"] * infs) if nans or infs else None
 
     @contextlib.contextmanager
     def unchecked(self) -> Generator[None]:
-        """JAX itself does not look: it would refuse what moves an argument, and name neither argument nor task."""
+        """Turns JAX's own checks off. JAX would raise while it moves an argument, without naming argument or task."""
         with jax.debug_nans(False), jax.debug_infs(False):
             yield
 
     def look(self, label: StepLabel, made: Iterable[Any], _: object = None) -> None:
-        """Look at the arrays that an instruction made."""
+        """Checks the arrays that an instruction made."""
         self._note(made, lambda: "; ".join(self._where(each, mesh) for mesh, each in label))
 
     def look_at_argument(self, array: Any, name: str) -> None:
-        """Look at an argument of the step."""
+        """Checks an argument of the step."""
         self._note([array], lambda: f"argument `{name}`")
 
     def check(self, results: Iterable[Any]) -> None:
-        """Raise FloatingPointError, with the place where it was first seen, if a result has such a value."""
+        """Raises FloatingPointError, which names the first place of such a value, if a result has one."""
         kind = next((kind for result in results for kind in self._kinds(result, self._first)), None)
         if kind is not None:
             raise FloatingPointError(f"invalid value ({kind}) encountered in {self._first[kind]}")
@@ -61,7 +61,7 @@ class InvalidValues:
             self._first[kind] = where()
 
     def _kinds(self, array: Any, kinds: Iterable[str]) -> list[str]:
-        """Return which of these kinds of values are in the shards of this process."""
+        """Returns which of these kinds of values are in this process's shards."""
         if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.inexact):
             return []
         shards = [_compat.to_host(shard) for shard in _compat.shards(array)]

@@ -1,4 +1,4 @@
-"""`load`: reads a program module, and makes a module of its own of each function that is to be compiled."""
+"""`load`: reads a program module, and makes a separate module for each function that is to be compiled."""
 
 import dataclasses
 
@@ -11,11 +11,11 @@ from jaxpp.runtime.execution.stage_function import compile_unit, reshard_unit
 
 
 def load(module: ir.Module) -> Program:
-    """Read a program module. No MLIR object survives it.
+    """Reads a program module. The result refers to no MLIR object.
 
-    Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
+    Where meshes differ in size (`jaxpp.mesh_sizes`), a mesh splits a dimension less if its sizes don't divide it.
 
-    Raises ProgramError, with the op's location, for what is no program module, or can't run on meshes of these sizes.
+    Raises ProgramError, with the op's location, if the module is no program, or can't run on meshes of these sizes.
     """
     with module.context, ir.Location.unknown(), collector_paused():
         reader = ProgramReader(module)

@@ -1,18 +1,18 @@
-"""XLA's options of a step: those of all its programs, and those of the programs of one mesh."""
+"""XLA's options for the programs of a step: common options, and options for the programs of one mesh."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Options = Mapping[Any, Any]
-"""Values by the names of options; by the number of a mesh such a mapping of its own, which goes before."""
+"""Option names to values. An integer key is a mesh; its value is a mapping of options that override the common ones."""
 
 _RANGES: Final = {
     "xla_cpu_parallel_codegen_split_count": (1, 1 << 16),
     "xla_reduce_window_rewrite_base_length": (0, math.inf),
 }
-"""The least and the greatest value of numbers that XLA (0.10.2) does not check: with others its compiler for CPUs
-aborts the process, or does not come to an end. All its other numbers for CPUs were tried with -5, -1, 0 and 2^31 - 1.
+"""The least and the greatest value of numbers that XLA (0.10.2) does not check. With other values its CPU compiler
+aborts the process, or does not terminate. All its other numbers for CPUs were tried with -5, -1, 0 and 2^31 - 1.
 """
 
 _CRASHES: Final = {
@@ -21,19 +21,19 @@ _CRASHES: Final = {
     "xla_enable_hlo_passes_only": "",
     "xla_unsupported_crash_on_hlo_pass_noop_change": False,
 }
-"""Options with which XLA (0.10.2) ends the process, unless they have this value, its default: they leave out passes
-without which nothing can be compiled, or are there to crash. `xla_disable_hlo_passes` does so with three of 93 passes,
-and with pairs of others, when the program is compiled or run. All its other flags for CPUs were tried."""
+"""Options with which XLA (0.10.2) ends the process unless they have this value, their default. They disable passes
+that every compilation needs, or exist to crash. `xla_disable_hlo_passes` crashes with three of 93 passes, and with
+pairs of others, when the program is compiled or run. All other flags for CPUs were tried."""
 
 
 def options_of(options: Options, mesh: int) -> dict[str, Any]:
-    """The options of the programs of one mesh."""
+    """Returns the options of the programs of one mesh."""
     common = {name: value for name, value in options.items() if isinstance(name, str)}
     return common | dict(options.get(mesh, {}))
 
 
 def named(options: Options) -> dict[str, str]:
-    """The options by what errors call them, with their values as text."""
+    """Returns the options under the names that errors use, with their values as text."""
     found: dict[str, str] = {}
     for name, value in options.items():
         own = {f"compiler_options[{name}]": value} if isinstance(name, str) else {}
@@ -44,9 +44,9 @@ def named(options: Options) -> dict[str, str]:
 
 
 def variants(function: str, meshes: Sequence[int], options: Options) -> dict[str, list[int]]:
-    """The meshes that call a function, by what is compiled for them: the function once for each set of options.
+    """Groups the meshes that call a function by their options. The function is compiled once for each group.
 
-    The first one has the name of the function, others also that of their first mesh.
+    The key of the first group is the function's name. The keys of the others also name their first mesh.
     """
     found: list[list[int]] = []
     for mesh in meshes:
@@ -59,12 +59,12 @@ def variants(function: str, meshes: Sequence[int], options: Options) -> dict[str
 
 
 def from_json(options: Mapping[str, Any]) -> Options:
-    """Options whose numbers of meshes have become text."""
+    """Converts options whose mesh indices JSON has turned into strings."""
     return {int(name) if name.isdecimal() else name: value for name, value in options.items()}
 
 
 def check_options(options: Any, meshes: int) -> None:
-    """Raise TypeError or ValueError for what are no options of a step on so many meshes."""
+    """Raises TypeError or ValueError if `options` are not valid options of a step on so many meshes."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"compiler_options: expected names of XLA's options and their values, found {options!r}")
     for name, value in (options or {}).items():
@@ -98,7 +98,7 @@ def _check_value(where: str, name: str, value: Any) -> None:
 
 
 def _number(value: bool | float | str) -> int | None:
-    """The whole number that XLA reads; None for what it refuses."""
+    """Returns the whole number that XLA reads; None for a value that XLA refuses."""
     try:
         return int(value)
     except (ValueError, OverflowError):

@@ -7,22 +7,22 @@ from jaxpp.ir.kinds import COSTS, cost_of
 from jaxpp.ir.program import Call, Constant, Program, Receive, Send
 
 HOP = 2.0
-"""How long a copy between meshes is taken to be under way, in forward tasks. More than it is: XLA runs a small program
-at once, on the dispatching thread, only if its inputs are there, and one late input makes the rest of the step late."""
+"""The assumed duration of a copy between meshes, in forward tasks. It is an overestimate. XLA runs a small program at
+once, on the dispatching thread, only if its inputs are there, and one late input makes the rest of the step late."""
 
 AHEAD = 2
-"""By how many calls of its mesh a value of another process is asked for before it is received. One costs 10 % more time
-when stages compute next to nothing, more than two gain nothing."""
+"""The number of calls of its mesh between the pull of another process's value and its receive. With 1 a step takes 10 %
+longer if stages compute next to nothing; more than 2 gains nothing."""
 
 Merged = list[tuple[int, Call | Send | Receive]]
-"""(mesh, instruction), without the constants."""
+"""(mesh, instruction) pairs, without constants."""
 
 
 def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: float = HOP) -> Merged:
-    """All instructions by the time at which they would start, each mesh's in its own order, sends before receives.
+    """Returns all instructions by their simulated start times, each mesh's in its own order, sends before receives.
 
-    A device that runs its programs in order never waits for a program issued later. A send directly follows what its
-    mesh did before: a copy that is under way early is done when its reader is dispatched. O(n log meshes).
+    A device that runs its programs in order never waits for a program that is issued later. A send directly follows the
+    instruction before it on its mesh: a copy that starts early is done when its reader is dispatched. O(n log meshes).
     """
     merger = _Merger(program, hop)
     for mesh in range(program.meshes):
@@ -35,9 +35,9 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: floa
 
 
 def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
-    """Return `order` with every receive `ahead` calls of its mesh earlier, so that its value arrives during these.
+    """Returns `order` with every receive `ahead` calls of its mesh earlier, so that its value arrives during these.
 
-    Each one more costs the memory of one value that waits to be used.
+    Each call more costs the memory of one value that waits for its use.
     """
     calls: dict[int, list[int]] = {}
     early: dict[int, Merged] = {}
@@ -56,10 +56,10 @@ def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
 
 
 def with_receives_at_sends(order: Merged, channels: Collection[int]) -> Merged:
-    """Return `order` with the receive of each of these channels also right behind its send: there it is asked for.
+    """Returns `order` with a second receive of each of these channels, right after the send, where the pull happens.
 
-    The order that `insert-transfers` chose does not suffice. It lets the transfers of a mesh of one device run beside
-    the calls, but the thread that dispatches a call waits for the values that the call takes.
+    The order from `insert-transfers` does not suffice. It lets the transfers of a mesh of one device overlap the calls,
+    but the thread that dispatches a call waits for the call's operands.
     """
     receives = {each.channel: (mesh, each) for mesh, each in order if isinstance(each, Receive)}
     found: Merged = []
@@ -71,7 +71,7 @@ def with_receives_at_sends(order: Merged, channels: Collection[int]) -> Merged:
 
 
 class _Merger:
-    """The state of the meshes at one moment of the simulated step."""
+    """The state of the meshes at one time of the simulated step."""
 
     def __init__(self, program: Program, hop: float) -> None:
         self.hop = hop
@@ -87,7 +87,7 @@ class _Merger:
         self.order: Merged = []
 
     def advance(self, mesh: int) -> None:
-        """Issue the mesh's next sends, and put what follows into the heap, unless it waits for a send."""
+        """Issues the mesh's next sends, then puts its next call or receive on the heap unless that waits for a send."""
         ready = self.ready[mesh]
         for instruction in self.upcoming(mesh):
             if isinstance(instruction, Call):
@@ -111,7 +111,7 @@ class _Merger:
             yield self.sequences[mesh][self.positions[mesh]]
 
     def issue(self, mesh: int, start: float, costs: Mapping[str, float]) -> None:
-        """Issue the mesh's next instruction, a call or a receive."""
+        """Issues the mesh's next instruction, a call or a receive."""
         instruction = self.sequences[mesh][self.positions[mesh]]
         self.positions[mesh] += 1
         self.order.append((mesh, instruction))

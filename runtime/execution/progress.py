@@ -1,4 +1,4 @@
-"""Reports the progress of long work on stderr: a bar on a terminal, elsewhere a line now and then."""
+"""Reports the progress of long work on stderr: as a bar on a terminal, otherwise as a line now and then."""
 
 import sys
 import time
@@ -9,14 +9,14 @@ import jax
 from tqdm import tqdm
 
 FIRST, EVERY = 10.0, 30.0
-"""Seconds until the first line, and from then on between two lines. What takes less time is done in silence."""
+"""Seconds until the first line, and then between two lines. Shorter work prints no line."""
 
 
 class Progress:
     """The progress of `total` pieces of work, for a thread that waits for them.
 
-    what: what is done: "compiling stage programs".
-    bar: whether to draw a bar where the stream is a terminal; if not, it has lines too.
+    what: the name of the work, such as "compiling stage programs".
+    bar: whether to draw a bar if the stream is a terminal. Otherwise lines are printed there too.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Progress:
         self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, disable=None if bar else True)
 
     def wait(self) -> float | None:
-        """Seconds until `report` has something to say, at least 0; None where it never has."""
+        """Returns the seconds until `report` may print a line, at least 0; None if there is a bar."""
         return None if self._is_bar else max(self._next - self._seconds, 0.0)
 
     def report(self, done: int, running: Collection[str]) -> None:
-        """Report how many pieces are done, and which are being done."""
+        """Reports how many pieces are done, and the names of the running ones."""
         self._bar.update(done - self._done)
         self._done = done
         if not self._is_bar and self._seconds >= self._next:
@@ -49,7 +49,7 @@ class Progress:
             self._say(f"{self._what}: {done} of {self._total} after {self._seconds:.0f} s{now}")
 
     def close(self) -> None:
-        """End the bar. Where there were lines, write a last one if all is done."""
+        """Ends the bar. After earlier lines, prints a last one if all pieces are done."""
         self._bar.close()
         if self._next > FIRST and self._done == self._total:
             self._say(f"{self._what}: all {self._total} after {self._seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""The results of a step, taken out of the registers: each is the caller's own, to keep or to donate."""
+"""Takes the results of a step out of the registers. The caller owns each result, and may keep or donate it."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
@@ -16,9 +16,11 @@ from jaxpp.runtime.processes.arrays import batch_copy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of a result: the array of a register, or (joined) the shards of several, as (register, shard).
+    """The source of a result: one register, the shards of several, or blocks to concatenate.
 
-    concatenate: of stacked layers on meshes that share devices: makes it of the arrays of `blocks`, registers.
+    register: the register with the result, if it is a single one.
+    shards: the (register, shard) pairs from which `joined` makes the result.
+    blocks: the registers from which `concatenate` makes stacked layers on meshes that share devices.
     """
 
     register: int
@@ -31,10 +33,10 @@ class _Source:
 class Results:
     """Takes the results out of the registers at the end of a step.
 
-    Constants, arguments that are not donated, and values returned twice are copied, as `jax.jit` does. A result on
-    meshes of other processes has no shards here; it is None when this process doesn't know their devices.
+    Constants, arguments that are not donated, and values that are returned twice are copied, as in `jax.jit`. A result
+    on meshes of other processes has no shards here. It is None if this process doesn't know the devices.
 
-    taken: the registers that a result must not be, as constants are.
+    taken: further registers that must be copied, such as those of constants.
     """
 
     def __init__(self, program: Program, flat: Flat, shardings: SubmeshShardings, taken: Collection[int]) -> None:
@@ -53,7 +55,7 @@ class Results:
             self._copy = batch_copy(self._targets, always=True), getter(self._sources), results
 
     def take(self, registers: list[Any]) -> list[jax.Array]:
-        """The results."""
+        """Returns the results."""
         if self._copy is not None:
             copy, operands, results = self._copy
             registers[results] = copy(operands(registers))
@@ -91,7 +93,7 @@ class Results:
         return _Source(0, tuple(each for _, each in sorted(order.items())), placed)
 
     def _own(self, result: Result, place: tuple[int, int]) -> int:
-        """Return the register of a result on one mesh, or that of a copy if somebody else has the array too."""
+        """Returns the register of a result on one mesh, or of a copy if the register's array is also used elsewhere."""
         number = self._flat.number(*place)
         if number in self._taken:
             self._sources.append(number)

@@ -1,4 +1,4 @@
-"""How a value moves from one mesh to another: which part of which shard goes to which device."""
+"""The route of a value from one mesh to another: which part of which shard goes to which device."""
 
 import functools
 import itertools
@@ -16,22 +16,22 @@ from jaxpp.ir.tensors import SubAxis, TensorSpec
 from jaxpp.runtime.processes.arrays import Bounds, batch_copy, overlap
 
 Parts = Callable[[Sequence[Any]], list[Any]]
-"""Arrays of one device each, in and out."""
+"""A function from arrays on one device each to such arrays."""
 
 Owners = tuple[Sequence[int], Sequence[int]]
-"""The process of each source, and of each target."""
+"""The process of each source device, and of each target device."""
 
 TypeAt = Callable[[int, Sequence[int]], Any]
-"""The `jax.ShapeDtypeStruct` of an array of this shape on the device at this position of a mesh."""
+"""Returns the `jax.ShapeDtypeStruct` of an array of the given shape on the device at a position of a mesh."""
 
 
 class ShardPiece(NamedTuple):
     """The part of a shard that one device sends to another.
 
-    source: its position in the mesh that sends.
-    target: that of the device that receives, in its mesh.
-    cut: the part of the source's shard; None: all of it.
-    shape: of the part.
+    source: the position of the sending device in its mesh.
+    target: the position of the receiving device in its mesh.
+    cut: the bounds of the part within the source's shard; None for the whole shard.
+    shape: the shape of the part.
     """
 
     source: int
@@ -41,15 +41,15 @@ class ShardPiece(NamedTuple):
 
 
 class Route:
-    """Moves a value from one mesh to another, in `pieces`: by target, those of one target in row-major order.
+    """The plan that moves a value from one mesh to another, in `pieces` ordered by target, then row-major.
 
-    Where both meshes cut the value alike, every device sends its shard to the one at its position. Otherwise a shard
-    that goes to several devices is cut where it is, and one that comes from several is put together where it is
-    wanted: no device receives a byte that it doesn't keep.
+    If both meshes cut the value alike, every device sends its shard to the device at the same position. Otherwise the
+    sender cuts a shard that goes to several devices, and the receiver joins the parts of a shard that comes from
+    several. No device receives a byte that it doesn't keep.
 
-    owners: the process of each source and of each target, where there are several processes. Unless both meshes cut the
+    owners: the process of each source and of each target, if there are several processes. Unless both meshes cut the
         value alike, a process then receives each shard once, on the first of its devices that wants it. The others
-        copy it from there. What a process holds itself it does not receive from another one.
+        copy it from there. A process does not receive parts that it holds itself.
     """
 
     def __init__(self, sources: Sequence[Bounds], targets: Sequence[Bounds], owners: Owners | None = None) -> None:
@@ -59,9 +59,9 @@ class Route:
         alone: Owners = range(-len(sources), 0), range(len(targets))  # as if each device were a process
         self._owners = alone if owners is None or self.is_direct else owners
         self._grids: dict[int, tuple[list[int], tuple[int, ...]]] = {}
-        """For each target that receives pieces: these, and how many of them lie along each dimension."""
+        """For each target that receives pieces: the indices of these, and their number along each dimension."""
         self._origins: dict[int, int] = {}
-        """For each other target the one that it copies its shard from."""
+        """For each other target: the target from which it copies its shard."""
         holders: dict[Bounds, list[int]] = {}
         for position, bounds in enumerate(sources):
             holders.setdefault(bounds, []).append(position)
@@ -96,12 +96,12 @@ class Route:
         return sum(math.prod(piece.shape) for piece in self.pieces)
 
     def _choose(self, holders: Sequence[int], target: int) -> int:
-        """Choose the device that sends a shard: those in the target's process that hold it, or else all, take turns."""
+        """Chooses the device that sends a shard. Holders in the target's process, or otherwise all, take turns."""
         near = [each for each in holders if self._owners[0][each] == self._owners[1][target]] or holders
         return near[len(self._grids) % len(near)]
 
     def cut(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
-        """Return a function that cuts these pieces out of the shards at these positions of the sending mesh."""
+        """Returns a function that cuts these pieces out of the shards at these positions of the sending mesh."""
         wanted: dict[int, list[tuple[int, Bounds]]] = {}
         whole: list[tuple[int, int]] = []
         for place, number in enumerate(pieces):
@@ -131,7 +131,7 @@ class Route:
         return run
 
     def join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
-        """Return a function that makes the shards at these positions of the receiving mesh out of these pieces."""
+        """Returns a function that makes the shards at these positions of the receiving mesh out of these pieces."""
         firsts = [position for position in positions if position in self._grids]
         others = [position for position in positions if position in self._origins]
         joined = self._join(pieces, firsts, type_at)
@@ -149,7 +149,7 @@ class Route:
         return run
 
     def _join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
-        """Return a function that makes the shards of the devices that receive pieces."""
+        """Returns a function that makes the shards of the devices that receive pieces."""
         places = {number: place for place, number in enumerate(pieces)}
         joiners: list[tuple[list[int], Callable[..., Any]]] = []
         for position in positions:
@@ -163,11 +163,11 @@ class Route:
 
 
 Layout = tuple[TensorSpec, tuple[tuple[str, int], ...], int]
-"""A value, the axes of its mesh with their sizes, the number of devices there."""
+"""The type of a value, the axes of its mesh with their sizes, and the number of devices of the mesh."""
 
 
 def route_of(program: Program, channel: int, owners: Sequence[Sequence[int]] | None = None) -> Route:
-    """Return the route of a channel; owners: the process of each device by mesh, where there are several processes."""
+    """Returns the route of a channel. owners: for each mesh the process of each device, if there are several."""
     hop = program.hops[channel]
     ends = (tuple(owners[hop.source]), tuple(owners[hop.target])) if owners else None
     return _route(_layout(program, hop.source, hop.operand), _layout(program, hop.target, hop.result), ends)
@@ -184,7 +184,7 @@ def _route(source: Layout, target: Layout, owners: Owners | None) -> Route:
 
 
 def _shards(spec: TensorSpec, sizes: Sequence[tuple[str, int]], devices: int) -> list[Bounds]:
-    """Return the part of a value that each device of a mesh has."""
+    """Returns the part of a value that each device of a mesh has."""
     extents = dict(sizes)
     places = itertools.product(*(range(size) for _, size in sizes)) if sizes else [()] * devices
     return [_shard(spec, extents, dict(zip(extents, place, strict=True))) for place in places]
@@ -215,7 +215,7 @@ def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
 
 @_compat.device_cache
 def _joiner(grid: tuple[int, ...], types: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return a function that joins parts in row-major order, so many along each dimension."""
+    """Returns a function that joins parts in row-major order. `grid` is their number along each dimension."""
 
     def join(*parts: jax.Array) -> jax.Array:
         for dimension in reversed(range(len(grid))):
@@ -232,7 +232,7 @@ def _itself(part: Any) -> Any:
 
 
 def _compiled(function: Callable[..., Any], *types: Any) -> Callable[..., Any]:
-    """Compile `function` in another thread, where the mesh and the precision that the caller has set don't apply."""
+    """Compiles `function` in another thread, so that the caller's mesh and precision settings don't apply."""
 
     def compile_() -> Callable[..., Any]:
         with jax.enable_x64(True):

@@ -18,22 +18,22 @@ from jaxpp.ir.tensors import SubAxis, TensorSpec
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A spec on some meshes: the sharding of its `jax.Array` and the type that the array has."""
+    """The sharding of a value's `jax.Array` on some meshes, and the type of that array."""
 
     sharding: NamedSharding
     aval: Any
 
     @cached_property
     def join(self) -> Callable[[list[Any]], Any]:
-        """Makes the array of the list of its shards, or of what an executable returns."""
+        """A function that makes the array from the list of its shards, or from an executable's result."""
         return _compat.result_handler(self.aval, self.sharding)
 
 
 class SubmeshShardings:
     """The shardings of values on the submeshes of a program, each made once.
 
-    submeshes: one per mesh, each with the axis `mpmd_axis` of size 1; None for one whose devices this process does not
-        know. Values are described as far as it knows their meshes. Equal ones share their devices.
+    submeshes: one per mesh, each with the axis `mpmd_axis` of size 1; None if this process doesn't know the mesh's
+        devices. Values are then described only on the known meshes. Equal submeshes share their devices.
     """
 
     def __init__(self, program: Program, submeshes: Sequence[Mesh | None], mpmd_axis: str) -> None:
@@ -65,19 +65,19 @@ class SubmeshShardings:
         return self.shard_numbers((mesh,)) != [[]]
 
     def are_shared(self, meshes: Sequence[int]) -> bool:
-        """Whether two of these meshes are the same devices."""
+        """Whether two of these meshes have the same devices."""
         known = [submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None]
         return len({*known}) < len(known)
 
     def devices_here(self, mesh: int) -> list[Any]:
-        """The devices of the mesh that this process holds."""
+        """Returns the devices of the mesh that this process holds."""
         return _here(self.union((mesh,)))
 
     def union(self, meshes: tuple[int, ...]) -> Mesh:
-        """Return the mesh of these submeshes' devices, joined along the mpmd axis. At least one must be known.
+        """Returns the mesh of these submeshes' devices, joined along the mpmd axis. At least one must be known.
 
-        Devices that several of them share are there once. Of submeshes that differ in size it is one long row: their
-        arrays are replicated.
+        Devices that several submeshes share occur once. If the submeshes differ in size, the mesh is one long row along
+        the mpmd axis, and arrays on it are replicated.
         """
         known = [*dict.fromkeys(submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None)]
         if len(known) == 1:
@@ -94,10 +94,10 @@ class SubmeshShardings:
         return self._unions[meshes]
 
     def place(self, spec: TensorSpec, meshes: tuple[int, ...], stacked: bool = False) -> Placed:
-        """The sharding of a value on `meshes`: on each as `spec` says, replicated over the mpmd axis.
+        """Returns the sharding of a value on `meshes`: on each mesh as in `spec`, replicated over the mpmd axis.
 
-        stacked: each mesh has another block of it, as `spec` says: its first dimension is sharded over the mpmd axis,
-            unless meshes share devices: these have all of it.
+        stacked: whether each mesh has a different block with the sharding of `spec`. The first dimension is then also
+            sharded over the mpmd axis, unless the meshes share devices, which then have all blocks.
         """
         key = (spec, meshes, stacked)
         if key not in self._placed:
@@ -115,7 +115,10 @@ class SubmeshShardings:
         return self._placed[key]
 
     def _have_all(self, meshes: Sequence[int]) -> bool:
-        """Whether meshes are the same devices, which then have all blocks of a stack."""
+        """Whether meshes are the same devices, which then have all blocks of a stack.
+
+        Raises ProgramError if only some of the meshes share devices.
+        """
         if not self.are_shared(meshes):
             return False
         if len({self.submeshes[mesh] for mesh in meshes}) > 1:
@@ -126,12 +129,12 @@ class SubmeshShardings:
         return True
 
     def type_at(self, mesh: int, dtype: Any, position: int, shape: Sequence[int]) -> Any:
-        """The type of an array on the device at that position of the mesh."""
+        """Returns the type of an array on the device at that position of the mesh."""
         device = self.union((mesh,)).devices.flat[position]
         return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=SingleDeviceSharding(device))
 
     def shard_numbers(self, meshes: tuple[int, ...]) -> list[list[int]]:
-        """For each of `meshes` the positions of its devices among those of the union; only this process's count."""
+        """Returns the positions of each mesh's devices among those of the union, counting only devices of this process."""
         if not any(map(self.knows, meshes)):
             return [[] for _ in meshes]
         position = {device: number for number, device in enumerate(_here(self.union(meshes)))}
@@ -140,7 +143,7 @@ class SubmeshShardings:
 
 
 def _check_memory(mesh: Mesh, meshes: Sequence[int], memory: str) -> None:
-    """Raise ProgramError where the devices have no memory of that kind."""
+    """Raises ProgramError if the devices lack that kind of memory."""
     for device in _here(mesh) if memory else ():
         kinds = sorted({each.kind for each in device.addressable_memories()})
         if memory not in kinds:
@@ -151,12 +154,12 @@ def _check_memory(mesh: Mesh, meshes: Sequence[int], memory: str) -> None:
 
 
 def _here(mesh: Mesh) -> list[Any]:
-    """Return the devices of this process, in the order in which an array over `mesh` has its shards."""
+    """Returns this process's devices, in the order of the shards of an array over `mesh`."""
     return [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
 
 
 def _without_parts(mesh: Mesh, spec: TensorSpec) -> tuple[Mesh, list[tuple[str, ...]]]:
-    """`mesh` and the axes of `spec`, with an axis of which only a part is used cut into axes of its own."""
+    """Returns `mesh` and the axes of `spec`; each axis that `spec` uses in part is split into several axes."""
     parts = [axis for axes in spec.axes for axis in axes if isinstance(axis, SubAxis)]
     if not parts:
         return mesh, [tuple(str(axis) for axis in axes) for axes in spec.axes]

@@ -1,4 +1,4 @@
-"""Makes a module of one stage function of the program, ready to compile."""
+"""Makes a separate module for one stage function of the program, ready to compile."""
 
 import io
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
 
 
 def compile_unit(module: ir.Module, op: ir.Operation, function: Function, axes: MeshAxes) -> bytes:
-    """The bytecode of a module of its own for `function`, which is the func.func `op` of `module`, on a mesh of `axes`.
+    """Returns the bytecode of a separate module for `function`, the func.func `op` of `module`, on a mesh of `axes`.
 
-    Its `@main` is `op`, with every sharding closed and every `jaxpp.*` left out.
-    Raises ProgramError for a shard_map over an axis that has another size there.
+    Its `@main` is `op`, with every sharding closed and without `jaxpp.*` attributes.
+    Raises ProgramError for a shard_map over an axis that has another size on the mesh.
     """
     name = name_of(op)
     unit = ir.Module.create()
@@ -50,7 +50,7 @@ def compile_unit(module: ir.Module, op: ir.Operation, function: Function, axes: 
 
 
 def reshard_unit(function: Function, axes: MeshAxes) -> bytes:
-    """The bytecode of a module of its own for `function`, which returns its argument in another sharding."""
+    """Returns the bytecode of a separate module for `function`, which returns its argument in another sharding."""
     (found,), (wanted,) = function.arguments, function.results
     sizes = ", ".join(f'"{axis}"={size}' for axis, size in axes.named)
     tensor = tensor_text(found)
@@ -71,9 +71,9 @@ def _bytecode(module: ir.Module) -> bytes:
 
 
 def _resize(unit: ir.Module, name: str, axes: MeshAxes) -> None:
-    """Rewrite `unit` for a mesh of other sizes than those for which it was written.
+    """Rewrites `unit` for a mesh with other sizes than those for which it was traced.
 
-    What is sharded over a part of an axis is left to XLA: such a part depends on the size of the axis.
+    Shardings over a part of an axis are dropped, as such a part depends on the size of the axis. XLA chooses then.
     """
     own = MeshAxes.written_for(unit).sizes
     partitions = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), axes.partitions)
@@ -93,7 +93,7 @@ def _resize(unit: ir.Module, name: str, axes: MeshAxes) -> None:
 
 
 def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-    """Refuse a shard_map that was traced for other axes or devices than those of the mesh."""
+    """Raises ProgramError for a shard_map whose axes have other sizes on the mesh than those it was traced for."""
     over = [axis for axis in manual_axes(op) if traced[axis] != sizes[axis]]
     if not over and not any(traits(inner).collective for inner in nested(op)):
         return
@@ -116,7 +116,7 @@ def _has_part(sharding: ir.Attribute) -> bool:
 def _closed(
     attributes: list[dict[str, ir.Attribute]], specs: tuple[TensorSpec, ...], mesh: str
 ) -> list[dict[str, ir.Attribute]]:
-    """Return the argument or result attributes without ours, and with the sharding that the runtime expects."""
+    """Returns the attributes without jaxpp's, and with the sharding that the runtime expects."""
     closed: list[dict[str, ir.Attribute]] = []
     for attrs, spec in zip(attributes, specs, strict=True):
         kept = {key: value for key, value in attrs.items() if not at.is_ours(key) and key != at.SHARDING}

@@ -23,29 +23,30 @@ Labelled = tuple[int, Instruction]
 """(mesh, instruction)"""
 
 StepLabel = tuple[Labelled, ...]
-"""What one step does: one call, or the sends of one batch. Empty for what only waits."""
+"""The instructions of one flat step: one call, or the sends of one batch. Empty for a step that only waits."""
 
 FlatStep = tuple[Callable[..., Any], Operands, slice, tuple[int, ...], Any, StepLabel]
 """(function, operands, result registers, registers to free, extra, label).
 
-A call: what `Runs` has for it, with the result handlers as `extra`. Otherwise `extra` is None, and `function` takes
-arrays and returns arrays: a batch of copies, or what `Links` does.
+For a call, `function` is its entry in `Runs`, and `extra` has the result handlers. Otherwise `extra` is None, and
+`function` maps arrays to arrays: a batch of copies, or a function of `Links`.
 """
 
 Runs = Mapping[tuple[str, int], Callable[..., Any]]
-"""How each (function, mesh) is run: as `execute_sharded` of its executable."""
+"""The function that runs each (function, mesh), with the signature of an executable's `execute_sharded`."""
 
 Copy = Callable[[Sequence[Any]], list[Any]]
 
 NOTHING: Operands = operator.itemgetter(slice(0, 0))
-"""The operands of a step that asks other processes for values: they may come only after later steps."""
+"""The operands of a step that asks other processes for values, which may come only after later steps."""
 
 
 class Flat:
-    """Holds the steps of a program, and the register that stands for each register of a mesh.
+    """The flat steps of a program, and the flat register of each register of a mesh.
 
-    numbers: (mesh, the mesh's register) -> register; count: how many there are.
-    batched: the Flat whose registers this one shares, where each instruction is to be a step of its own.
+    numbers: (mesh, the mesh's register) -> flat register.
+    count: the number of flat registers.
+    batched: the Flat whose registers this one shares. Each instruction is then a separate step.
     """
 
     def __init__(
@@ -64,24 +65,24 @@ class Flat:
         self.count = batched.count if batched else 0
         self.is_batched = batched is None
         self.always_copies = shardings.are_shared(range(program.meshes))
-        """Between meshes that share devices too: a value that one of them donates is not the other's."""
+        """Whether to copy between meshes that share devices: a mesh may donate a value that the other still needs."""
         self.sends: list[tuple[int, Send]] = []
-        """What the next batch of copies has so far."""
+        """The sends that the next batch of copies has so far."""
         self.in_flight: dict[int, int] = {}
-        """Of a channel within this process the register of its copy, where the receive is a step of its own."""
+        """For each channel within this process: the register of the copy, if the receive is a separate step."""
         self.handlers: dict[tuple[str, int], list[Any]] = {}
         self.copies: dict[tuple[str, int], Copy] = {}
-        """How each function that only copies to another memory is run, by mesh."""
+        """For each function that only copies to another memory, by mesh: the function that runs it."""
         self.coming: dict[Place, tuple[Receive, list[int], list[int]]] = {}
-        """(receive, pieces, registers) of what was asked for and nobody waited for yet."""
+        """(receive, pieces, registers) of the values that were asked for and not yet waited for."""
         self.asked: set[int] = set()
-        """The channels of these."""
+        """The channels whose values were asked for."""
         self.copied: dict[int, dict[int, int]] = {}
-        """Of a channel between processes the pieces that stay in this one: piece -> register."""
+        """For each channel between processes: the pieces that stay in this process, piece -> register."""
         self.fragile = _fragile(program) if links else set[Place]()
 
     def define(self, places: Sequence[Place]) -> slice:
-        """Define the registers of these (mesh, register), side by side."""
+        """Defines flat registers of these (mesh, register) pairs, next to each other."""
         for place in places:
             if place not in self.numbers:
                 self.numbers[place] = self.count
@@ -90,13 +91,13 @@ class Flat:
         return slice(start, start + len(places))
 
     def number(self, mesh: int, register: int) -> int:
-        """The register of an argument or a constant, which no step defines, or of an earlier step's result."""
+        """Returns the flat register of a (mesh, register); defines it for an argument or a constant."""
         if (mesh, register) not in self.numbers:
             self.define([(mesh, register)])
         return self.numbers[mesh, register]
 
     def reserve(self, count: int) -> slice:
-        """Return new registers that stand for no register of a mesh."""
+        """Returns new flat registers that stand for no register of a mesh."""
         self.count += count
         return slice(self.count - count, self.count)
 
@@ -108,7 +109,7 @@ class Flat:
         frees: Sequence[int],
         *label: tuple[int, Instruction],
     ) -> None:
-        """Add a step that is no call."""
+        """Adds a step that is not a call."""
         self.steps.append((function, operands, results, tuple(frees), None, label))
 
     def call(self, mesh: int, call: Call) -> None:
@@ -128,7 +129,7 @@ class Flat:
                 self.copies[key] = batch_copy([each.sharding for each in placed])
         operands = getter([self.number(mesh, register) for register in call.operands])
         results = self.define([(mesh, register) for register in call.results])
-        frees = tuple(self.number(mesh, register) for register in call.frees)  # also those of results that nobody uses
+        frees = tuple(self.number(mesh, register) for register in call.frees)  # also unused results
         if function.is_operation:
             run = bound(call, self.operations, self.shardings.devices_here(mesh)[0], wait=not self.is_batched)
             self.add(run, operands, results, frees, (mesh, call))
@@ -138,7 +139,7 @@ class Flat:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
 
     def without(self, left_out: Tasks) -> list[FlatStep]:
-        """The steps; a weight gradient that is left out only hands on its sums, and is no task in a trace."""
+        """Returns the steps. A weight gradient that is left out only returns its sums, and has no label for traces."""
         return [self._left_out(step) if _is_of(step[-1], left_out) else step for step in self.steps]
 
     def _left_out(self, step: FlatStep) -> FlatStep:
@@ -148,7 +149,7 @@ class Flat:
         return run, getter([self.number(mesh, register) for register in registers]), results, frees, None, ()
 
     def pass_on(self, mesh: int, call: Call) -> bool:
-        """Let the results of a copy within one memory be its operands, if all of these are still on their way."""
+        """Replaces a copy within one memory by its operands, if they all are on their way; returns whether it did."""
         pairs = [((mesh, one), (mesh, other)) for one, other in zip(call.operands, call.results, strict=True)]
         function = self.program.functions[call.function]
         waiting = all(place in self.coming for place, _ in pairs) and {*call.operands} <= {*call.frees}
@@ -159,7 +160,7 @@ class Flat:
         return True
 
     def send(self, mesh: int, send: Send) -> None:
-        """Copy the pieces that stay in this process, and offer the others to their receivers."""
+        """Copies the pieces that stay in this process, and offers the others to their receivers."""
         if self.links is not None and not self.links.is_local(mesh, send.destination):
             self.offer(self.links, mesh, send)
         elif self.is_batched and route_of(self.program, send.channel).is_direct:
@@ -168,7 +169,7 @@ class Flat:
             self.copy(mesh, send)
 
     def copy(self, mesh: int, send: Send) -> None:
-        """Copy one value to a mesh of this process, which may cut it otherwise."""
+        """Copies one value to a mesh of this process, which may cut the value differently."""
         self.copy_pending()
         self.arrive(mesh, send.operand)
         copy = _copy_of(self.program, self.shardings, send.channel)
@@ -195,7 +196,7 @@ class Flat:
         self.sends = []
 
     def offer(self, links: Links, mesh: int, send: Send) -> None:
-        """Offer the pieces that go to other processes, and copy those that stay in this one."""
+        """Offers the pieces that go to other processes, and copies those that stay in this one."""
         self.copy_pending()
         self.arrive(mesh, send.operand)
         offer = links.offer(mesh, send)
@@ -211,9 +212,9 @@ class Flat:
         self.add(offer, operands, results, [self.number(mesh, register) for register in send.frees], (mesh, send))
 
     def receive(self, mesh: int, receive: Receive) -> None:
-        """Ask for the pieces that come from other processes; a copy of this process is there already.
+        """Asks for the pieces that come from other processes. A copy within this process is there already.
 
-        Where it was asked for at its send, it is waited for here at the latest.
+        If the value was already asked for at its send, this waits for it at the latest.
         """
         if self.links is None or self.links.is_local(mesh, receive.source):
             if not self.is_batched:
@@ -233,7 +234,7 @@ class Flat:
             self.arrive(mesh, receive.result)
 
     def arrive(self, mesh: int, register: int) -> None:
-        """Wait for the pieces of a register that are on their way, if they are."""
+        """Waits for the pieces of a register, if they are on their way, and joins them."""
         if self.links is None or (mesh, register) not in self.coming:
             return
         receive, pieces, registers = self.coming.pop((mesh, register))
@@ -243,7 +244,7 @@ class Flat:
         self.add(run, getter(registers), self.define([(mesh, register)]), registers, (mesh, receive))
 
     def finish(self, links: Links) -> None:
-        """Wait for the meshes that other processes compute on too."""
+        """Waits for the meshes that this process shares with others."""
         for mesh, call, register in links.shared():
             self.add(links.finish(mesh, call), getter([self.number(mesh, register)]), slice(0, 0), ())
 
@@ -257,14 +258,14 @@ def flatten(
     batched: Flat | None = None,
     operations: Operations = MappingProxyType({}),
 ) -> Flat:
-    """The steps of this process, in the merged order of all meshes.
+    """Returns the flat steps of this process, in the merged order of all meshes.
 
-    Sends within this process that follow each other are one batch of copies. Receives of those cost nothing. What other
-    processes send is asked for early, and waited for right before its use.
+    Consecutive sends within this process are one batch of copies, and their receives cost nothing. Values from other
+    processes are asked for early, and waited for right before their use.
 
-    operations: the user's own functions.
-    batched: what this function returned before. Now each instruction is a step of its own, over the same registers:
-        what was sent arrives with the receive, and is asked for no earlier.
+    operations: the user's functions.
+    batched: the earlier result of this function. If given, each instruction is a separate step over the same registers.
+        A sent value then arrives with the receive, and is not asked for earlier.
     """
     flat = Flat(program, runs, shardings, links, batched, operations)
     if links:
@@ -293,7 +294,7 @@ def _is_of(label: StepLabel, tasks: Tasks) -> bool:
 
 
 def _fragile(program: Program) -> set[Place]:
-    """Return the registers whose arrays may be donated or deleted before another process has fetched them."""
+    """Returns the registers whose arrays may be donated or deleted before another process has fetched them."""
     found: set[Place] = set()
     values: list[Any] = [*program.arguments.values(), *program.results]
     for each in values:
@@ -306,7 +307,7 @@ def _fragile(program: Program) -> set[Place]:
 
 
 def getter(numbers: Sequence[int]) -> Operands:
-    """Return a function that reads these registers, always as a sequence."""
+    """Returns a function that reads these registers, always as a sequence."""
     if len(numbers) > 1:
         return operator.itemgetter(*numbers)
     start = numbers[0] if numbers else 0
@@ -314,7 +315,7 @@ def getter(numbers: Sequence[int]) -> Operands:
 
 
 def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Copy:
-    """Return a function that copies an array to the channel's other mesh; both meshes are this process's."""
+    """Returns a function that copies an array to the channel's other mesh. Both meshes are in this process."""
     hop = program.hops[channel]
     placed = shardings.place(program.registers[hop.target][hop.result], (hop.target,))
     always = shardings.are_shared((hop.source, hop.target))
@@ -332,7 +333,7 @@ def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Cop
 
 
 def _on_shards(cut: Parts, copy: Copy) -> Copy:
-    """Apply `copy` to the parts of the shards of one array."""
+    """Returns a function that applies `copy` to the parts that `cut` makes of the shards of one array."""
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         return copy(cut(_compat.shards(arrays[0])))
@@ -341,12 +342,12 @@ def _on_shards(cut: Parts, copy: Copy) -> Copy:
 
 
 def _after(copy: Copy, run: Copy) -> Copy:
-    """Return a function that runs `run` on the copies."""
+    """Returns a function that runs `run` on the copies."""
     return lambda arrays: run(copy(arrays))
 
 
 def _both(copy: Copy, run: Copy) -> Copy:
-    """Return a function that copies arrays, then runs `run` on the same arrays, and returns the copies."""
+    """Returns a function that copies arrays, then runs `run` on the same arrays, and returns the copies."""
 
     def both(arrays: Sequence[Any]) -> list[Any]:
         copied = copy(arrays)
