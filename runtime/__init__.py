@@ -1,4 +1,4 @@
-"""Program module -> compiled -> executed: `Executable(load(module), submeshes)(arguments)`."""
+"""Loads, compiles and executes a program module: `Executable(load(module), submeshes)(arguments)`."""
 
 from jaxpp._versions import warn_of_newer_jax
 from jaxpp.ir.errors import ProgramError

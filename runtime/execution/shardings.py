@@ -134,7 +134,7 @@ class SubmeshShardings:
         return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=SingleDeviceSharding(device))
 
     def shard_numbers(self, meshes: tuple[int, ...]) -> list[list[int]]:
-        """Returns the positions of each mesh's devices among those of the union, counting only devices of this process."""
+        """Returns the positions of each mesh's devices in the union. Only the devices of this process count."""
         if not any(map(self.knows, meshes)):
             return [[] for _ in meshes]
         position = {device: number for number, device in enumerate(_here(self.union(meshes)))}

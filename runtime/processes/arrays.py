@@ -11,14 +11,14 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from jaxpp import _compat
 
 Bounds = tuple[tuple[int, int], ...]
-"""(start, end) of a part of an array, by dimension."""
+"""(start, end) of a part of an array, for each dimension."""
 
 
 def put(value: Any, sharding: Sharding) -> jax.Array:
-    """Place `value`, a numpy array or a `jax.Array`: each process places the shards of its own devices.
+    """Places `value`, a numpy array or a `jax.Array`. Each process places the shards of its devices.
 
-    `jax.device_put` would have all processes compare their values, and keeps the layout that an array has. Raises
-    LookupError when a shard is made of what only another process holds.
+    `jax.device_put` is not used across processes, because it makes all processes compare their values, and keeps the
+    memory layout of an array. Raises LookupError if a shard needs a part that only another process holds.
     """
     if isinstance(value, jax.Array):
         value = in_default_layout(value)
@@ -26,7 +26,7 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
     if is_here and sharding.is_fully_addressable:
         kind = sharding.memory_kind
         if isinstance(value, jax.Array) and kind is not None and value.sharding.memory_kind != kind:
-            # Where the sharding has fewer devices than the array, JAX forgets to change the memory, too (0.12).
+            # If the sharding has fewer devices than the array, JAX ignores the change of memory kind (0.12).
             value = jax.device_put(value, value.sharding.with_memory_kind(kind))
         if not _is_reordered(value, sharding):
             return jax.device_put(value, sharding)
@@ -43,10 +43,10 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
 
 
 def in_default_layout(array: jax.Array) -> jax.Array:
-    """Return the array with its shards here laid out as compiled programs and other processes read them.
+    """Returns the array with its local shards in the memory layout that compiled programs and other processes expect.
 
-    A shard with another layout goes through the host. On CPUs, programs that copy it would read some wrongly: after a
-    move to another device its buffer has the default layout, and the array says that it has the one from before.
+    A shard with another layout is copied through the host. On CPUs a direct copy would be read wrongly: after a move to
+    another device the buffer has the default layout, but the array still reports the former layout.
     """
     shards = [shard.data for shard in array.addressable_shards]
     if all(map(_compat.is_default_layout, shards)):
@@ -56,7 +56,7 @@ def in_default_layout(array: jax.Array) -> jax.Array:
 
 
 def _is_reordered(value: Any, sharding: Sharding) -> bool:
-    """Whether the shards only change places on the same devices: JAX compiles that, with warnings of XLA (0.12)."""
+    """Whether the shards only change places on the same devices. JAX compiles that, with warnings of XLA (0.12)."""
     if not isinstance(value, jax.Array) or value.sharding.device_set != sharding.device_set:
         return False
     before, after = (each.devices_indices_map(value.shape) for each in (value.sharding, sharding))
@@ -64,7 +64,7 @@ def _is_reordered(value: Any, sharding: Sharding) -> bool:
 
 
 def _part(array: jax.Array, index: Any) -> jax.Array:
-    """Return the part of `array` at `index`, out of one of the shards that this process holds."""
+    """Returns the part of `array` at `index`, out of one of this process's shards. Raises LookupError otherwise."""
     wanted = bounds_of(index, array.shape)
     for shard in array.addressable_shards:
         held = bounds_of(shard.index, array.shape)
@@ -75,7 +75,7 @@ def _part(array: jax.Array, index: Any) -> jax.Array:
 
 
 def are_parts_here(array: jax.Array, sharding: Sharding) -> bool:
-    """Whether every process holds the parts to `put` the array in this sharding; all processes get the same answer."""
+    """Whether every process can `put` the array in this sharding from its shards. All processes get the same answer."""
     held: dict[int, list[Bounds]] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         held.setdefault(device.process_index, []).append(bounds_of(index, array.shape))
@@ -86,12 +86,12 @@ def are_parts_here(array: jax.Array, sharding: Sharding) -> bool:
 
 
 def bounds_of(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
-    """The bounds of the part at `index`, such as that of a shard, of an array of this shape."""
+    """Returns the bounds of the part at `index`, such as a shard's index, of an array of this shape."""
     return tuple(each.indices(size)[:2] for each, size in zip(index, shape, strict=True))
 
 
 def overlap(one: Bounds, other: Bounds) -> Bounds:
-    """Return the part that both have; if there is none, an end of it is not after its start."""
+    """Returns the common part of both. If there is none, an end is not greater than its start."""
     return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
 
 
@@ -101,9 +101,9 @@ def covers(whole: Bounds, part: Bounds) -> bool:
 
 
 def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function that copies as many arrays as there are `shardings` to these, in one asynchronous call.
+    """Returns a function that copies one array to each of `shardings`, in one asynchronous call.
 
-    Of an array over the devices of several processes each copies the shards that it has.
+    If the arrays are over the devices of several processes, each process copies its shards.
     """
     if not all(sharding.is_fully_addressable for sharding in shardings):
         return _copy_of_shards(shardings, always)
@@ -113,7 +113,7 @@ def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequ
 
 
 def _copy_of_shards(shardings: Sequence[Any], always: bool) -> Callable[[Sequence[Any]], list[Any]]:
-    """As `batch_copy`, for shards that stay on their devices: they are copied to another memory, or to new buffers."""
+    """Returns the function of `batch_copy` for shards that stay on their devices: a copy to other memory or buffers."""
     here = [
         [
             SingleDeviceSharding(device, memory_kind=sharding.memory_kind)

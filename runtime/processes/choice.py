@@ -1,4 +1,4 @@
-"""Which transport carries the values between the processes of a `jax.distributed` job."""
+"""Chooses the transport that carries the values between the processes of a `jax.distributed` job."""
 
 import os
 import socket
@@ -19,33 +19,33 @@ from jaxpp.runtime.processes.transport import Transport
 TRANSPORTS = ("pull", "device_put", "pair", "nccl")
 
 _ADDRESS = "jax_cross_host_transfer_socket_address"
-"""Where other processes ask for what `jax.device_put` sends from CPUs; JAX reads it as it starts."""
+"""JAX's option for the address from which other processes fetch arrays of `jax.device_put` on CPUs. Read at start."""
 
 _kept: list[socket.socket] = []
-"""Keeps the port of that address."""
+"""The socket that keeps the port of that address."""
 
 _given: list[str] = []
-"""What `jaxpp.distributed.initialize` was given."""
+"""The `transport` argument of `jaxpp.distributed.initialize`, if it was given."""
 
 
 def choose(name: str | None) -> None:
-    """Take this transport, or that of JAXPP_TRANSPORT, before JAX starts.
+    """Chooses a transport, or the one of JAXPP_TRANSPORT if `name` is None. Called before JAX starts.
 
-    Raises ProcessError as `wanted`, and where JAXPP_TRANSFER_ADDRESS is no address of this machine.
+    Raises ProcessError as `wanted`, and if JAXPP_TRANSFER_ADDRESS is not an address of this machine.
     """
     _given[:] = [name] if name is not None else []
     if wanted() == "device_put" and _platform() == "cpu":
         host = os.environ.get("JAXPP_TRANSFER_ADDRESS", "127.0.0.1")
         for each in _kept:
             each.close()
-        _kept[:] = [keep_own_port(host)]  # JAX takes no port 0, and listens at this one later
+        _kept[:] = [keep_own_port(host)]  # JAX does not accept port 0, and listens at this port later
         port = _kept[0].getsockname()[1]
         jax.config.update(_ADDRESS, f"{host}:{port}")
         jax.config.update("jax_cross_host_transport_addresses", f"{host}:0,{host}:0")
 
 
 def wanted() -> str:
-    """The transport that the user has chosen; empty where he has not. Raises ProcessError for an unknown one."""
+    """Returns the transport that the user has chosen; empty if none. Raises ProcessError for an unknown name."""
     where, name = ("transport", _given[0]) if _given else ("JAXPP_TRANSPORT", os.environ.get("JAXPP_TRANSPORT", ""))
     if name not in {"", *TRANSPORTS}:
         raise ProcessError(f"{where} is {name!r}; give one of {', '.join(TRANSPORTS)}")
@@ -53,10 +53,10 @@ def wanted() -> str:
 
 
 def name_of(platform: str, can_put: bool) -> str:
-    """The transport to take: what the user has chosen, or else the best that the platform has.
+    """Returns the transport to use: the user's choice, otherwise the best that works on the platform.
 
     can_put: whether `jax.device_put` reaches devices of other processes.
-    Raises ProcessError as `wanted`, and where what the user has chosen does not work.
+    Raises ProcessError as `wanted`, and if the user's choice does not work here.
     """
     name = wanted()
     if name == "device_put" and not can_put:
@@ -76,16 +76,16 @@ _REMEDY = "choose it by jaxpp.distributed.initialize, with JAX_PLATFORMS=cpu, so
 
 
 def described() -> str:
-    """What all processes of a program have to have chosen alike."""
+    """Returns the choice that must be the same in all processes of a program, for comparison and messages."""
     found = transport()
     return f"transport {found.name}{' with tags' if found.is_ordered and tags_are_wanted() else ''}"
 
 
 @cache
 def transport() -> Transport:
-    """What carries the values between this process and the others. Raises ProcessError as `name_of`.
+    """Returns the transport between this process and the others. Raises ProcessError as `name_of`.
 
-    The first process says which one it is, where it is not that of CPUs.
+    Process 0 prints the transport's name, unless it is `pull`.
     """
     name, messages = _name(), endpoint()
     if name != "pull" and messages.me == 0:
@@ -102,7 +102,7 @@ forgotten(transport.cache_clear)
 
 
 def transport_between(devices: Iterable[Any]) -> str:
-    """The name of what carries values between these devices: "pull" where all are of one process.
+    """Returns the name of the transport between these devices; "pull" if all are in one process.
 
     Raises ProcessError as `name_of`.
     """
@@ -115,7 +115,7 @@ def _processes(devices: Iterable[Any]) -> Collection[int]:
 
 @cache
 def _name() -> str:
-    """What the environment says later changes nothing: programs are for the one that carries."""
+    """Returns the transport's name, read once: programs are compiled for it, so later changes must have no effect."""
     device = jax.local_devices()[0]
     can_put = bool(jax.config.read(_ADDRESS)) or getattr(device.client, "supports_cross_host_transfers", False)
     return name_of(device.platform, can_put)
@@ -125,6 +125,6 @@ forgotten(_name.cache_clear)
 
 
 def _platform() -> str:
-    """The platform that JAX was told to start with; empty where it chooses."""
+    """Returns the platform that JAX was told to start with; empty if JAX chooses."""
     platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]  # an option
     return (platforms or "").partition(",")[0]

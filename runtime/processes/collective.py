@@ -1,4 +1,4 @@
-"""The transports `device_put` and `pair`: what JAX itself offers to copy from a device to one of another process."""
+"""The transports `device_put` and `pair`, made of JAX's own copies from a device to one of another process."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ from jaxpp.runtime.processes.transport import ProcessTransfer, device_of
 
 
 class DevicePutTransport(OrderedTransport):
-    """`jax.device_put` to a device of another process: NCCL on GPUs, ICI on TPUs.
+    """The transport by `jax.device_put` to a device of another process: NCCL on GPUs, ICI on TPUs.
 
-    On CPUs it goes over sockets, and transfers are matched by how many the whole process has begun: all processes of
-    the job then count all transfers.
+    On CPUs JAX uses sockets, and matches transfers by a count over the whole job. So all processes of the job then
+    count all transfers.
     """
 
     name = "device_put"
@@ -32,15 +32,15 @@ class DevicePutTransport(OrderedTransport):
     ) -> Any:
         if transfer.sender != self.me:
             arrays = [_elsewhere(each.shape, each.dtype, each.sharding) for each in sources]
-        # One call each: the order of several in one call is JAX's, and may differ between processes.
+        # One call per array: JAX chooses the order within one call, which may differ between processes.
         return [jax.device_put(array, target.sharding) for array, target in zip(arrays, targets, strict=True)]
 
 
 class PairTransport(OrderedTransport):
-    """A jitted `ppermute` over the device that sends and the one that receives: gloo on CPUs, NCCL, ICI.
+    """The transport by a jitted `ppermute` over the sending and the receiving device: gloo on CPUs, NCCL, ICI.
 
-    On accelerators it takes its turn among the programs of both devices. The receiver gives an array of its own for
-    the one that it gets, and keeps it for the next transfer of that type.
+    On accelerators the transfer takes its turn among the programs of both devices. The receiver passes an array of the
+    same type as input, which is kept for all transfers of that type.
     """
 
     name = "pair"
@@ -61,22 +61,22 @@ class PairTransport(OrderedTransport):
 
 @_compat.device_cache
 def _elsewhere(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
-    """The array of another process, of which nothing is here."""
+    """Returns an array of another process, without data here."""
     return jax.make_array_from_single_device_arrays(shape, sharding, [], dtype=dtype)
 
 
 @_compat.device_cache
 def _kept(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
-    """The array that a receiver gives."""
+    """Returns the array that a receiver passes as input."""
     return zeros(jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
 
 
 @_compat.device_cache
 def _permute(source: Any, target: Any) -> tuple[Any, NamedSharding]:
-    """Return what copies from one device to the other, and the sharding of the array that it takes.
+    """Returns a function that copies from one device to the other, and the sharding of its argument.
 
-    Each process gives its own array as if it were replicated. Both directions are on one mesh, so that a pair of
-    devices has one communicator.
+    Each process passes its own array as if the argument were replicated. Both directions use the same mesh, so that a
+    pair of devices has one communicator.
     """
     pair = sorted([source, target], key=lambda device: device.id)
     mesh = Mesh(np.array(pair), ("pair",))

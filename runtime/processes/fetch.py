@@ -1,4 +1,4 @@
-"""`fetch`: the numbers of arrays, in every process."""
+"""`fetch`: returns the numbers of arrays in every process."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ forgotten(_forget)
 
 
 class Handle(ABC):
-    """An array that this process only names, as `jaxpp.ray.RemoteArray`: `fetch` asks for its numbers.
+    """A handle of an array in other processes, such as `jaxpp.ray.RemoteArray`. `fetch` asks for its numbers.
 
     aval: its shape, dtype and weak type.
     """
@@ -42,19 +42,19 @@ class Handle(ABC):
     @property
     @abstractmethod
     def sharding(self) -> Sharding:
-        """How it is laid out, over devices that stand for those that hold it."""
+        """The array's sharding, over devices that stand for those that hold the array."""
 
     @abstractmethod
     def copy_to_host_async(self) -> None:
-        """Ask for the numbers, without waiting for them."""
+        """Asks for the numbers, without waiting for them."""
 
     @abstractmethod
     def fetch(self) -> Any:
-        """The array in this process: in numpy, or a `jax.Array` if it is one of random keys."""
+        """Returns the array in this process: a numpy array, or a `jax.Array` of random keys."""
 
 
 def fetched(tree: Any) -> Any:
-    """`tree` with the numbers of its handles instead of them, all asked for at once."""
+    """Returns `tree` with numbers instead of handles. All handles are asked before the first wait."""
     leaves, structure = jax.tree.flatten(tree)
     for leaf in leaves:
         if isinstance(leaf, Handle):
@@ -63,14 +63,14 @@ def fetched(tree: Any) -> Any:
 
 
 def fetch(tree: Any) -> Any:
-    """A pytree of arrays as numpy arrays, with the same numbers in every process.
+    """Returns a pytree of arrays as numpy arrays, with the same numbers in every process.
 
-    A result of a step lives on the devices of its stage. In several processes only those that hold such a device can
-    read it: `float(loss)` fails in the others, `float(jaxpp.fetch(loss))` works in all. All of them call it, with the
-    same tree. In one process it is `jax.device_get`, also of what a cluster's actors hold. Random keys stay
-    `jax.Array`s, of this process.
+    A result of a step is on the devices of its stage. Only processes that hold such a device can read it:
+    `float(loss)` fails in the others, and `float(jaxpp.fetch(loss))` works in all. All processes must call `fetch` with
+    the same tree. In one process it is `jax.device_get`, which also works for the handles of a cluster's arrays. Random
+    keys stay `jax.Array`s of this process.
 
-    Raises TransferError when a process that holds a part of an array is gone, or does something else meanwhile.
+    Raises TransferError if a process that holds a part of an array is gone, or makes a different call meanwhile.
     """
     if jax.process_count() == 1:
         return jax.device_get(fetched(tree))
@@ -88,13 +88,13 @@ def fetch(tree: Any) -> Any:
 
 
 def _exchange(structure: Any, arrays: Mapping[int, "_Fetched"]) -> None:
-    """Begin to send what others lack of these arrays, and to receive what this process lacks."""
+    """Begins to send the parts that others lack, and to receive the parts that this process lacks."""
     types = ((number, jax.typeof(leaf.array), leaf.array.sharding) for number, leaf in arrays.items())
     call = next(_calls)
     job.begin(dataclasses.replace(_meeting(structure, tuple(types)), count=call))
     for array in arrays.values():
         array.send(call)
-    # Each process counts its calls: where one has failed, the others may have made more.
+    # Each process counts its own calls. If a call has failed here, the others may have counted more.
     senders = sorted({sender for array in arrays.values() for *_, sender in array.lacks()})
     calls = {sender: endpoint().meetings.check(sender) for sender in senders}
     for array in arrays.values():
@@ -103,7 +103,7 @@ def _exchange(structure: Any, arrays: Mapping[int, "_Fetched"]) -> None:
 
 @_compat.device_cache
 def _meeting(structure: Any, arrays: Sequence[tuple[int, Any, Sharding]]) -> Meeting:
-    """What a process tells the others when it fetches these arrays of all processes, leaves of such a tree."""
+    """Returns the message with which a process begins to fetch these arrays, leaves of a tree with this structure."""
     numbers = jax.tree.unflatten(structure, range(structure.num_leaves))
     names = [jax.tree_util.keystr(path) or "the array" for path, _ in jax.tree_util.tree_leaves_with_path(numbers)]
     lines = [
@@ -117,7 +117,7 @@ def _meeting(structure: Any, arrays: Sequence[tuple[int, Any, Sharding]]) -> Mee
 
 
 def move(array: Any, sharding: Sharding) -> jax.Array:
-    """`jax.device_put` for shardings over several processes, which all call it. Raises as `fetch` does."""
+    """Does `jax.device_put` for shardings over several processes, which all call it. Raises as `fetch`."""
     is_elsewhere = jax.process_count() > 1 and _is_global(array) and not are_parts_here(array, sharding)
     return put(fetch(array) if is_elsewhere else array, sharding)
 
@@ -127,14 +127,14 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _is_global(leaf: Any) -> bool:
-    """Whether it is one array of all processes. On a device without a mesh each process has one of its own."""
+    """Whether the leaf is one array of all processes. An array on a single device belongs to one process."""
     return isinstance(leaf, jax.Array) and not isinstance(leaf.sharding, SingleDeviceSharding)
 
 
 class _Fetched:
-    """One array while it goes from the processes that hold a part of it to all others.
+    """One array during a `fetch`: the processes that hold a part of it send the part to all others.
 
-    number: that of the array among those of a call, the same in all of them.
+    number: the index of the array among the leaves of the call, the same in all processes.
     """
 
     def __init__(self, array: jax.Array, number: int) -> None:
@@ -142,10 +142,10 @@ class _Fetched:
         self.transport = endpoint()
         self.here = {shard.device: shard.data for shard in self.array.addressable_shards}
         self.coming: list[tuple[tuple[slice, ...], int, Any]] = []
-        """(where, the process that sends it, the part)"""
+        """(index of the part, process that sends it, pulled array) for each part on its way."""
 
     def send(self, call: int) -> None:
-        """Offer the parts that others lack, in this process's call of this number."""
+        """Offers the parts that others lack. `call` is the number of this process's call."""
         me = self.transport.me
         for part, (_, device, holders) in enumerate(self.parts()):
             if device in self.here:
@@ -155,19 +155,19 @@ class _Fetched:
                     self.transport.offer(self._transfer(call, part, me, peer), 0, copied)
 
     def ask(self, calls: Mapping[int, int]) -> None:
-        """Ask for the parts that this process lacks, in the calls of those that send them."""
+        """Asks for the parts that this process lacks. `calls` has the number of each sender's call."""
         for part, index, sender in self.lacks():
             asked = self._transfer(calls[sender], part, sender, self.transport.me)
             self.coming.append((index, sender, self.transport.pull(asked, 0)[0]))
 
     def lacks(self) -> Iterator[tuple[int, tuple[slice, ...], int]]:
-        """(number, where, the process that sends it) of each part that this process lacks."""
+        """Yields (part number, index of the part, process that sends it) for each part that this process lacks."""
         for part, (index, device, holders) in enumerate(self.parts()):
             if self.transport.me not in holders:
                 yield part, index, device.process_index
 
     def _transfer(self, call: int, part: int, sender: int, receiver: int) -> ProcessTransfer:
-        """A part on its way; `call` is the number of the sender's call."""
+        """Returns the transfer of a part. `call` is the number of the sender's call."""
         shape, here = self.array.sharding.shard_shape(self.array.shape), SingleDeviceSharding(self.transport.device)
         types = [jax.ShapeDtypeStruct(shape, self.array.dtype, sharding=here)]
         number = key("fetch", sender, call, self.number, part, receiver)
@@ -175,16 +175,16 @@ class _Fetched:
         return ProcessTransfer(number, sender, receiver, sources, targets)
 
     def read(self) -> np.ndarray[Any, Any]:
-        """The whole array, when all parts have arrived."""
+        """Waits for all parts, and returns the whole array."""
         found = np.empty(self.array.shape, self.array.dtype)
         for shard in self.array.addressable_shards:
-            found[shard.index] = np.asarray(shard.data)  # numpy takes no scalar of bfloat16 from another library
+            found[shard.index] = np.asarray(shard.data)  # numpy can't assign a bfloat16 scalar of another library
         for index, sender, part in self.coming:
             found[index] = np.asarray(self.transport.wait(part, Waiting(sender)))
         return found
 
     def parts(self) -> Iterator[tuple[tuple[slice, ...], Any, set[int]]]:
-        """(where, the first device that holds it, the processes that do) of each distinct part."""
+        """Yields (index, first device that holds it, processes that hold it) for each distinct part."""
         places: dict[str, tuple[tuple[slice, ...], list[Any]]] = {}
         for device, index in self.array.sharding.devices_indices_map(self.array.shape).items():
             places.setdefault(str(index), (index or (), []))[1].append(device)

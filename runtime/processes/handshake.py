@@ -1,8 +1,8 @@
-"""How two processes of a job meet: over a new connection each proves that it knows the secret of the job.
+"""The handshake of two processes of a job: over a new connection each proves that it knows the secret of the job.
 
-The secret itself is not sent. The proof covers who both ends say to be, and the addresses of the connection as each end
-sees them: whoever passes it on over another connection is refused. Messages are JSON behind four bytes of length:
-nothing is unpickled.
+The secret itself is not sent. The proof covers the names that both ends give, and the addresses of the connection as
+each end sees them. So an attacker who relays the messages over another connection is refused. Messages are JSON after
+four bytes of length. Nothing is unpickled.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ from typing import Any, TypeVar
 Found = TypeVar("Found")
 
 LONGEST = 4096
-"""Bytes of a message at most."""
+"""The largest number of bytes of a message, with its length."""
 
 PROOF_SECONDS = 10.0
-"""How long the other end of a new connection has to prove that it belongs to the job."""
+"""Seconds that the other end of a new connection has to prove that it belongs to the job."""
 
 STRANGERS = 64
-"""How many connections may be open whose other end has not proven who it is. Who comes first is hung up on first."""
+"""The largest number of open connections whose other end has not proven its identity. The oldest is closed first."""
 
 
 class RefusedError(Exception):
-    """The other end of a connection is no process of the job."""
+    """The other end of a connection is not a process of the job, or is not expected."""
 
 
 class WrongSecretError(RefusedError):
-    """peer: the process that the other end said to be."""
+    """The other end does not know the secret. peer: the process number that the other end gave."""
 
     def __init__(self, peer: int) -> None:
         super().__init__(f"process {peer} has another secret")
@@ -43,13 +43,15 @@ class WrongSecretError(RefusedError):
 class Connection:
     """A connection that carries messages.
 
-    dialled: whether this end asked for it; use: what for, as the end that dialled has said.
-    peer: the process at the other end, as soon as that has proven which one it is; name: its number, host and pid.
-    heard: when the peer's last message came; before it is known, when the connection was made.
-    talk: follows the connection message by message, from `introduce` on.
-    asks: the peer that this connection is to prove alive, because the one before it broke.
-    meant: the peer that is dialled anew if it hangs up before it knows this end, because there are too many strangers.
-    rest: bytes that have come, and make no whole message yet.
+    dialled: whether this end began the connection.
+    use: the purpose of the connection, which the end that dialled has given.
+    peer: the process at the other end, once it has proven its identity.
+    name: the peer's number, host and pid.
+    heard: the time of the peer's last message; before the proof, the time when the connection was made.
+    talk: a generator that gets each message of the connection, from `introduce` on.
+    asks: the peer whose life this connection is to prove, because the former connection broke.
+    meant: the peer to dial again if it hangs up before the proof, because it has too many strangers.
+    rest: received bytes that are not yet a whole message.
     """
 
     def __init__(self, connected: socket.socket, dialled: bool = False, use: str = "") -> None:
@@ -63,23 +65,26 @@ class Connection:
         self.rest = b""
 
     def send(self, message: Mapping[str, Any]) -> bytes:
-        """Send a message: far less than the system's buffer holds. Returns it without its length."""
+        """Sends a message, which is far smaller than the system's buffer. Returns its bytes without the length."""
         text = json.dumps(message).encode()
         self.socket.send(struct.pack(">I", len(text)) + text)
         return text
 
     def receive(self) -> Generator[bytes, None, None]:
-        """The messages that have come. Raises ConnectionError when the other end hung up, ValueError for a long one."""
+        """Reads the socket, and yields the whole messages so far.
+
+        Raises ConnectionError if the other end hung up, ValueError for a message that is too long.
+        """
         data = self.socket.recv(LONGEST)
         if not data:
             raise ConnectionError("closed")
-        if self.peer is not None:  # a stranger's time runs from the start
+        if self.peer is not None:  # the time of a stranger counts from the beginning of the connection
             self.heard = time.monotonic()
         self.rest += data
         yield from self.taken_apart()
 
     def taken_apart(self) -> Generator[bytes, None, None]:
-        """The messages that make up what has come. Raises ValueError for a long one."""
+        """Yields the whole messages in `rest`. Raises ValueError for a message that is too long."""
         while len(self.rest) >= 4:
             end = 4 + struct.unpack(">I", self.rest[:4])[0]
             if end > LONGEST:
@@ -93,12 +98,13 @@ class Connection:
 def introduce(
     connection: Connection, me: int, secret: bytes, admit: Callable[[int, str, str], None], *, is_direct: bool = True
 ) -> Generator[None, bytes, tuple[int, str]]:
-    """Exchange a greeting and a proof with the other end, whose messages are sent in; returns its number and name.
+    """Exchanges greetings and proofs with the other end; returns its number and name. The generator is sent messages.
 
-    admit: called with the number, the name and the use of the connection, before this end proves anything; raises to
-        hang up.
-    is_direct: whether both ends see the same addresses. Both have to say the same; no for a load balancer between them.
-    Raises WrongSecretError when the other end doesn't know the secret, and any exception for a malformed message.
+    admit: called with the number, the name and the use of the connection, before this end proves anything. It raises
+        to hang up.
+    is_direct: whether both ends see the same addresses, so that the proof covers them. Both ends must agree. False if
+        there may be a load balancer between them.
+    Raises WrongSecretError if the other end doesn't know the secret, and any exception for a malformed message.
     """
     own = {"process": me, "host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(32)}
     mine = connection.send(own | {"use": connection.use})
@@ -118,9 +124,9 @@ def introduce(
 
 
 def converse(connection: Connection, talk: Generator[None, bytes, Found], until: Callable[[], float]) -> Found:
-    """What `talk` returns, which is sent the messages that come. Raises what it raises, and TimeoutError.
+    """Sends each message to the generator `talk`, and returns its result. Raises its errors, and TimeoutError.
 
-    until: when to give up, as of `time.monotonic`; asked again after each message.
+    until: returns the deadline on the clock of `time.monotonic`; called again after each message.
     """
     try:
         next(talk)
@@ -134,12 +140,12 @@ def converse(connection: Connection, talk: Generator[None, bytes, Found], until:
 
 
 def _proof(secret: bytes, first: bytes, second: bytes, ends: bytes) -> str:
-    """The proof that the sender of the greeting `first`, who was sent `second`, knows the secret."""
+    """Returns the proof that the sender of greeting `first`, who has received `second`, knows the secret."""
     return hmac.new(secret, struct.pack(">I", len(first)) + first + second + ends, hashlib.sha256).hexdigest()
 
 
 def _ends(connected: socket.socket) -> bytes:
-    """The addresses and ports of a connection, the same at both of its ends; empty for a Unix socket."""
+    """Returns the addresses and ports of a connection, the same at both ends; empty for a Unix socket."""
     if connected.family == socket.AF_UNIX:
         return b""
     names = connected.getsockname()[:2], connected.getpeername()[:2]

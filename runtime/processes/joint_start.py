@@ -1,8 +1,8 @@
-"""The start of JAX on all processes of a job. Meanwhile they hear each other over the connections of the roll call.
+"""The start of JAX on all processes of a job, which hear each other over the connections of the roll call.
 
 JAX's own start waits for all processes in C++, and nothing ends that wait. At its timeout it aborts the process. So it
-runs in a thread of its own. Each process tells process 0 that it has started, or why not. Process 0 tells all others
-the outcome. A process that hangs up before that is gone.
+runs in a separate thread. Each process tells process 0 that it has started, or why not. Process 0 tells all others the
+outcome. A process that hangs up before the outcome is gone.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from jaxpp.runtime.processes.waiting import aside, in_a_line
 from jaxpp.runtime.processes.wire import TICK
 
 POLITE = 5.0
-"""The least number of seconds for a part of the start, also where the last process came in the last moment."""
+"""The least number of seconds for a part of the start, even if the last process came at the last moment."""
 
 BEAT = 0.5
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 
 SILENT = 2.0
-"""A process that has said nothing for so many seconds is named as the one for which the others wait."""
+"""The error names a process as missing if it has sent no message for this many seconds."""
 
 LAST = 1.0
-"""Seconds that a process waits in the end for the others to read its last message."""
+"""Seconds that a process waits at the end for the others to read its last message."""
 
 MESSAGE = 600
 """The largest number of characters of an error in a message."""
@@ -39,10 +39,11 @@ class JointStart:
     """Starts JAX on all processes.
 
     me: the number of this process. count: the number of processes.
-    others: the connections by process. Process 0 has one to each other process; these have one to process 0.
-    seconds: how long the start may take.
+    others: the connections by process. Process 0 has one to each other process. Each other process has one to
+        process 0.
+    seconds: the largest duration of the start.
     kept: the socket that keeps the port of the coordinator for JAX.
-    bind_address: where JAX's coordinator is to listen; empty for all addresses of the host.
+    bind_address: the address at which JAX's coordinator listens; empty for all addresses of the host.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class JointStart:
         self._ended.set()
 
     def run(self, start: Callable[[float, Callable[[], None]], None]) -> None:
-        """Calls a function that starts JAX, and returns when all processes have done so.
+        """Calls a function that starts JAX, and returns when all processes have started.
 
-        start: gets the seconds that it may take, and a function to call during its waits: the error of that ends them.
-        Raises what the function raises, and ProcessError when another process fails or ends, or all take too long.
+        start: gets the seconds that it may take, and a function to call during its waits, whose error ends them.
+        Raises the errors of `start`, and ProcessError if another process fails or ends, or the start takes too long.
         """
         with contextlib.ExitStack() as opened:
             for each in self.others.values():
@@ -89,7 +90,7 @@ class JointStart:
                 self._ended.wait(LAST / 2)
 
     def _run(self, start: Callable[[float, Callable[[], None]], None], selector: selectors.BaseSelector) -> None:
-        for number in self.others:  # what came with the outcome of the roll call
+        for number in self.others:  # messages that came together with the outcome of the roll call
             self._hear(number, came=False)
         self._ended.clear()
         aside(partial(self._start, start), lambda _: self._look(selector, 0.0))
@@ -108,13 +109,13 @@ class JointStart:
             self._ended.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Tells the others of an error that they don't know."""
+        """Tells the others of an error that they don't know yet."""
         self._is_given_up = True
         if not self._is_told:
             self._say(problem=f"process {self.me} could not start: {in_a_line(error)}"[:MESSAGE])
 
     def _hang_up(self) -> None:
-        """Hangs up, and waits a moment for the others to do so: they would lose what they have not read."""
+        """Hangs up, after waiting at most LAST seconds for the others to do so. Otherwise they lose unread messages."""
         end = time.monotonic() + LAST
         for each in self.others.values():
             with contextlib.suppress(OSError):
@@ -126,19 +127,19 @@ class JointStart:
                     pass
 
     def _look_aside(self) -> None:
-        """Ends a wait of the thread that starts JAX, if the start was given up: Python can't end while it is in C++."""
+        """Ends a wait of the thread that starts JAX, if the start was given up. Python can't exit during C++."""
         if self._is_given_up:
             raise ProcessError("the start was given up")
 
     def _look(self, selector: selectors.BaseSelector, seconds: float) -> None:
-        """Reads the messages of the others, and sends a sign of life. Raises ProcessError as `run`."""
+        """Reads the messages of the others, and sends a heartbeat. Raises ProcessError as `run`."""
         for key, _ in selector.select(seconds):
             self._hear(key.data)
         now = time.monotonic()
         if now - self._said > BEAT:
             self._said = now
             self._say()
-        if now > self._end + (SILENT if self.me else TICK):  # process 0 knows more, and is to be the first
+        if now > self._end + (SILENT if self.me else TICK):  # process 0 knows more, so its deadline comes first
             self._give_up(now)
 
     def _hear(self, number: int, *, came: bool = True) -> None:
@@ -168,7 +169,7 @@ class JointStart:
         self._agree(f"{took}: {named(missing)} did not; start all of them again, with a longer initialization_timeout")
 
     def _agree(self, problem: str) -> None:
-        """Raises a problem; process 0 first tells all others."""
+        """Raises a problem. Process 0 first tells all others."""
         if self.me == 0:
             self._say(problem=problem)
         self._is_told = True

@@ -1,8 +1,8 @@
-"""The calls that processes make together: each begins with a message to the others that tells which call it is.
+"""The calls that processes make together. Each begins with a message to the others that tells which call it is.
 
-Every two processes exchange their messages in the order of their calls. So those that don't make the same calls find
-out, instead of waiting for each other. A process reads a message when it first needs something from the other one, and
-at the latest when its next call with it begins: it is never more than one call ahead.
+Every two processes exchange their messages in the order of their calls. So processes that make different calls get an
+error instead of waiting for each other. A process reads a message when it first needs data from the other process, and
+at the latest when its next call with that process begins. So it is never more than one call ahead.
 """
 
 import collections
@@ -19,16 +19,16 @@ import numpy as np
 from jaxpp.runtime.processes.waiting import TransferError, Waiting
 
 MESSAGE = 8
-"""How many numbers, each below 2**32, a message has at least. Digests of arguments follow them, if there are any."""
+"""The least number of 32-bit numbers in a message. Digests of arguments follow them, if there are any."""
 
 IDENTITY, COUNT, KIND, GIVEN, LEFT_OUT = slice(0, 4), 4, 5, 6, 7
-"""Where in a message these are. GIVEN tells which arguments the digests are of, and how they were made."""
+"""The positions of these fields in a message. GIVEN is a hash of the arguments' names and the kind of their digests."""
 
 DIGESTS = 8000
-"""Digests of arguments in a message at most."""
+"""The largest number of argument digests in a message."""
 
 WIDTH = 100
-"""How much of a line an error shows."""
+"""The number of characters of a line that an error shows."""
 
 
 class MeetingKind(enum.IntEnum):
@@ -47,14 +47,15 @@ class MeetingKind(enum.IntEnum):
 class Meeting:
     """A call that several processes make together.
 
-    kind: what it is.
-    identity: 16 bytes that are the same in all of them, and others for another step, tree or checkpoint.
-    count: which step it is; of an exchange of texts the number of this process's, which others have of their own.
-    text: what an error says of it: a title, such as "the step `train_step`", and a line for each array.
-    names: those of the arguments that were given as arrays of the host, where these are compared.
-    digests: of these arguments.
-    sampling: how the digests were made, as of `digests.sampling`; only those that were made alike are compared.
-    left_out: a digest of the tasks that a step leaves out; 0 for none.
+    kind: the kind of call.
+    identity: 16 bytes that are the same in all processes, and differ for another step, tree or checkpoint.
+    count: the number of the step. In an exchange of texts, the number of this process's call, which may differ in
+        other processes.
+    text: the description in errors: a title, such as "the step `train_step`", and a line for each array.
+    names: the names of the arguments that were given as numpy arrays, if these are compared.
+    digests: the digests of these arguments.
+    sampling: how the digests were made, see `digests.sampling`. Digests are compared only if this agrees.
+    left_out: a digest of the tasks that a step leaves out; 0 if there are none.
     """
 
     kind: MeetingKind
@@ -67,7 +68,7 @@ class Meeting:
     left_out: int = 0
 
     def message(self) -> list[int]:
-        """The numbers of the message to the others."""
+        """Returns the numbers of the message to the others."""
         given = 0
         if self.names:
             given = zlib.crc32("\0".join((self.sampling, *self.names)).encode())
@@ -76,12 +77,12 @@ class Meeting:
 
 
 def identity_of(*parts: object) -> bytes:
-    """Return 16 bytes that differ from call to call."""
+    """Returns a hash of `parts` of 16 bytes."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16]
 
 
 Describe = Callable[[int, bytes], str]
-"""Called as (process, identity): the text of a Meeting of that process, empty where it is not known."""
+"""Called as (process, identity). Returns the text of a Meeting of that process; empty if it is not known."""
 
 
 class Meetings:
@@ -89,11 +90,12 @@ class Meetings:
 
     me: the number of this process.
     post: sends a message to each of these processes.
-    fetch: the next message of a process, on its way: something that `wait` takes, and returns as an array.
-    unread: by process, the messages that nobody has waited for yet, each with the Meeting that it should tell of, and
-        the numbers that it should have; none where they are not compared.
+    fetch: asks for the next message of a process; returns a handle for `wait`.
+    wait: waits for such a handle, and returns the message as an array.
+    unread: by process, the messages that nobody has waited for yet: each with this process's Meeting, and the expected
+        numbers, which are empty if they are not to be compared.
 
-    `describe` is asked about a message that is not the expected one; `membership.transport` sets it.
+    `describe` is called for a message that differs from the expected one; `membership.endpoint` sets it.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Meetings:
         )
 
     def begin(self, peers: Sequence[int], meeting: Meeting, owners: Sequence[Sequence[int]] = ()) -> None:
-        """Tell the peers of a call, and hear of those that have not begun the last one. Raises as `check`."""
+        """Tells the peers of a call, and checks that they have begun the last one. Raises as `check`."""
         message = meeting.message()
         self._post(peers, message)
         for peer in peers:
@@ -120,7 +122,7 @@ class Meetings:
                 self._read(Waiting(peer, owners=owners, is_message=True))
 
     def check(self, peer: int, owners: Sequence[Sequence[int]] = ()) -> int:
-        """Wait for the peer's message, and return its count. Raises TransferError when it does something else."""
+        """Waits for the peer's message, and returns its count. Raises TransferError if the peer makes another call."""
         count = 0
         while self.unread[peer]:
             count = self._read(Waiting(peer, owners=owners, is_message=True))
@@ -138,14 +140,14 @@ class Meetings:
         return int(found[COUNT])
 
     def _excuse(self, failed: Meeting) -> None:
-        """Compare no other message for a call that has failed: the next call would raise the same error again."""
+        """Skips the comparison of messages of a call that failed. Otherwise the next call raises the same error."""
         for messages in self.unread.values():
             for index, (message, meeting, _) in enumerate(messages):
                 if meeting is failed:
                     messages[index] = message, meeting, []
 
     def _compare(self, peer: int, meeting: Meeting, expected: Sequence[int], found: Sequence[int]) -> None:
-        """Raise TransferError for two messages that tell of different calls."""
+        """Raises TransferError if two messages describe different calls."""
         if found[IDENTITY] != expected[IDENTITY] or found[KIND] != expected[KIND]:
             identity = np.array(found[IDENTITY], np.uint32).tobytes()
             texts = meeting.text, self.describe(peer, identity)
@@ -160,7 +162,7 @@ class Meetings:
                 "give `jaxpp.frozen` the same stages in every process"
             )
         if found[GIVEN] != expected[GIVEN]:
-            return  # the two were given other arguments on the host, or make digests otherwise: nothing to compare
+            return  # the two processes have digests of different arguments, or make them differently: can't compare
         pairs = zip(meeting.names, expected[MESSAGE:], found[MESSAGE:], strict=False)
         different = [name for name, own, other in pairs if own != other]
         if different:
@@ -180,13 +182,13 @@ _WORDS: dict[int, tuple[str, str]] = {
     MeetingKind.LIMIT: ("limits", "memory"),
     MeetingKind.LOAD: ("loads", "step"),
 }
-"""What a process does in such a call, and to what."""
+"""The verb and the object that describe a call of each kind in errors."""
 
 
 def _difference(processes: tuple[int, int], kinds: tuple[int, int], texts: tuple[str, str]) -> str:
-    """The message for two processes that make different calls, as the first of them tells of the second.
+    """Returns the error for two processes that make different calls. The first process raises it.
 
-    kinds, texts: of their calls.
+    kinds, texts: the kinds and the texts of their calls.
     """
     me, peer = processes
     own, other = (text.split("\n") if text else ["something else"] for text in texts)

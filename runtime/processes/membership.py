@@ -1,4 +1,4 @@
-"""A process as a member of a `jax.distributed` job: its secret, its address, its ends of transfers and watches."""
+"""A process as a member of a `jax.distributed` job: its secret, its address, its transport and its watchdog."""
 
 import atexit
 import contextlib
@@ -25,24 +25,24 @@ _forgets: list[Callable[[], None]] = []
 
 
 def forgotten(forget: Callable[[], None]) -> None:
-    """Have a function called when this process leaves its job, which forgets what is only true of that one."""
+    """Registers a function to call when this process leaves its job. It drops data that are only valid in that job."""
     _forgets.append(forget)
 
 
 class ProcessError(RuntimeError):
-    """Another process is missing, or runs something else."""
+    """Another process is missing, or makes different calls, or a setting of the job is wrong."""
 
 
 def named(processes: Sequence[int]) -> str:
-    """`process 3`, or `processes 3, 4`."""
+    """Returns `process 3`, or `processes 3, 4`."""
     return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
 
 
 @cache
 def endpoint() -> PullTransport:
-    """This process's end of all messages, and of transfers by `pull`; made when it is first needed.
+    """Returns this process's end of all messages, and of transfers by `pull`. Made at the first call.
 
-    The others find its address.
+    Its address is published for the others.
     """
     own = guard()
     made = PullTransport(own.me, jax.local_devices()[0], _find, own.host)
@@ -53,14 +53,14 @@ def endpoint() -> PullTransport:
 
 
 def watchdog_seconds() -> float:
-    """JAXPP_WATCHDOG_SECONDS. Raises ProcessError when that is no number of seconds."""
+    """Returns JAXPP_WATCHDOG_SECONDS. Raises ProcessError if that is not a positive number of seconds."""
     return _seconds("JAXPP_WATCHDOG_SECONDS", "60")
 
 
 def progress_seconds() -> float:
-    """JAXPP_PROGRESS_SECONDS: how long a process waits for another one that lives. Raises as `watchdog_seconds`.
+    """Returns JAXPP_PROGRESS_SECONDS, the timeout for another process that lives. Raises as `watchdog_seconds`.
 
-    That one may still compile the step before. One that is dead or frozen is noticed much sooner.
+    Such a process may still compile the step before. A dead or frozen process is noticed much sooner.
     """
     return _seconds("JAXPP_PROGRESS_SECONDS", "1800")
 
@@ -74,7 +74,7 @@ def _seconds(variable: str, default: str) -> float:
 
 @cache
 def guard() -> Guard:
-    """The Guard of this process. It needs no device. Raises as `watchdog_seconds`."""
+    """Returns the Guard of this process. Needs no device. Raises as `watchdog_seconds`."""
     seconds, progress = watchdog_seconds(), progress_seconds()
     me, _ = _jobs.process_numbers()
     found = Guard(me, _host(), _secret(), seconds, progress)
@@ -84,13 +84,13 @@ def guard() -> Guard:
 
 
 def lost_peers() -> list[int]:
-    """The processes of the job that are dead or frozen."""
+    """Returns the processes of the job that are dead or frozen."""
     lost = guard().watchdog.lost if guard.cache_info().currsize else []
     return [loss.peer for loss in lost if not loss.ended]
 
 
 def leave_job() -> None:
-    """Leave the job without waiting for the others, so that this process may join another one."""
+    """Leaves the job without waiting for the others, so that this process can join another job."""
     if guard.cache_info().currsize:
         atexit.unregister(guard().leave)
         guard().retire()
@@ -99,17 +99,17 @@ def leave_job() -> None:
 
 
 def is_stuck() -> bool:
-    """Whether a thread waits inside of XLA for another process, and can't be ended."""
+    """Whether a thread waits in XLA for another process, so that nothing can end the wait."""
     return bool(endpoint.cache_info().currsize) and endpoint().is_stuck
 
 
 def watch_all(seconds: float, look: Callable[[], None] = lambda: None, answer_seconds: float = ANSWER_SECONDS) -> None:
-    """Notice from now on when any process of the job dies.
+    """Begins to watch all processes of the job. All of them must call this.
 
-    All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger; and
-    what `look` raises, as of `published`.
+    Raises ProcessError if a process doesn't call this within `seconds`, or is not of this job. Raises the errors of
+    `look`, see `published`.
 
-    answer_seconds: how long a process that does may take to connect.
+    answer_seconds: the time that a process has to connect after it has published its address.
     """
     me, count = _jobs.process_numbers()
     watch([process for process in range(count) if process != me], seconds, look, answer_seconds)
@@ -121,7 +121,7 @@ def watch(
     look: Callable[[], None] = lambda: None,
     answer_seconds: float = ANSWER_SECONDS,
 ) -> None:
-    """Notice from now on when any of these processes dies. They all call this. Raises as `watch_all`."""
+    """Begins to watch these processes, which must all call this. Raises as `watch_all`."""
     own, seconds = guard(), progress_seconds() if seconds is None else seconds
     new = [process for process in processes if process not in own.watchdog.wires]
     addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds, look).decode() for process in new}
@@ -132,16 +132,16 @@ def watch(
 
 
 def job_secret() -> bytes:
-    """JAXPP_JOB_SECRET; empty where it is not set."""
+    """Returns JAXPP_JOB_SECRET; empty if it is not set."""
     return os.environ.get("JAXPP_JOB_SECRET", "").encode()
 
 
 def _secret() -> bytes:
-    """The secret of this job: JAXPP_JOB_SECRET, or else a random one that the first process has put into the store."""
+    """Returns JAXPP_JOB_SECRET, otherwise a random secret that the first process has put into JAX's store."""
     if given := job_secret():
         return given
     store = _jobs.key_value_store()
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
         store.key_value_set_bytes("jaxpp/secret", secrets.token_bytes(32))
     return bytes(store.blocking_key_value_get_bytes("jaxpp/secret", 10_000))
 
@@ -151,7 +151,7 @@ def _find(process: int) -> str:
 
 
 def keep_own_port(given: str) -> socket.socket:
-    """`keep_port` for JAXPP_TRANSFER_ADDRESS. Raises ProcessError when this machine does not have the address."""
+    """Calls `keep_port` for JAXPP_TRANSFER_ADDRESS. Raises ProcessError if this machine does not have the address."""
     try:
         return keep_port(given.strip("[]"))
     except OSError as error:
@@ -159,9 +159,9 @@ def keep_own_port(given: str) -> socket.socket:
 
 
 def keep_port(host: str, port: int = 0) -> socket.socket:
-    """A socket that keeps a port, and never listens: only a server may still have it, which asks for SO_REUSEADDR.
+    """Returns a socket that keeps a port and never listens. Only a server with SO_REUSEADDR can then have the port.
 
-    port: 0 for any that is free. Raises OSError when it is in use, or this machine does not have the address.
+    port: 0 for any free port. Raises OSError if it is in use, or this machine does not have the address.
     """
     kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -177,14 +177,15 @@ def keep_port(host: str, port: int = 0) -> socket.socket:
 
 
 def lend_port(kept: socket.socket) -> None:
-    """Let JAX's services listen at the port of a `keep_port`, which ask for SO_REUSEPORT, and no other server."""
+    """Lets JAX's services, which set SO_REUSEPORT, listen at the port of a `keep_port`. Other servers can't."""
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
 def _host() -> str:
-    """JAXPP_TRANSFER_ADDRESS, or this machine's address on the network of the coordinator: loopback where that is.
+    """Returns JAXPP_TRANSFER_ADDRESS, otherwise this machine's address on the network of the coordinator.
 
-    Raises ProcessError when the former is no address of this machine.
+    If the coordinator is at a loopback address, so is the result. Raises ProcessError if JAXPP_TRANSFER_ADDRESS is not
+    an address of this machine.
     """
     if given := os.environ.get("JAXPP_TRANSFER_ADDRESS"):
         keep_own_port(given).close()
@@ -193,33 +194,33 @@ def _host() -> str:
     host = host.strip("[]")
     family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # sends nothing: only picks the interface
+        probe.connect(address)  # sends nothing, only picks the interface
         own = str(probe.getsockname()[0])
     return f"[{own}]" if ":" in own else own
 
 
 def _from_store(ask: Callable[[Any], Found]) -> Found:
-    """What JAX's store answers. It is in process 0: where that is frozen, JAX waits for it until it aborts."""
+    """Returns the answer of JAX's store, which is in process 0. If that is frozen, JAX would wait until it aborts."""
     store = _jobs.key_value_store()
-    if not guard.cache_info().currsize:  # it is just being made
+    if not guard.cache_info().currsize:  # the guard is being made
         return ask(store)
     return aside(lambda: ask(store), lambda seconds: guard().look(Waiting(0, is_message=True), seconds))
 
 
 def publish(key: str, value: bytes, allow_overwrite: bool = False) -> None:
-    """Let the other processes find `value` under `key`."""
+    """Stores `value` under `key` for the other processes."""
     _from_store(lambda store: store.key_value_set_bytes(key, value, allow_overwrite))
 
 
 def withdraw(key: str) -> None:
-    """Take away what this process let the others find."""
+    """Deletes a value that this process has published."""
     _from_store(lambda store: store.key_value_delete(key))
 
 
 def published(key: str, process: int, patience: float | None = None, look: Callable[[], None] = lambda: None) -> bytes:
-    """What `process` put under `key`, waiting for it. Raises ProcessError after so long.
+    """Waits until `process` has published `key`, and returns the value. Raises ProcessError after `patience` seconds.
 
-    Ctrl-C ends the wait, and what `look` raises, which is called several times a second.
+    look: called several times a second. Ctrl-C and the errors of `look` end the wait.
     """
     start, patience = time.monotonic(), progress_seconds() if patience is None else patience
     while (seconds := time.monotonic() - start) < patience:
@@ -234,12 +235,15 @@ def published(key: str, process: int, patience: float | None = None, look: Calla
 
 
 def publish_text(identity: bytes, text: str) -> None:
-    """Let the others find the text of a Meeting of this process."""
+    """Publishes the text of a Meeting of this process."""
     publish(f"jaxpp/call/{jax.process_index()}/{identity.hex()}", zlib.compress(text.encode()), allow_overwrite=True)
 
 
 def _ask(process: int, identity: bytes) -> str:
-    """The text of a Meeting of that process; empty if it is not there. A process tells it before it begins the call."""
+    """Returns the text of a Meeting of that process; empty if it is not there.
+
+    A process publishes the text before it begins the call.
+    """
     try:
         key = f"jaxpp/call/{process}/{identity.hex()}"
         return zlib.decompress(_from_store(lambda store: store.blocking_key_value_get_bytes(key, 1000))).decode()

@@ -1,4 +1,4 @@
-"""The transport `nccl`: NCCL's own calls, on streams of their own."""
+"""The transport `nccl`: direct calls of NCCL, on separate streams."""
 
 import contextlib
 import dataclasses
@@ -21,14 +21,14 @@ from jaxpp.runtime.processes.transport import ProcessTransfer, device_of
 from jaxpp.runtime.processes.waiting import TransferError, Waiting
 
 _CARRIERS = {**dict.fromkeys(("int2", "uint2", "int4", "uint4"), "int8"), "float4_e2m1fn": "float16"}
-"""As what types go that DLPack does not know, or of which it does not say how they lie in memory."""
+"""The dtypes that stand for dtypes which DLPack lacks, or whose memory layout DLPack does not specify."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Arriving:
-    """An array that is received. For JAX it is computed, so nobody may have it before it `is_ready`.
+    """An array that is being received. JAX takes it for computed, so nobody may use the array before `is_ready`.
 
-    memory: keeps what is being written, whatever becomes of the array.
+    memory: keeps the memory that is being written, even if the array is deleted.
     """
 
     array: Any
@@ -40,7 +40,7 @@ class _Arriving:
     error: NcclError | None = None
 
     def is_ready(self) -> bool:
-        """Whether it has arrived, or never will: `block_until_ready` tells which."""
+        """Whether the array has arrived, or never will; then `block_until_ready` raises the error."""
         if not self.has_arrived and self.error is None:
             try:
                 self.has_arrived = self.communicator.has_passed(self.mark)
@@ -49,20 +49,21 @@ class _Arriving:
         return self.has_arrived or self.error is not None
 
     def block_until_ready(self) -> None:
-        """Raise the error because of which it will not arrive."""
+        """Raises the error if the array will not arrive."""
         if self.error is not None:
             raise self.error
 
 
 class NcclTransport(OrderedTransport):
-    """`ncclSend` and `ncclRecv`, with a communicator and a stream for each direction between two devices.
+    """The transport by `ncclSend` and `ncclRecv`. Each direction between two devices has a communicator and a stream.
 
-    The two directions, and the pairs of devices, do not wait for one another; nor do the programs of a device for its
-    transfers. A stream waits for the program that makes what it sends, not the host. What is sent cannot be donated
-    until it is gone: JAX then copies it.
+    Directions and pairs of devices do not wait for one another. Neither do a device's programs wait for its transfers.
+    The stream, not the host, waits for the program that makes a sent array. A sent array can't be donated before it is
+    sent: JAX then copies it.
 
-    An array to receive into is allocated among the programs of its device. So a direction has one of each type ready,
-    made when the one before it was taken: one more of each type that a device ever receives, beyond `peak_bytes`.
+    The array to receive into is allocated among the programs of its device. So each direction keeps a spare array of
+    each type, which it makes when it takes the former spare. These arrays need memory beyond `peak_bytes`: one for each
+    type that a direction ever receives.
     """
 
     name = "nccl"
@@ -71,11 +72,11 @@ class NcclTransport(OrderedTransport):
         super().__init__(messages)
         self._library = library
         self._communicators: dict[tuple[int, int], Communicator] = {}
-        """By the ids of the device that sends and of the one that receives."""
+        """The communicator of each direction, by the sending and the receiving device."""
         self._spare: dict[Any, Any] = {}
-        """By direction and type the array for the next receive."""
+        """By (communicator, function that makes an array of a type): the array for the next receive."""
         self._sent: list[tuple[Mark, Any]] = []
-        """The memory that is being sent, and what tells that it was."""
+        """The memory of each array that is being sent, and the mark after the send."""
         self._place = f"jaxpp/nccl/{len(_transports)}"
         _transports.append(self)
 
@@ -110,7 +111,7 @@ class NcclTransport(OrderedTransport):
         return _Arriving(array, target.dtype, memory, communicator, communicator.mark())
 
     def _communicator(self, transfer: ProcessTransfer, source: Any, target: Any) -> Communicator:
-        """The communicator of this direction, which both ends make when they first move something there."""
+        """Returns the communicator of this direction. Both ends make it at their first transfer there."""
         ends = device_of(source), device_of(target)
         if ends not in self._communicators:
             key = f"{self._place}/{ends[0].id}-{ends[1].id}"
@@ -127,7 +128,7 @@ class NcclTransport(OrderedTransport):
         return self._communicators[ends]
 
     def _finish(self, communicator: Communicator) -> None:
-        """Wait until the last call returns. Only the first transfer waits for the other end, to connect."""
+        """Waits until the last NCCL call has done its part. Only the first transfer waits for the other end."""
         while not communicator.is_idle():
             self._look()
             time.sleep(1e-4)
@@ -139,7 +140,7 @@ class NcclTransport(OrderedTransport):
     def arrived(self, made: Any) -> Any:
         if not isinstance(made, _Arriving):
             return made
-        made.memory = None  # or the array could not be donated
+        made.memory = None  # otherwise the array could not be donated
         return _cast(made.array, made.dtype)
 
     def wait(self, array: Any, waiting: Waiting) -> Any:
@@ -152,7 +153,7 @@ class NcclTransport(OrderedTransport):
 
     @contextlib.contextmanager
     def _aborting(self) -> Generator[None]:
-        """End all transfers when a process is gone: on the device they would wait for it forever."""
+        """Aborts all transfers if a process is gone. Otherwise they would wait on the device forever."""
         try:
             yield
         except PeerError as error:
@@ -160,7 +161,7 @@ class NcclTransport(OrderedTransport):
             raise
 
     def abort(self, reason: str) -> None:
-        """Make no more transfers, and end those that wait for their other end."""
+        """Makes no more transfers, and ends those that wait for their other end."""
         self._break(reason)
         for communicator in list(self._communicators.values()):
             communicator.abort()
@@ -174,7 +175,7 @@ class NcclTransport(OrderedTransport):
 
 
 _transports: list[NcclTransport] = []
-"""Those of this job: all processes make as many, and each one has communicators of its own."""
+"""The transports of this job. All processes make equally many, and each transport has separate communicators."""
 
 
 def _forget() -> None:
@@ -188,7 +189,7 @@ forgotten(_forget)
 
 @_compat.device_cache
 def _maker(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], Any]:
-    """What makes an array to receive into: each time in memory of its own."""
+    """Returns a function that makes an array to receive into, each time in new memory."""
     return jax.jit(partial(jnp.zeros, shape, dtype), out_shardings=sharding)
 
 

@@ -1,7 +1,7 @@
-"""The few functions of NCCL and of CUDA's driver that the transport `nccl` calls, by ctypes.
+"""The functions of NCCL and of CUDA's driver that the transport `nccl` calls, by ctypes.
 
-Both libraries are there with `jax[cuda12]` and `jax[cuda13]`. Communicators do not block (NCCL 2.14 or newer): whatever
-is called, the thread that calls can be told to end.
+`jax[cuda12]` and `jax[cuda13]` bring NCCL. Communicators do not block (NCCL 2.14 or newer), so the calling thread can
+always be ended.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ OK, IN_PROGRESS, NOT_READY = 0, 7, 600
 """ncclSuccess and CUDA_SUCCESS, ncclInProgress, CUDA_ERROR_NOT_READY."""
 
 _UINT8 = 1
-"""ncclUint8: bytes are sent, whatever they mean."""
+"""ncclUint8: all values are sent as bytes."""
 
 _NON_BLOCKING, _NO_TIMING = 1, 2
-"""CU_STREAM_NON_BLOCKING: not in order with the default stream; CU_EVENT_DISABLE_TIMING."""
+"""CU_STREAM_NON_BLOCKING: not ordered with the default stream; CU_EVENT_DISABLE_TIMING."""
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId: what the two ends of a communicator have in common."""
+    """The type ncclUniqueId: an identity that the two ends of a communicator share."""
 
     _fields_ = (("internal", c_ubyte * 128),)
 
 
 class Config(ctypes.Structure):
-    """ncclConfig_t, as of NCCL 2.14: later ones take it, and fill in what they have more."""
+    """The type ncclConfig_t of NCCL 2.14. Later versions accept it, and use defaults for their newer fields."""
 
     _fields_ = (("size", c_size_t), ("magic", c_uint), ("version", c_uint), ("blocking", c_int))
 
@@ -53,17 +53,17 @@ CUDA: Mapping[str, tuple[Any, ...]] = {
     "cuEventQuery": (c_void_p,),
     "cuEventDestroy_v2": (c_void_p,),
 }
-"""The types of the arguments of each function; all of them return a code."""
+"""The types of the arguments of each function. Each returns a code."""
 
 
 class NcclError(RuntimeError):
-    """A call of one of the two libraries failed, or one of them is not there."""
+    """A call of one of the two libraries failed, or a library is missing."""
 
 
 class Communicator:
-    """One direction between two devices: a communicator of theirs, and a stream at this end for it alone.
+    """One direction between two devices: a communicator, and a separate stream at this end.
 
-    rank: 0 at the end that sends. Its calls raise NcclError; `abort` may come from any thread.
+    rank: 0 at the sending end, 1 at the receiving end. Its calls raise NcclError. Any thread may call `abort`.
     """
 
     def __init__(self, library: "Library", device: int, identity: bytes, rank: int) -> None:
@@ -78,18 +78,18 @@ class Communicator:
         library.call("ncclCommInitRankConfig", *arguments)
 
     def is_idle(self) -> bool:
-        """Whether the last call has done its part: a communicator is made, or what moves an array is on the stream."""
+        """Whether the last call has done its part: made the communicator, or put a transfer on the stream."""
         with self._lock:
             state = c_int()
             self._library.call("ncclCommGetAsyncError", self._living(), byref(state))
             return self._library.checked("ncclCommGetAsyncError", state.value) == OK
 
     def send(self, address: int, size: int) -> None:
-        """Send so many bytes of device memory."""
+        """Sends `size` bytes of device memory."""
         self._move("ncclSend", address, size)
 
     def receive(self, address: int, size: int) -> None:
-        """Receive so many bytes into device memory."""
+        """Receives `size` bytes into device memory."""
         self._move("ncclRecv", address, size)
 
     def _move(self, name: str, address: int, size: int) -> None:
@@ -97,23 +97,23 @@ class Communicator:
             self._library.call(name, address, size, _UINT8, self._peer, self._living(), self.stream)
 
     def mark(self) -> "Mark":
-        """What `has_passed` when all that was moved until now has been."""
-        self._library.call("cuCtxSetCurrent", self._context)  # an event and its stream are of one device
+        """Returns a mark after all transfers so far, for `has_passed`."""
+        self._library.call("cuCtxSetCurrent", self._context)  # an event must be of the stream's device
         return Mark(self._library, self.stream)
 
     def has_passed(self, mark: "Mark") -> bool:
-        """Whether all that was moved before a mark has been. Raises where it never will be."""
+        """Whether all transfers before a mark are done. Raises NcclError if they never will be."""
         is_passed = mark.is_passed()
-        if not is_passed or self._communicator is None:  # what is aborted passes too
+        if not is_passed or self._communicator is None:  # an aborted transfer also passes its mark
             self.is_idle()
         return is_passed
 
     def abort(self) -> None:
-        """End what still waits for the other end."""
+        """Ends all transfers that still wait for the other end."""
         with self._lock:
             communicator, self._communicator = self._communicator, None
             if communicator is not None:
-                with contextlib.suppress(NcclError):  # whoever aborts has an error of its own
+                with contextlib.suppress(NcclError):  # the caller of `abort` already has an error
                     self._library.call("ncclCommAbort", communicator)
 
     def _living(self) -> c_void_p:
@@ -123,7 +123,7 @@ class Communicator:
 
 
 class Mark:
-    """A CUDA event, behind what is on a stream now."""
+    """A CUDA event after all current work of a stream."""
 
     def __init__(self, library: "Library", stream: c_void_p) -> None:
         self._library = library
@@ -131,7 +131,7 @@ class Mark:
         library.call("cuEventRecord", self._event, stream)
 
     def is_passed(self) -> bool:
-        """Whether the stream has come so far."""
+        """Whether the stream has reached the event."""
         if self._event is not None and self._library.call("cuEventQuery", self._event) == OK:
             self._library.call("cuEventDestroy_v2", self._event)
             self._event = None
@@ -139,7 +139,7 @@ class Mark:
 
 
 class Library:
-    """NCCL, and CUDA's driver.
+    """The libraries NCCL and CUDA's driver.
 
     nccl, cuda: the libraries, with the functions in NCCL and CUDA as attributes.
     """
@@ -156,33 +156,33 @@ class Library:
                 self._functions[name] = function
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a function; returns its code, if that is no error. Raises NcclError."""
+        """Calls a function; returns its code. Raises NcclError if that is an error."""
         return self.checked(name, self._functions[name](*arguments))
 
     def checked(self, name: str, code: int) -> int:
-        """The code that a function has returned, if that is no error. Raises NcclError."""
+        """Returns `code`, the result of function `name`. Raises NcclError if it is an error."""
         if code not in {OK, IN_PROGRESS if name.startswith("nccl") else NOT_READY}:
             raise NcclError(f"{name}: error {code}{_MEANINGS.get(code, '') if name.startswith('nccl') else ''}")
         return code
 
     def made(self, name: str, argument: int) -> c_void_p:
-        """What a function of CUDA makes."""
+        """Calls a function of CUDA that makes an object; returns the object."""
         found = c_void_p()
         self.call(name, byref(found), argument)
         return found
 
     def context(self, device: int) -> c_void_p:
-        """The context of a device of this process, by its number: that in which JAX works too."""
+        """Returns the primary context of a device of this process, by its index. JAX uses the same context."""
         found = c_int()
         self.call("cuDeviceGet", byref(found), device)
         return self.made("cuDevicePrimaryCtxRetain", found.value)
 
     def export(self, array: Any, stream: c_void_p) -> Any:
-        """Let a stream wait until an array is computed; returns what keeps its memory until it is dropped."""
+        """Makes a stream wait until an array is computed; returns an object that keeps the array's memory."""
         return array.__dlpack__(stream=stream.value)
 
     def unique_id(self) -> bytes:
-        """An identity for a new communicator, for both its ends."""
+        """Returns an identity for a new communicator, for both its ends."""
         found = UniqueId()
         self.call("ncclGetUniqueId", byref(found))
         return bytes(found.internal)
@@ -196,18 +196,18 @@ _MEANINGS = {
     5: ", an invalid use",
     6: ", of the network or the other end",
 }
-"""Of ncclResult_t."""
+"""The meanings of the codes of ncclResult_t."""
 
 
 def find(platform: str) -> Library:
-    """The libraries of this machine. Raises NcclError where they or GPUs are not there."""
+    """Returns the libraries of this machine. Raises NcclError if a library is missing or the platform is not GPUs."""
     if platform != "gpu":
         raise NcclError(f"it is for GPUs, not for {platform}")
     return Library(_open("libnccl.so.2", "nvidia.nccl"), _open("libcuda.so.1"))
 
 
 def _open(name: str, package: str = "") -> Any:
-    """The library of that name, from where the system looks, or out of the `lib` of a Python package."""
+    """Returns the library of that name, from the system's search path or from the `lib` folder of a Python package."""
     places = [name]
     try:
         spec = importlib.util.find_spec(package) if package else None

@@ -1,9 +1,9 @@
 """Transports that match the two ends of a transfer by their order, as collectives do.
 
-The order is that of the program, and the same in all processes (`Links`). A thread makes the transfers in that order,
-whatever the order in which the thread that dispatches offers arrays and asks for them: only so do both ends agree, and
-only so can a wait for a process that is gone be ended. A transfer that is not made leaves the two ends out of step.
-Then nothing more can be sent: the next step says so.
+The order is the program's, and the same in all processes (`Links`). A thread makes the transfers in this order, even
+if the thread that dispatches offers arrays and asks for them in another order. So both ends agree, and a wait for a
+process that is gone can be ended. If one transfer is not made, the two ends no longer match. No transfer is possible
+after that, and the next step raises an error.
 """
 
 import collections
@@ -30,9 +30,10 @@ from jaxpp.runtime.processes.wire import TICK
 class _Entry:
     """A transfer of one step.
 
-    is_given: whether this process has offered its arrays, or asked for them, or has no part in it.
-    arrays: what it sends.
-    made: what it received; error: why it did not.
+    is_given: whether this process has offered the arrays or asked for them, or has no part in the transfer.
+    arrays: the arrays that this process sends.
+    made: the arrays that this process received.
+    error: the error that prevented the transfer.
     """
 
     transfer: ProcessTransfer
@@ -46,16 +47,16 @@ class _Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _OrderedArray:
-    """The array `index` of a transfer that is received."""
+    """The array at `index` of a transfer that this process receives."""
 
     entry: _Entry
     index: int
 
 
 def tags_are_wanted() -> bool:
-    """Whether each transfer also carries its number and its size, which the receiver compares.
+    """Whether each transfer also carries its number and its size for comparison by the receiver.
 
-    `JAXPP_CHECK_TRANSFERS` says so. Raises ProcessError where it is something else than 0 or 1.
+    Reads `JAXPP_CHECK_TRANSFERS`. Raises ProcessError if that is neither 0 nor 1.
     """
     found = os.environ.get("JAXPP_CHECK_TRANSFERS", "")
     if found not in {"", "0", "1"}:
@@ -66,7 +67,7 @@ def tags_are_wanted() -> bool:
 class OrderedTransport:
     """A transport that makes one transfer after the other, in the order that `begin` is given.
 
-    messages: what tells the peers of errors, and ends waits for those that are gone.
+    messages: the transport for messages, which sends errors to the peers, and ends waits for peers that are gone.
     """
 
     name: str
@@ -80,7 +81,7 @@ class OrderedTransport:
         self._has_tags = tags_are_wanted()
         self._queue: collections.deque[_Entry] = collections.deque()
         self._entries: dict[int, _Entry] = {}
-        """By number those that are not given yet."""
+        """The entries that are not given yet, by number."""
         self._changed = threading.Condition()
         self._broken = ""
         self._thread = threading.Thread(target=self._serve, name="jaxpp-transfers", daemon=True)
@@ -89,15 +90,15 @@ class OrderedTransport:
     def move(
         self, transfer: ProcessTransfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]
     ) -> Any:
-        """Begin a transfer, whose turn it is: with `arrays` at the sender, with none elsewhere.
+        """Begins a transfer when its turn comes. The sender passes its `arrays`; all others pass none.
 
         sources, targets: the types of the arrays at both ends.
-        Returns at the receiver the arrays, which may not have arrived, or what `arrived` takes; anything elsewhere.
+        Returns at the receiver an object per array for `arrived`, perhaps still on its way. Other results are unused.
         """
         raise NotImplementedError
 
     def arrived(self, made: Any) -> Any:
-        """The array that `move` has returned, when that is ready."""
+        """Returns the array for a result of `move` that is ready."""
         return made
 
     def check(self, peers: Sequence[int]) -> None:
@@ -140,7 +141,7 @@ class OrderedTransport:
                 self._check_tag(entry, waiting)
             self.messages.wait_computed(entry.made[array.index], waiting, entry.number)
             return self.arrived(entry.made[array.index])
-        except BaseException as error:  # Ctrl-C too
+        except BaseException as error:  # also Ctrl-C
             self._break(self._said(error))
             raise
 
@@ -154,12 +155,12 @@ class OrderedTransport:
             self._give_up(self._said(entry.error), waiting)
 
     def _give_up(self, reason: str, waiting: Waiting) -> NoReturn:
-        """Raise TransferError for what this process could not send, or PeerError where a dead process is the cause."""
+        """Raises TransferError with a reason, or PeerError if a dead process is the cause."""
         self.messages.failed(waiting)
         raise TransferError(reason)
 
     def _said(self, error: BaseException) -> str:
-        """The error of a transfer, as other processes are told."""
+        """Returns the text of a transfer's error, as other processes get it."""
         return str(error) if isinstance(error, TransferError) else f"process {self.me} failed: {in_a_line(error)}"
 
     def settle(self, waiting: Waiting) -> None:
@@ -193,7 +194,7 @@ class OrderedTransport:
         self._break(f"process {self.me} has left the job")
 
     def _break(self, reason: str) -> None:
-        """Make no more transfers."""
+        """Stops all further transfers."""
         with self._changed:
             self._broken = self._broken or reason
             self._changed.notify()
@@ -203,7 +204,7 @@ class OrderedTransport:
             while (entry := self._next()) is not None:
                 try:
                     self._make(entry)
-                except Exception as error:  # of any kind: the one who waits is told
+                except Exception as error:  # of any kind: the thread that waits reports it
                     entry.error = error
                     if entry.transfer.sender == self.me:
                         self.messages.refuse(entry.transfer.receiver, entry.number, self._said(error))
@@ -214,7 +215,7 @@ class OrderedTransport:
                 del entry  # arrays must not live until the next transfer
 
     def _next(self) -> _Entry | None:
-        """The next transfer, when it is given; None if there will be none. Refuses then what was to be sent."""
+        """Waits until the next transfer is given, and returns it. After `_break` refuses all sends and returns None."""
         with self._changed:
             self._changed.wait_for(lambda: self._broken or (self._queue and self._queue[0].is_given))
         if not self._broken:
@@ -231,7 +232,7 @@ class OrderedTransport:
             sources, targets = [*sources, _tag_type(sources[0])], [*targets, _tag_type(targets[0])]
         if transfer.sender == self.me:
             if transfer.offered.is_on_cpu:
-                for array in arrays:  # one that could not be computed would only be missed by the receiver
+                for array in arrays:  # otherwise the receiver would wait for an array that could not be computed
                     if error := failure(array):
                         raise error
             if self._has_tags:
@@ -239,7 +240,7 @@ class OrderedTransport:
         full = [number for number, each in enumerate(targets) if math.prod(each.shape)]
         given, here, there = ([each[k] for k in full] if each else [] for each in (arrays, sources, targets))
         found = iter(self.move(transfer, given, here, there))
-        if transfer.receiver == self.me:  # what is empty is not sent: sockets of JAX never deliver it
+        if transfer.receiver == self.me:  # empty arrays are not sent, because JAX's sockets never deliver them
             entry.made = [next(found) if number in full else zeros(each) for number, each in enumerate(targets)]
 
     def _check_tag(self, entry: _Entry, waiting: Waiting) -> None:
@@ -256,7 +257,7 @@ class OrderedTransport:
 
 
 def zeros(type_: Any) -> Any:
-    """An array of zeros of this type, on its device."""
+    """Returns an array of zeros of this type, on its device."""
     return _compat.to_device(np.zeros(type_.shape, type_.dtype), type_.sharding)
 
 
@@ -265,7 +266,7 @@ def _ends(entry: _Entry) -> tuple[int, int]:
 
 
 def _tag(number: int, types: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """The number of a transfer, in two, and the bytes of its arrays: where they are 4 GB or more, the rest of that."""
+    """Returns the high and low half of a transfer's number, and the size of its arrays in bytes modulo 2^32."""
     size = sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in types)
     return np.array([*divmod(number, 1 << 32), size % (1 << 32)], np.uint32)
 

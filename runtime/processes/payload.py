@@ -12,12 +12,12 @@ from jaxpp.runtime.processes.wire import SMALL, WireError
 
 
 class Payload:
-    """The arrays that one transfer carries: their types, and their bytes one after the other.
+    """The arrays that one transfer carries: their types, and their bytes in sequence.
 
-    types: of each of its arrays, all on one device each, as `jax.ShapeDtypeStruct`s.
-    size: the bytes of all of them.
-    is_on_cpu: whether all of them are on CPU devices.
-    is_small: whether it goes over a wire, where there is one. Both ends come to the same answer.
+    types: the types of the arrays, as `jax.ShapeDtypeStruct`s on one device each.
+    size: the bytes of all arrays together.
+    is_on_cpu: whether all arrays are on CPU devices.
+    is_small: whether the transfer goes over a wire, if there is one. Both ends get the same answer.
     """
 
     def __init__(self, types: Sequence[Any]) -> None:
@@ -34,7 +34,7 @@ class Payload:
         ]
 
     def unpack(self, data: bytes) -> list[Any]:
-        """The arrays on their devices, given the bytes of one after the other. Raises WireError for another length."""
+        """Makes the arrays on their devices from their bytes in sequence. Raises WireError for a wrong length."""
         if len(data) != self.size:
             raise WireError(f"{len(data)} bytes came, {self.size} were expected")
         with _compat.OwnTransfers():

@@ -1,9 +1,9 @@
 """The roll call: the processes of a job meet at the address of their coordinator, before JAX connects them.
 
-JAX's own start waits for minutes, hears no Ctrl-C, and aborts the process when somebody is missing. Here each process
-says its number, how many processes there are, and its version of JAX; process 0 tells all of them what is wrong, if
-anything is. Before that each proves that it knows JAXPP_JOB_SECRET, as watchdogs do (`handshake`). Where that variable
-is not set, every process can. The connections stay until JAX has started (`joint_start`).
+JAX's own start waits for minutes, ignores Ctrl-C, and aborts the process if any process is missing. Here each process
+sends its number, the number of processes, and its versions of JAX and jaxlib. Process 0 sends the problem, if there is
+any, to all. Before that each process proves that it knows JAXPP_JOB_SECRET, as for watchdogs (`handshake`). If that
+variable is not set, the secret is empty. The connections stay open until JAX has started (`joint_start`).
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from jaxpp.runtime.processes.waiting import aside
 from jaxpp.runtime.processes.wire import TICK
 
 USE = "roll call"
-"""What the connections are for."""
+"""The use of the connections, for `handshake`."""
 
 
 def roll_call(coordinator: str, processes: int, process: int, seconds: float, bind: str = "") -> JointStart:
-    """Wait until all processes have come. Returns what starts JAX on all of them.
+    """Waits until all processes have come. Returns the object that starts JAX on all of them.
 
-    coordinator: host:port by which all reach process 0. Process 0 listens there; where its host does not have that
-        address, such as that of a load balancer, it listens at all of its own, and calls itself.
-    bind: host:port where process 0 is to listen instead.
-    Raises ProcessError, in all processes that have come, when one is missing after `seconds`, or they don't fit.
+    coordinator: host:port by which all reach process 0, which listens there. If its host lacks that address, such as a
+        load balancer's, process 0 listens at all its addresses, and also connects to itself by `coordinator`.
+    bind: host:port where process 0 listens instead.
+    Raises ProcessError, in all processes that have come, if one is missing after `seconds`, or they don't match.
     """
     host, port = _host_and_port(coordinator, "the coordinator's address is")
     at = _host_and_port(bind, "coordinator_bind_address is") if bind else (host, port)
@@ -65,15 +65,16 @@ def _host_and_port(address: str, what: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not re.fullmatch(r"[0-9]+", port):
         raise ProcessError(f"{what} {address!r}; give host:port of process 0")
-    if not 1 <= int(port) <= 65535:  # else it would be taken modulo 65536
+    if not 1 <= int(port) <= 65535:  # otherwise the system would take it modulo 65536
         raise ProcessError(f"{what} {address!r}; ports go from 1 to 65535")
     return host.strip("[]"), int(port)
 
 
 def _listen(host: str, port: int, seconds: float, *, only_there: bool) -> tuple[socket.socket, socket.socket, str]:
-    """Listen at host:port in process 0, or at all its addresses if its host does not have that one and may.
+    """Listens in process 0 at host:port. If its host lacks the address, listens at all addresses, unless `only_there`.
 
-    Returns what listens, what keeps the port for JAX, and why the address is not one of this host, or nothing.
+    Returns the listener, the socket that keeps the port for JAX, and why the host lacks the address (otherwise empty).
+    Raises ProcessError if it can't listen.
     """
     try:
         try:
@@ -92,10 +93,10 @@ def _listen(host: str, port: int, seconds: float, *, only_there: bool) -> tuple[
 
 
 def _bound(family: int, host: str, port: int) -> tuple[socket.socket, socket.socket]:
-    """What listens, and what keeps the port for JAX."""
+    """Returns the listener, and the socket that keeps the port for JAX."""
     kept = keep_port(host, port)
     try:
-        # Only Linux gives a server a port that another socket keeps, where both ask for no more than SO_REUSEADDR.
+        # Only Linux lets a server have a port that another socket keeps, if both set no more than SO_REUSEADDR.
         shares = platform.system() != "Linux"
         is_any = host == "::"
         return socket.create_server((host, port), family=family, reuse_port=shares, dualstack_ipv6=is_any), kept
@@ -105,7 +106,7 @@ def _bound(family: int, host: str, port: int) -> tuple[socket.socket, socket.soc
 
 
 class _RollCall:
-    """Calls the roll, in process 0."""
+    """The roll call in process 0."""
 
     def __init__(self, listener: socket.socket, count: int, own: Mapping[str, object], not_own: str = "") -> None:
         self.listener, self.count, self.own, self.not_own = listener, count, own, not_own
@@ -113,22 +114,22 @@ class _RollCall:
         self.end = 0.0
         self.present: dict[int, Connection] = {}
         self.strangers: list[Connection] = []
-        """Those that have not said, or not proven, who they are; the oldest first."""
+        """The connections whose process has not given or not proven its identity, the oldest first."""
         self.refused: set[int] = set()
         """The numbers of processes that came with another secret."""
         self.selector = selectors.DefaultSelector()
 
     def come(self, host: str, port: int, seconds: float) -> None:
-        """Come to this roll call by the address that the others were given: JAX too will reach process 0 by that."""
+        """Connects to this roll call by the address that the others use, because JAX also needs that address."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            with contextlib.suppress(ProcessError):  # whoever is there now may soon pass it on
+            with contextlib.suppress(ProcessError):  # a load balancer may not pass connections on yet
                 _answer(host, port, 0, self.own, left)[0].socket.close()
                 return
             time.sleep(0.1)
 
     def hold(self, end: float, seconds: float, coordinator: str) -> float:
-        """Gather the processes, and tell all of them the outcome. Returns the seconds that are left for JAX's start."""
+        """Gathers the processes, and tells all of them the outcome. Returns the seconds that remain for JAX's start."""
         self.end = end
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ)
@@ -141,7 +142,7 @@ class _RollCall:
         left = max(end - time.monotonic(), seconds / 2, POLITE)
         self.selector.close()
         for each in (*self.present.values(), *self.strangers):
-            with contextlib.suppress(OSError):  # it is gone again, which the start of JAX will notice
+            with contextlib.suppress(OSError):  # the process is gone, and the start of JAX will notice
                 if each.peer is not None:
                     each.send({"problem": problem, "left": left})
             if problem or each in self.strangers:
@@ -165,7 +166,7 @@ class _RollCall:
         return problem
 
     def _hear(self) -> str:
-        """Read what processes say within a moment; returns what is wrong with one of them, or nothing."""
+        """Reads the messages that arrive within 0.2 s; returns the problem with a process, or nothing."""
         for key, _ in self.selector.select(0.2):
             if key.fileobj is self.listener:
                 with contextlib.suppress(OSError):  # the other end has hung up already
@@ -193,12 +194,12 @@ class _RollCall:
         except WrongSecretError as error:
             self.refused.add(error.peer)
             self._hang_up(connection)
-        except Exception:  # nothing that a stranger sends may end more than his connection
+        except Exception:  # messages of a stranger must end only this connection
             self._hang_up(connection)
         return ""
 
     def _talk(self, connection: Connection) -> Generator[None, bytes, None]:
-        """Follow a connection message by message. Raises ProcessError for a process that should not have come."""
+        """Handles a connection message by message. Raises ProcessError for a process that does not match."""
         number, connection.name = yield from introduce(connection, 0, job_secret(), _admit, is_direct=False)
         found = json.loads((yield))
         connection.peer = number
@@ -219,7 +220,7 @@ class _RollCall:
         self.strangers.remove(connection)
         self.present[number] = connection
         connection.send({"left": max(self.end - time.monotonic(), 0.0)})
-        yield  # until it hangs up, or the roll call is over
+        yield  # until the other end hangs up, or the roll call is over
         raise RefusedError("it has nothing more to say")
 
     def _hang_up(self, connection: Connection) -> None:
@@ -227,7 +228,7 @@ class _RollCall:
         connection.socket.close()
         if connection in self.strangers:
             self.strangers.remove(connection)
-        elif connection.peer is not None:  # it may be started again
+        elif connection.peer is not None:  # the process may be started again
             del self.present[connection.peer]
 
 
@@ -237,15 +238,15 @@ def _admit(number: int, name: str, use: str) -> None:
 
 
 def _answer(host: str, port: int, process: int, own: Mapping[str, object], seconds: float) -> tuple[Connection, float]:
-    """Answer the roll call, in all other processes: say who this is, and wait for the outcome.
+    """Answers the roll call in a process other than 0: sends its number and versions, and waits for the outcome.
 
-    Returns the connection to process 0, and the seconds that are left for JAX's start.
+    Returns the connection to process 0, and the seconds that are left for JAX's start. Raises ProcessError.
     """
     end = time.monotonic() + seconds
     dialled = _dial(host, port, end, seconds)
     connection = Connection(dialled, True, USE)
     try:
-        # Process 0 says at once who it is, and then how long it waits for the others: it began at another time.
+        # Process 0 proves its identity at once, then tells how long it waits for the others: it may have begun later.
         known_by = max(end, time.monotonic() + POLITE)
         problem, left = _converse(connection, process, own, known_by, 2 * seconds)
         if problem:
@@ -261,14 +262,14 @@ def _answer(host: str, port: int, process: int, own: Mapping[str, object], secon
             ) from None
         if isinstance(error, ProcessError) or not isinstance(error, Exception):
             raise
-        raise ProcessError(  # something else than a process of the job listens there
+        raise ProcessError(  # the listener is not a process of the job
             f"what listens at {host}:{port} is no coordinator; "
             "all processes have to call jaxpp.distributed.initialize, with one address"
         ) from None
 
 
 def _within(seconds: float, function: Any, *arguments: Any) -> Any:
-    """What the function returns, if it does so in time: the system may take long to resolve a name. Raises OSError."""
+    """Returns the result of a function that may block, as name resolution does. Raises TimeoutError after `seconds`."""
 
     def look(so_far: float) -> None:
         if so_far > seconds:
@@ -286,7 +287,7 @@ def _dial(host: str, port: int, end: float, seconds: float) -> socket.socket:
         left = max(end - time.monotonic(), 0.1)
         try:
             dialled: socket.socket = _within(left + TICK, socket.create_connection, (host, port), left)
-            if dialled.getsockname() != dialled.getpeername():  # else TCP has connected it to itself
+            if dialled.getsockname() != dialled.getpeername():  # otherwise TCP has connected the socket to itself
                 return dialled
             dialled.close()
         except OSError as error:
@@ -301,11 +302,11 @@ def _dial(host: str, port: int, end: float, seconds: float) -> socket.socket:
 def _converse(
     connection: Connection, process: int, own: Mapping[str, object], end: float, longest: float
 ) -> tuple[str, float]:
-    """The outcome, as process 0 tells it, and the seconds that are left for JAX's start.
+    """Returns the problem that process 0 tells, or "", and the seconds that are left for JAX's start.
 
-    end: until when process 0 has to show that it is one, and to tell how long it waits for the others; longest: how
-    many seconds that may be.
-    Raises TimeoutError for silence, any other exception for another process.
+    end: the deadline for process 0 to prove its identity and to tell how long it waits for the others.
+    longest: the largest number of seconds that it may then take.
+    Raises TimeoutError if process 0 is silent, any other exception if the other end is not process 0.
     """
 
     def talk() -> Generator[None, bytes, tuple[str, float]]:

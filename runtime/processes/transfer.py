@@ -1,11 +1,11 @@
 """Transfers arrays from process to process, by `jax.experimental.transfer` or over a wire, with waits that end.
 
-A transfer is a pull: the sender offers arrays under a number, the receiver asks for that number, in either order. Both
-calls return at once, and the arrays may not be computed yet. What is offered lives in the sender's server until it was
-pulled, however soon Python forgets it; but if it is donated or deleted before, the receiver gets an error.
+A transfer is a pull: the sender offers arrays under a number, and the receiver asks for that number, in either order.
+Both calls return at once, and the arrays may not be computed yet. The sender's server keeps offered arrays until they
+are pulled, even if Python drops them. If they are donated or deleted before, the receiver gets an error.
 
-All of that holds for small arrays on CPUs too. Those go over a `Wire`, where there is one, which takes a third of the
-processor's time.
+The same holds for small arrays on CPUs, but they go over a `Wire`, if there is one. A wire takes a third of the
+processor time.
 """
 
 import collections
@@ -32,10 +32,10 @@ from jaxpp.runtime.processes.wire import SMALL, TICK, Wire, WireError
 
 @dataclasses.dataclass(slots=True)
 class _WireTransfer:
-    """A transfer that comes over a wire.
+    """A transfer that this process receives over a wire.
 
-    payload: None for a message.
-    arrays: those of the payload, when they are here.
+    payload: the types of the arrays; None for a message.
+    arrays: the received arrays, once they are here.
     """
 
     wire: Wire
@@ -46,35 +46,35 @@ class _WireTransfer:
 
 @dataclasses.dataclass(slots=True)
 class _WireArray:
-    """The array `index` of a transfer that comes over a wire."""
+    """The array at `index` of a transfer over a wire."""
 
     transfer: _WireTransfer
     index: int
 
 
 class SideTransport(Protocol):
-    """A transport, as the one that carries messages sees it when Python ends."""
+    """The methods that the transport of messages calls on another transport, at the end of Python or of the job."""
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a thread of its may wait in XLA until the other process ends."""
+        """Whether one of its threads may wait in XLA until the other process ends."""
         ...
 
     def finish(self, seconds: float) -> None:
-        """Wait so many seconds for what is still to be sent."""
+        """Waits at most so many seconds until its pending sends are done."""
         ...
 
     def end(self) -> None:
-        """End its threads: this process leaves its job."""
+        """Ends its threads, because this process leaves its job."""
         ...
 
 
 WatchCallback = Callable[[Waiting, float], None]
-"""Called as (what is waited for, for how many seconds) every tenth of a second of a wait; raises to end it."""
+"""Called as (wait, seconds so far) every tenth of a second of a wait. It raises to end the wait."""
 
 
 def key(*parts: object) -> int:
-    """The first of NUMBERS numbers that belong to `parts`: 40 bits of a hash, then the 24 that count."""
+    """Returns the first of the NUMBERS numbers of `parts`: a hash of 40 bits, followed by 24 bits for counting."""
     text = "\0".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=5).digest(), "big") * NUMBERS
 
@@ -82,18 +82,17 @@ def key(*parts: object) -> int:
 class PullTransport:
     """This process's end of all its transfers: a server, and a connection to each peer. The transport `pull`.
 
-    Messages between processes go over it whatever carries the values.
-
-    It knows nothing of `jax.distributed`: processes are numbers that all of them agree on.
+    It also carries the messages between processes, whatever transport carries the values. It does not depend on
+    `jax.distributed`: processes are numbers on which all of them agree.
 
     me: the number of this process.
     device: a device of this process, of the client that runs the programs.
-    find: the address of the transport of a process; asked once, when it is first needed.
-    host: the address of this machine that the peers connect to.
+    find: returns the address of the transport of a process; called once per process, when it is first needed.
+    host: the address of this machine to which the peers connect.
 
-    `watch` is called during every wait, and `failed` when what was waited for has failed: a `Guard`, which knows of
-    dead peers, puts functions there that raise. `on_break` is called with an error that has put collectives out of
-    step. `running` has for each step that has begun, and not ended, the processes that share a mesh with this one.
+    A `Guard`, which knows of dead peers, sets three functions. `watch` is called during every wait, and `failed` after
+    a failed wait; they raise if the peer is dead. `on_break` is called with an error after which collectives no longer
+    match. `running` has for each running step the processes that share a mesh with this one.
     """
 
     name = "pull"
@@ -107,9 +106,9 @@ class PullTransport:
         self.on_break: Callable[[str], None] = lambda error: None
         self.running: dict[object, Sequence[int]] = {}
         self._broken = ""
-        """The error of a step after which other processes may wait in collectives; empty where there was none."""
+        """The error of a step after which other processes may wait in collectives; empty if there was none."""
         self.others: list[SideTransport] = []
-        """Those that carry values in place of this one."""
+        """The transports that carry values instead of this one."""
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
         self._wires: dict[int, Wire] = {}
@@ -121,21 +120,21 @@ class PullTransport:
 
     @property
     def address(self) -> str:
-        """Where the peers connect to."""
+        """The address to which the peers connect."""
         return str(self._server.address())
 
     def connection(self, peer: int) -> Any:
-        """The connection to a peer, made when it is first asked for."""
+        """Returns the connection to a peer, made at the first call."""
         if peer not in self._connections:
             self._connections[peer] = self._server.connect(self._find(peer))
         return self._connections[peer]
 
     def connect_wire(self, peer: int, connected: socket.socket, beginning: bytes) -> None:
-        """Send small values to the peer over this connection, as it does from now on; see `Wire`."""
+        """Uses this connection for small values to and from the peer from now on; see `Wire`."""
         self._wires[peer] = Wire(connected, beginning)
 
     def disconnect(self, peer: int) -> None:
-        """Let everything fail that is still on its way from the peer. The next pull connects anew."""
+        """Makes all pending pulls from the peer fail. The next pull connects anew."""
         if peer in self._connections:
             _compat.poison(self._connections.pop(peer))
 
@@ -149,7 +148,7 @@ class PullTransport:
         pass
 
     def offer(self, transfer: ProcessTransfer, step: int, arrays: list[Any]) -> None:
-        """Hold the arrays of a transfer until the receiver pulls them."""
+        """Keeps the arrays of a transfer until the receiver pulls them."""
         peer, number = transfer.receiver, transfer.number_at(step)
         if transfer.offered.is_small and peer in self._wires:
             self._wires[peer].send(number, arrays)
@@ -157,9 +156,9 @@ class PullTransport:
             _compat.offer(self._server, number, arrays)
 
     def pull(self, transfer: ProcessTransfer, step: int) -> list[Any]:
-        """Ask for the arrays that the sender offers; returns for each one something that `wait` takes.
+        """Asks for the arrays that the sender offers; returns for each a handle for `wait`.
 
-        Bytes travel, not types: numbers must be such that nothing of another type is offered under them.
+        Only bytes are sent, not types. So a number must never be used for arrays of different types.
         """
         peer, number, payload = transfer.sender, transfer.number_at(step), transfer.pulled
         if payload.is_small and peer in self._wires:
@@ -168,19 +167,19 @@ class PullTransport:
         return _compat.pull(self.connection(peer), number, self.device, payload.types)
 
     def abandon(self, reason: str) -> None:
-        """Do nothing: each step has numbers of its own."""
+        """Does nothing, as each step has different numbers."""
 
     def fail(self, transfer: ProcessTransfer, step: int, reason: str) -> None:
-        """Offer an error in place of the arrays of a transfer."""
+        """Offers an error instead of the arrays of a transfer."""
         self.offer(transfer, step, [_compat.error_array(each, reason) for each in transfer.sources])
 
     def refuse(self, peer: int, number: int, reason: str) -> None:
-        """Send an error to a peer that waits for what some other transport brings under this number."""
+        """Sends an error to a peer that waits for the transfer of this number on another transport."""
         if peer in self._wires:
             self._wires[peer].send_bytes(number, reason.encode()[: SMALL // 16], is_error=True)
 
     def post(self, peers: Sequence[int], message: Sequence[int]) -> None:
-        """Send the next message to each of `peers`: where no wire leads there, MESSAGE numbers of it at most."""
+        """Sends the next message to each of `peers`. A peer without a wire gets only the first MESSAGE numbers."""
         padded = np.zeros(max(len(message), MESSAGE), np.uint32)
         padded[: len(message)] = message
         for peer in peers:
@@ -193,7 +192,7 @@ class PullTransport:
                 _compat.offer(self._server, number, [array])
 
     def fetch(self, peer: int) -> Any:
-        """Ask for the peer's next message; returns something that `wait` takes, and returns as an array."""
+        """Asks for the peer's next message; returns a handle for `wait`, which returns the message as an array."""
         self._fetched[peer] += 1
         number = _message_number(peer, self.me, self._fetched[peer])
         if peer in self._wires:
@@ -201,10 +200,10 @@ class PullTransport:
         return _compat.pull(self.connection(peer), number, self.device, self._message.types)[0]
 
     def wait(self, array: Any, waiting: Waiting) -> Any:
-        """Wait until an array that was pulled has arrived, and return it. All waits for other processes end here.
+        """Waits until an array that was pulled has arrived, and returns the array.
 
-        Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
-        what was waited for, if it will not come.
+        Ctrl-C and the errors of `watch` end the wait, and close the connection to the peer. Raises TransferError, which
+        names the wait, if the array will not come.
         """
         if isinstance(array, _WireArray):
             return self._receive(array, waiting)
@@ -213,7 +212,7 @@ class PullTransport:
         else:
             try:
                 error = self._waiter.wait(array, lambda seconds: self.look(waiting, seconds))
-            except BaseException:  # of Ctrl-C too: an array that arrives later could be taken for another one
+            except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for another one
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
                 raise
@@ -222,15 +221,15 @@ class PullTransport:
         return array
 
     def look(self, waiting: Waiting, seconds: float, number: int | None = None) -> None:
-        """Called every TICK of a wait, with the seconds so far: raises what ends it, as `wait`."""
+        """Checks a wait, every TICK, with the seconds so far. Raises the error that ends the wait, as `wait`."""
         self.watch(waiting, seconds)
         if number is not None and waiting.peer in self._wires:
-            with contextlib.suppress(WireError):  # the watchdog will tell what has become of the peer
+            with contextlib.suppress(WireError):  # the watchdog reports a lost peer
                 if reason := self._wires[waiting.peer].error(number):
                     self.give_up(TransferError(reason), waiting)
 
     def _receive(self, array: _WireArray, waiting: Waiting) -> Any:
-        """Wait for an array that comes over a wire."""
+        """Waits for an array of a transfer over a wire."""
         transfer, peer = array.transfer, waiting.peer
         if transfer.arrays is None:
             end = _message_number(peer, self.me, self._posted[peer] + 1)
@@ -243,15 +242,15 @@ class PullTransport:
                 )
             except WireError as error:
                 self.give_up(error, waiting)
-            except BaseException:  # likewise
+            except BaseException:  # also Ctrl-C, as above
                 self.disconnect(peer)
                 raise
         return transfer.arrays[array.index]
 
     def wait_computed(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
-        """As `wait`, for an array that a collective computes: a thread inside of a collective can't be interrupted.
+        """Waits as `wait` for a computed array, by polling: a thread inside a collective can't be interrupted.
 
-        number: that of a transfer which the peer may `refuse`.
+        number: the number of a transfer that the peer may `refuse`.
         """
         start = looked = time.monotonic()
         while not array.is_ready():
@@ -264,21 +263,21 @@ class PullTransport:
             self.give_up(error, waiting)
 
     def give_up(self, error: Exception, waiting: Waiting) -> NoReturn:
-        """Raise TransferError for what was waited for and failed, or PeerError where a dead process is the cause."""
+        """Raises TransferError for a failed wait, or PeerError if a dead process is the cause."""
         self.failed(waiting)
         text = str(error).removeprefix("INTERNAL: ").removeprefix("Error while transferring: ")
         raise TransferError(f"{waiting}: {text}") from None
 
     def close(self, error: str = "") -> None:
-        """Answer with an error whoever still begins a step with this process. What is offered stays.
+        """Sends an error as the next message to all connected peers. Offered arrays stay available.
 
-        error: what ended this process; empty where nothing did.
+        error: the error that ended this process; empty if there was none.
         """
         text = f"process {self.me} failed: {error}" if error else f"process {self.me} has ended"
         self.post_error([*self._connections.keys() | self._wires.keys()], text)
 
     def post_error(self, peers: Sequence[int], text: str) -> None:
-        """Send an error in place of the next message."""
+        """Sends an error instead of the next message."""
         for peer in peers:
             self._posted[peer] += 1
             number = _message_number(self.me, peer, self._posted[peer])
@@ -288,12 +287,12 @@ class PullTransport:
                 _compat.offer(self._server, number, [_compat.error_array(self._message.types[0], text)])
 
     def break_collectives(self, error: str) -> None:
-        """Make no more steps on meshes that other processes share: this one failed in one, and they may wait in XLA."""
+        """Forbids further steps on meshes that other processes share. A step failed there, and they may wait in XLA."""
         self._broken = self._broken or error
         self.on_break(error)
 
     def check_collectives(self) -> None:
-        """Raise TransferError where no step on a mesh of several processes can be made any more."""
+        """Raises TransferError if steps on meshes of several processes are no longer possible."""
         if self._broken:
             raise TransferError(
                 f"collectives are matched by their order, and some were not made ({self._broken}): "
@@ -301,21 +300,21 @@ class PullTransport:
             )
 
     def finish(self, seconds: float) -> None:
-        """Wait so many seconds for each wire to send what it still has, before Python ends."""
+        """Waits for pending sends before Python exits, at most so many seconds for each wire and transport."""
         for wire in self._wires.values():
             wire.finish(seconds)
         for each in self.others:
             each.finish(seconds)
 
     def end(self) -> None:
-        """End the threads: this process leaves its job, and may join another one."""
+        """Ends the threads, because this process leaves its job and may join another one."""
         self._waiter.end()
         for each in (*self._wires.values(), *self.others):
             each.end()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a thread may wait in XLA until another process ends: of a transport, or in a collective."""
+        """Whether a thread may wait in XLA until another process ends, in a transport or in a collective."""
         return bool(self._broken) or any(each.is_stuck for each in self.others)
 
 
@@ -333,13 +332,14 @@ class Peers:
     """The processes that run one program.
 
     messages: this process's end of the messages between them.
-    transport: what carries values.
+    transport: the transport of the values.
     owners: for each mesh the process of each of its devices, in the order of `mesh.devices.flat`.
-    program: at least 16 bytes that are the same in all of them, and different for each program, also for one that is
-        loaded twice: they go into the numbers of its transfers.
-    gather: what each process gives, in all of them, by process; None where traces are put together by somebody else.
-    exchange: likewise among the processes that run the program; None in any other.
-    text: what the program is, as of a Meeting.
+    program: at least 16 bytes that are the same in all of them, and different for each program, even for one that is
+        loaded twice. They go into the numbers of its transfers.
+    gather: exchanges a text with all processes of the job, and returns the texts by process; None if the caller merges
+        the processes' traces.
+    exchange: exchanges a text among the processes that run the program; None elsewhere.
+    text: the description of the program, as in a Meeting.
     """
 
     messages: PullTransport
@@ -351,5 +351,5 @@ class Peers:
     text: str = ""
 
     def positions(self, mesh: int) -> list[int]:
-        """The positions of this process's devices in the mesh."""
+        """Returns the positions of this process's devices in the mesh."""
         return [position for position, owner in enumerate(self.owners[mesh]) if owner == self.messages.me]

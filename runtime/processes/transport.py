@@ -1,4 +1,4 @@
-"""What a program asks of whatever carries its values from process to process."""
+"""The interface of a transport, which carries a program's values from process to process."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from jaxpp.runtime.processes.payload import Payload
 from jaxpp.runtime.processes.waiting import Waiting
 
 NUMBERS = 1 << 24
-"""How many numbers follow that of each transfer: far more than steps of one program are ever under way at once."""
+"""The number of consecutive numbers of each transfer, far more than steps of one program ever run at once."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProcessTransfer:
-    """Arrays that one process sends to another in every step of a program.
+    """A transfer of arrays from one process to another in every step of a program.
 
-    number: the first of NUMBERS that belong to it; each step takes another one.
+    number: the first of its NUMBERS numbers; each step takes the next.
     sender, receiver: the numbers of the two processes.
-    sources: the types of the arrays on the sender's devices, as `jax.ShapeDtypeStruct`s on one device each; empty where
+    sources: the types of the arrays on the sender's devices, as `jax.ShapeDtypeStruct`s on one device each; empty if
         the receiver does not know these devices.
-    targets: likewise, on the receiver's devices; empty where the sender does not know them.
+    targets: the types of the arrays on the receiver's devices; empty if the sender does not know these devices.
     """
 
     number: int
@@ -30,32 +30,32 @@ class ProcessTransfer:
     targets: Sequence[Any]
 
     def number_at(self, step: int) -> int:
-        """The number of the transfer in a step."""
+        """Returns the number of the transfer in a step."""
         return self.number + step % NUMBERS
 
     @cached_property
     def offered(self) -> Payload:
-        """What the sender has."""
+        """The arrays at the sender."""
         return Payload(self.sources)
 
     @cached_property
     def pulled(self) -> Payload:
-        """What the receiver gets."""
+        """The arrays at the receiver."""
         return Payload(self.targets)
 
 
 def device_of(type_: Any) -> Any:
-    """The device of a `jax.ShapeDtypeStruct` on one device."""
+    """Returns the device of a `jax.ShapeDtypeStruct` on one device."""
     return next(iter(type_.sharding.device_set))
 
 
 class Transport(Protocol):
-    """Carries the arrays of transfers. None of the calls but `wait` and `settle` waits for another process.
+    """A carrier of the arrays of transfers. Only `wait` and `settle` wait for another process.
 
-    name: as the user chooses it.
-    is_ordered: whether both ends have to make their transfers in one order. Each step then begins with `begin`, which
-        gives the order, and `pull` is called no later than the sender's `offer` in the merged order of the program.
-    counts_all: whether transfers between other processes count too; `begin` then needs those of the whole program.
+    name: the name by which the user chooses it.
+    is_ordered: whether both ends must make their transfers in the same order. Each step then calls `begin` with the
+        order, and calls `pull` no later than the sender's `offer` in the merged order of the program.
+    counts_all: whether transfers between other processes count too. `begin` then needs all transfers of the program.
     """
 
     name: str
@@ -63,36 +63,36 @@ class Transport(Protocol):
     counts_all: bool
 
     def check(self, peers: Sequence[int]) -> None:
-        """Raise TransferError, and tell these processes, where no transfer can be made any more."""
+        """Raises TransferError, and sends the error to these processes, if no transfer is possible any more."""
         ...
 
     def begin(self, transfers: Sequence[ProcessTransfer], step: int) -> None:
-        """Begin a step of these transfers, in this order."""
+        """Begins a step with these transfers, in this order."""
         ...
 
     def offer(self, transfer: ProcessTransfer, step: int, arrays: list[Any]) -> None:
-        """Send arrays, which may not be computed yet, to the receiver."""
+        """Sends arrays, which may not be computed yet, to the receiver."""
         ...
 
     def pull(self, transfer: ProcessTransfer, step: int) -> list[Any]:
-        """Ask for the arrays of a transfer; returns for each one something that `wait` takes."""
+        """Asks for the arrays of a transfer; returns for each a handle for `wait`."""
         ...
 
     def wait(self, array: Any, waiting: Waiting) -> Any:
-        """Wait until an array that was pulled has arrived, and return it.
+        """Waits until an array that was pulled has arrived, and returns the array.
 
-        Raises TransferError, with what was waited for, if it will not come; PeerError if a process is gone.
+        Raises TransferError, which names the wait, if the array will not come; PeerError if a process is gone.
         """
         ...
 
     def settle(self, waiting: Waiting) -> None:
-        """Wait until what was offered and pulled before is under way. Raises as `wait`."""
+        """Waits until all earlier offers and pulls have begun. Raises as `wait`."""
         ...
 
     def abandon(self, reason: str) -> None:
-        """End a step that failed: what it has not offered or asked for until now it never will."""
+        """Ends a step that failed. Its remaining offers and pulls will never be made."""
         ...
 
     def fail(self, transfer: ProcessTransfer, step: int, reason: str) -> None:
-        """Tell the receiver that this step won't offer the arrays of a transfer, and why."""
+        """Tells the receiver that this step won't offer the arrays of a transfer, and why."""
         ...

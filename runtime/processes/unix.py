@@ -1,8 +1,8 @@
-"""Unix sockets between processes of one machine, under the addresses that they have for TCP.
+"""Unix sockets between processes of one machine, named after the processes' TCP addresses.
 
-The names are in Linux's abstract namespace: there is no file to remove, and other machines, or containers with a
-network of their own, do not see them. Every user of this machine may take any name, so that a listener counts only if
-it is of the user who asks.
+The names are in Linux's abstract namespace. So there is no file to remove, and other machines can't see the names, nor
+can containers with a separate network. Any user of this machine may take any name, so `connect` accepts only a listener
+of the same user.
 """
 
 import os
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 def listen(address: str) -> socket.socket | None:
-    """A socket that listens under the address host:port in this machine; None where there are no such names."""
+    """Returns a socket that listens under the address host:port in this machine; None outside Linux, or on failure."""
 
     def begin(listener: socket.socket) -> None:
         listener.bind(_name(address))
@@ -23,7 +23,7 @@ def listen(address: str) -> socket.socket | None:
 
 
 def connect(address: str, seconds: float) -> socket.socket | None:
-    """A connection to the process of this user that listens under the address; None if none does, or in time."""
+    """Connects to a process of the same user that listens under the address; None on failure, or after `seconds`."""
 
     def begin(connected: socket.socket) -> None:
         connected.settimeout(seconds)
@@ -35,7 +35,7 @@ def connect(address: str, seconds: float) -> socket.socket | None:
 
 
 def _user(connected: socket.socket) -> int:
-    """The user whose process listens at the other end."""
+    """Returns the user id of the process at the other end."""
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return user
@@ -46,7 +46,7 @@ def _name(address: str) -> bytes:
 
 
 def _open(begin: Callable[[socket.socket], None]) -> socket.socket | None:
-    """A socket with which `begin` has succeeded."""
+    """Returns a new Unix socket after `begin` has succeeded with it; None if `begin` fails, or outside Linux."""
     if sys.platform != "linux":
         return None
     made = socket.socket(socket.AF_UNIX)

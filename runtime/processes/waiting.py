@@ -1,4 +1,4 @@
-"""Waits for another process in threads that can be left, and the errors of such waits."""
+"""Interruptible waits for other processes, in separate threads, and the errors of such waits."""
 
 import dataclasses
 import queue
@@ -23,11 +23,11 @@ class TransferError(RuntimeError):
 class Waiting:
     """A wait of this process for another one.
 
-    peer: the process that it comes from; of a mesh that several processes share, one of the others.
+    peer: the process that is waited for; on a mesh that several processes share, one of the other processes.
     mesh: the mesh that waits; None between steps.
-    action: what waits there, as "receive on channel 7 (forward of stage 0, microbatch 2) from"; empty between steps.
-    owners: as of Peers; empty where no program is run.
-    is_message: whether it comes at the beginning of the peer's next call, whatever that is.
+    action: the waiting action, as "receive on channel 7 (forward of stage 0, microbatch 2) from"; empty between steps.
+    owners: see `Peers`; empty if no program runs.
+    is_message: whether the wait is for the message at the beginning of the peer's next call of any kind.
     """
 
     peer: int
@@ -43,14 +43,14 @@ class Waiting:
 
     @property
     def what(self) -> str:
-        """Say in words what the mesh waits for, and for which process."""
+        """The action and the process that the mesh waits for, in words."""
         return f"{self.action} process {self.peer}".lstrip()
 
 
 def place(thread: int) -> str:
-    """Returns the user's line that a thread of this process runs, or that has called what it runs.
+    """Returns the innermost line of the user's code on the stack of a thread of this process, for messages.
 
-    thread: the identifier of the thread, as `threading.get_ident` returns it.
+    thread: the identifier of the thread, as from `threading.get_ident`. The result is empty if it has ended.
     """
     frame = innermost = sys._current_frames().get(thread)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
@@ -63,11 +63,11 @@ _NOT_USERS = (
     *(sysconfig.get_paths()[each] for each in ("stdlib", "purelib", "platlib")),
     *(str(Path(__file__).parents[2]), str(Path(__file__).resolve().parents[2]), "<frozen"),
 )
-"""Beginnings of the names of Python's files, of installed packages' and of ours: all others are the user's."""
+"""Prefixes of the file names of Python's library, installed packages and jaxpp. All other files are the user's."""
 
 
 def in_a_line(error: BaseException) -> str:
-    """Returns an error in one line. A long error is cut in its middle: the end says what a user's callback raised."""
+    """Returns an error in one line. A long error loses its middle, because its end may quote a user's callback."""
     text = " ".join(str(error).split())
     if len(text) > 500:
         text = f"{text[:200]} ... {text[-295:]}"
@@ -75,10 +75,10 @@ def in_a_line(error: BaseException) -> str:
 
 
 def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found:
-    """Call a function that may wait where nothing can end the wait, in a thread of its own; return what it returns.
+    """Calls a function in a separate thread, because nothing can interrupt its waits; returns the function's result.
 
-    look: called every TICK with the seconds so far; what it raises ends this call, and the function goes on alone.
-    Raises what the function raises.
+    look: called every TICK with the seconds so far. Its errors end this call, while the function goes on in its thread.
+    Raises the errors of the function.
     """
     found: list[Found] = []
     errors: list[BaseException] = []
@@ -102,7 +102,7 @@ def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found
 
 
 class WaitingThread:
-    """Waits in a thread of its own. A wait of JAX can't be ended, not even by Ctrl-C; a wait for this thread can."""
+    """A thread for waits. A wait in JAX can't be interrupted, not even by Ctrl-C, but a wait for this thread can."""
 
     def __init__(self) -> None:
         self._start()
@@ -113,7 +113,7 @@ class WaitingThread:
         self._thread.start()
 
     def wait(self, array: Any, look: Callable[[float], None]) -> Exception | None:
-        """Wait until the array is there; returns what it raised. Every TICK calls `look` with the seconds so far."""
+        """Waits until the array is computed; returns its error. Calls `look` every TICK with the seconds so far."""
         done = threading.Lock()
         done.acquire()
         outcome: list[Exception | None] = []
@@ -124,13 +124,13 @@ class WaitingThread:
         return outcome[0]
 
     def abandon(self) -> None:
-        """Leave the thread to a wait that was interrupted, and start another: Python can't end while a thread waits."""
+        """Leaves the thread to an interrupted wait, and starts another. Python can't exit while a thread waits."""
         self.end()
         self._thread.join(1.0)
         self._start()
 
     def end(self) -> None:
-        """End the thread, when its wait is over."""
+        """Ends the thread after its current wait."""
         self._requests.put(None)
 
 
@@ -143,9 +143,9 @@ def _serve(requests: "queue.SimpleQueue[Any]") -> None:
 
 
 def failure(array: Any) -> Exception | None:
-    """Return the error that a wait for the array raises; None if the array is computed."""
+    """Waits for the array; returns its error, or None if the array is computed."""
     try:
         array.block_until_ready()
-    except Exception as error:  # of XLA, or of any kind that a host callback raised; the caller reports it
+    except Exception as error:  # of XLA, or of any kind from a host callback; the caller reports it
         return error
     return None

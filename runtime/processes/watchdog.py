@@ -1,13 +1,13 @@
-"""Tells which of the processes that this one works with are alive: one thread listens to a connection to each.
+"""Watches the processes that this one works with: one thread listens to a connection to each.
 
-First both ends of a connection prove who they are (`handshake`). Then each says every few seconds that it is alive, and
-goodbye in the end. A process that falls silent is frozen. When a connection breaks without a goodbye, both ends dial
-the other's address at once: the end that dialled before makes a new connection, the other one only finds out whether
-somebody listens there. If nobody does, the process has died.
+First both ends of a connection prove their identity (`handshake`). Then each sends a heartbeat every few seconds, and a
+goodbye at the end. A process that falls silent is frozen. When a connection breaks without a goodbye, both ends dial
+the other's address at once. The end that dialled before makes a new connection. The other end only finds out whether
+anybody listens there. If nobody does, the process has died.
 
 There is a second connection to each peer, for values. It begins in the same way, and then belongs to a `Wire`. It is
-not made anew when it breaks: the values on their way in it are lost. Within one machine it is a Unix socket, over
-which a small value takes less of the processor than over TCP.
+not replaced when it breaks, because values in flight are lost. Within one machine it is a Unix socket, over which a
+small value takes less processor time than over TCP.
 """
 
 import contextlib
@@ -35,27 +35,29 @@ from jaxpp.runtime.processes.handshake import (
 )
 
 LIFE, VALUES, NOTHING, PROOF = "life", "values", "nothing", "proof"
-"""The uses of a connection; NOTHING: to find out whether somebody listens at the other end; PROOF: who does."""
+"""The uses of a connection. NOTHING finds out whether anybody listens at the other end, PROOF finds out who does."""
 
 ANSWER_SECONDS = 60.0
-"""How long a peer has to connect."""
+"""Seconds that a peer has to connect."""
 
 REDIAL_SECONDS = 0.2
-"""After so long a peer is dialled again that has hung up at once."""
+"""Seconds until a peer that has hung up during the handshake is dialled again."""
 
 RETURN_SECONDS = 10.0
-"""How long a peer whose connection broke has to come back, where its address still answers."""
+"""Seconds that a peer whose connection broke has to come back, if its address still answers."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
     """A peer that is gone.
 
-    peer: its number; name: as which process, host and pid it introduced itself.
+    peer: the peer's number.
+    name: the process number, host and pid that the peer gave.
     how: "died", "is frozen: ...", "failed: ..." with the error that ended it, or "has ended".
-    ended: whether it said goodbye; has_failed: because of an error; is_stuck: a thread of it may still wait in XLA
-        for other processes, in a step or because JAX had not started everywhere: no collective of it comes to an end,
-        and it takes no part in JAX's own farewell.
+    ended: whether the peer said goodbye.
+    has_failed: whether the goodbye gave an error.
+    is_stuck: whether a thread of the peer may still wait in XLA for other processes, in a step or because JAX had not
+        started everywhere. The peer then completes no collective, and takes no part in JAX's own shutdown.
     """
 
     peer: int
@@ -70,15 +72,15 @@ class Loss:
 
 
 class Watchdog:
-    """Tells when a peer dies, freezes or ends. It knows nothing of `jax.distributed`, nor of JAX.
+    """A watchdog, which notices when a peer dies, freezes or ends. It does not depend on JAX.
 
     me: the number of this process; all processes of the job agree on the numbers.
-    secret: what only the processes of the job know.
+    secret: a secret that only the processes of the job know.
     host: the address to listen at.
-    seconds: a peer that says nothing for so long is frozen. No work of a peer may keep Python's lock for longer.
+    seconds: the heartbeat timeout, after which a silent peer is frozen. A peer must not hold Python's lock for longer.
     on_loss: called with the Loss, in the watchdog's thread.
-    state: makes what each sign of life tells, as JSON; `heard` has what the peers told last.
-    pause: seconds from one sign of life to the next, at most.
+    state: makes the content of each heartbeat, for JSON. `heard` has the last content of each peer's heartbeat.
+    pause: the largest number of seconds between two heartbeats.
     """
 
     def __init__(
@@ -108,18 +110,18 @@ class Watchdog:
         self._connections: dict[int, Connection] = {}
         self._names: dict[int, str] = {}
         self.wires: dict[int, tuple[socket.socket, bytes]] = {}
-        """Of each peer the connection for values, and what has already come over it."""
+        """For each peer: the connection for values, and the bytes that were already received over it."""
         self._refused: dict[int, str] = {}
-        """Why a process that gave the number of this peer was refused."""
+        """For each peer: why a process that gave the peer's number was refused."""
         self._hopeless: set[int] = set()
-        """The peers that were refused when this process dialled them: whoever listens there is no stranger."""
+        """The peers that this process dialled and refused. The listener at a peer's address is not a mere stranger."""
         self._dropped: list[tuple[int, str]] = []
-        """Peer and use of connections that were dialled, and that ended before the other end had proven who it is."""
+        """(peer, use) of dialled connections that ended before the other end had proven its identity."""
         self._asked: set[int] = set()
-        """The peers that are dialled because somebody gave their number and a wrong proof: a stranger, perhaps."""
+        """The peers that were dialled because a process, perhaps a stranger, gave their number and a wrong proof."""
         self._addresses: dict[int, str] = {}
         self._cut: dict[int, float] = {}
-        """The peers whose connection broke, and until when they may come back."""
+        """The peers whose connection broke, and their deadlines to come back."""
         self._lost: dict[int, Loss] = {}
         self._goodbye: dict[str, Any] = {}
         self._open = True
@@ -129,12 +131,12 @@ class Watchdog:
 
     @property
     def address(self) -> str:
-        """host:port where peers connect to."""
+        """The address host:port to which peers connect."""
         return f"{self._host}:{self._listeners[0].getsockname()[1]}"
 
     @property
     def lost(self) -> list[Loss]:
-        """The peers that are gone, in the order in which they went."""
+        """The peers that are gone, in the order of their loss."""
         return list(self._lost.values())
 
     def connect(
@@ -143,10 +145,11 @@ class Watchdog:
         seconds: float = ANSWER_SECONDS,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is, twice.
+        """Begins to watch these peers. Both ends must call this. Returns when both connections to each peer are proven.
 
-        look: called several times a second; what it raises ends the wait.
-        Raises ConnectionError when a peer can't be reached within so many seconds, or belongs to another job.
+        addresses: the peers' addresses, by number.
+        look: called several times a second; its errors end the wait.
+        Raises ConnectionError if a peer can't be reached within so many seconds, or belongs to another job.
         """
         self._addresses.update(addresses)
         self._asked.clear()
@@ -187,28 +190,28 @@ class Watchdog:
         return connection
 
     def wait_for_loss(self, seconds: float) -> bool:
-        """Wait until a peer has died or froze; whether one has."""
+        """Waits until a peer has died or is frozen; returns whether one has."""
         with self._changed:
             return self._changed.wait_for(self._is_one_dead, seconds)
 
     def goodbye(self, reason: str, is_stuck: bool = False) -> None:
-        """Tell the peers that this process ends, and the error that ends it. It goes on listening to them."""
+        """Tells the peers that this process ends, and the error that ends it. The thread goes on listening to them."""
         self._goodbye = {"goodbye": reason, "skips": is_stuck}
         self._say(self._goodbye)
 
     def wait_for_goodbyes(self, seconds: float) -> bool:
-        """Wait until every peer has said goodbye, or one is dead or frozen; whether every one did."""
+        """Waits until all peers have said goodbye, or one is dead or frozen; returns whether all said goodbye."""
         with self._changed:
             self._changed.wait_for(lambda: self._names.keys() <= self._lost.keys() or self._is_one_dead(), seconds)
             return self._names.keys() <= self._lost.keys() and not self._is_one_dead()
 
     def wait_until_alone(self, seconds: float) -> bool:
-        """Wait until no peer is connected any more; whether that is so."""
+        """Waits until no peer is connected any more; returns whether that is so."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._connections and not self._cut, seconds)
 
     def close(self) -> None:
-        """End the thread and all connections."""
+        """Ends the thread and all connections."""
         if self._open:
             self._open = False
             self._wake.send(b"!")
@@ -217,7 +220,7 @@ class Watchdog:
             self._selector.close()
 
     def drop(self) -> None:
-        """Close all sockets; in a forked child too, which would keep the connections of its dead parent open."""
+        """Closes all sockets. A forked child calls this too: it would keep the connections of a dead parent open."""
         connections = [key.data for key in self._selector.get_map().values() if key.data is not None]
         sockets = [each.socket for each in (*connections, *self._new)]
         for each in (*sockets, *(wire for wire, _ in self.wires.values()), *self._listeners, self._wake, self._woken):
@@ -228,7 +231,7 @@ class Watchdog:
             self._selector.register(each, selectors.EVENT_READ)
         said = time.monotonic()
         while self._open:
-            # Repeat the check: a process that was stopped by SIGSTOP has not read what came in the meantime.
+            # Check twice: a process that was stopped by SIGSTOP has not read the messages that came meanwhile.
             for key, _ in self._selector.select(self._pause / 2) or self._selector.select(0):
                 self._handle(key)
             while self._new:
@@ -259,13 +262,13 @@ class Watchdog:
             self._add(Connection(listener.accept()[0]))
         except OSError as error:  # the other end has hung up already
             if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
-                time.sleep(self._pause / 50)  # until there is room; else the selector would not wait at all
+                time.sleep(self._pause / 50)  # until a descriptor is free; otherwise the selector would not wait
 
     def _is_one_dead(self) -> bool:
         return not all(loss.ended for loss in self.lost)
 
     def _add(self, connection: Connection) -> None:
-        """Begin to talk over a new connection."""
+        """Begins the conversation over a new connection."""
         connection.socket.setblocking(False)
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         self._begin(connection)
@@ -283,11 +286,11 @@ class Watchdog:
                 connection.talk.send(message)
         except StopIteration:  # the connection is for values
             self._hand_over(connection)
-        except Exception:  # nothing that a stranger sends may end more than his connection
+        except Exception:  # messages of a stranger must end only this connection
             self._hang_up(connection, "died")
 
     def _talk(self, connection: Connection) -> Generator[None, bytes, None]:
-        """Follow a connection message by message."""
+        """Handles a connection message by message."""
         try:
             peer, name = yield from introduce(connection, self.me, self._secret, self._admit)
         except WrongSecretError as error:
@@ -319,7 +322,7 @@ class Watchdog:
             raise RefusedError(f"{name} is not the process {peer} that was here, or that one was given up")
 
     def _welcome(self, connection: Connection, peer: int, name: str) -> None:
-        """Note a peer that has proven who it is, or that it is still there."""
+        """Stores the new connection of a peer that has proven its identity, and closes the former ones."""
         former = [self._connections.get(peer)]
         former += [key.data for key in self._selector.get_map().values() if key.data and key.data.asks == peer]
         for each in former:
@@ -336,8 +339,8 @@ class Watchdog:
             connection.send(self._goodbye)
 
     def _hand_over(self, connection: Connection) -> None:
-        """End the conversation over a connection for values; `wires` has it from now on."""
-        assert connection.peer is not None  # it has introduced itself
+        """Ends the conversation over a connection for values, and moves the connection to `wires`."""
+        assert connection.peer is not None  # the peer has proven its identity
         self._selector.unregister(connection.socket)
         with self._changed:
             self.wires[connection.peer] = connection.socket, connection.rest
@@ -385,14 +388,14 @@ class Watchdog:
             self._lose(connection.peer, how)
 
     def _call_back(self, peer: int) -> None:
-        """The connection to a peer broke: find out whether it lives. Its address is refused when it doesn't."""
+        """Finds out whether a peer lives after its connection broke. A dead peer's address refuses the connection."""
         if ":" in self._addresses.get(peer, ""):
             self._dial_back(peer, LIFE if peer < self.me else NOTHING, asks=peer)
         else:  # this process was never told the address
             self._lose(peer, "died")
 
     def _ask_for_proof(self) -> None:
-        """Somebody gave the number of a peer and a wrong proof: dial that peer, once, to find out whether it was it."""
+        """Dials, once, each peer whose number came with a wrong proof, to find out whether the peer sent it."""
         for peer in self._refused.keys() & self._addresses.keys() - self._asked - self._names.keys():
             self._asked.add(peer)
             if ":" in self._addresses[peer]:
@@ -410,7 +413,7 @@ class Watchdog:
             self._hang_up(connection, "died")
 
     def _connected(self, connection: Connection) -> None:
-        """The other end has answered the call of `_call_back`, or refused it."""
+        """Goes on after the other end has accepted the connection of `_dial_back`, or refused it."""
         if connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._hang_up(connection, "died")
             return
@@ -422,7 +425,7 @@ class Watchdog:
             next(connection.talk)
 
     def _lose(self, peer: int, how: str, **goodbye: bool) -> None:
-        """Note that a peer is gone; the first reason stands."""
+        """Notes that a peer is gone. The first reason stands."""
         if peer in self._lost:
             return
         loss = Loss(peer, self._names[peer], how, **goodbye)
@@ -430,17 +433,17 @@ class Watchdog:
             self._cut.pop(peer, None)
             self._lost[peer] = loss
             self._changed.notify_all()
-        with contextlib.suppress(Exception):  # the thread must go on, whatever `on_loss` does
+        with contextlib.suppress(Exception):  # the thread must survive any error of `on_loss`
             self._on_loss(loss)
 
 
 def _is_stranger(connection: Connection | None) -> bool:
-    """Whether somebody dialled who has not proven yet who he is."""
+    """Whether the other end dialled, and has not proven its identity yet."""
     return connection is not None and connection.peer is None and not connection.dialled
 
 
 def _ignore() -> Generator[None, bytes, None]:
-    """Follow a connection over which nothing is said."""
+    """Handles a connection without messages."""
     while True:
         yield
 

@@ -1,12 +1,12 @@
-"""Sends small values from process to process, over a connection of their own.
+"""Sends small values from process to process, over separate connections.
 
-A frame is the number of a transfer, a length, and the bytes of its arrays, or instead of these the text of an error.
-The thread that dispatches sends the arrays that are computed, or will be in a moment, as far as the system's buffer
-takes them, and receives. A thread of the connection sends the rest: the thread that dispatches never waits for a peer
-that doesn't read, because that may be waiting itself.
+A frame has the number of a transfer, a length, and the bytes of its arrays or the text of an error. The thread that
+dispatches sends arrays that are computed, or will be in a moment, as far as the system's buffer takes them. It also
+receives. A thread of the connection sends the rest. So the thread that dispatches never waits for a peer that doesn't
+read, which may itself be waiting.
 
 Ctrl-C may strike between any two instructions of Python, and must not leave a connection in the middle of a frame. So
-one call of C reads bytes and keeps them, and one sends bytes and counts them: `extend(map(...))`.
+one C call reads bytes and keeps them, and one C call sends bytes and counts them: `extend(map(...))`.
 """
 
 import collections
@@ -24,13 +24,13 @@ from typing import Any
 from jaxpp import _compat
 
 SMALL = 1 << 16
-"""Bytes of a frame at most. From four times as many on `jax.experimental.transfer` takes less time."""
+"""The largest number of bytes of a frame. From four times as many on `jax.experimental.transfer` is faster."""
 
 TICK = 0.1
-"""Seconds between two looks during a wait."""
+"""Seconds between two checks during a wait."""
 
 _YIELDS = 5
-"""How often a send lets other threads of this core run, XLA's above all, before it leaves an array to the thread."""
+"""How often a send yields its core to other threads, above all XLA's, before it leaves an array to the thread."""
 
 _HEAD = struct.Struct("<QI?")  # number, length, whether it is an error
 
@@ -40,9 +40,10 @@ class WireError(RuntimeError):
 
 
 class Wire:
-    """One end of a connection; all that it sends arrives in that order.
+    """One end of a connection. Frames arrive in the order in which they were sent.
 
-    connected: a socket; whoever is at the other end has proven who it is. beginning: what has already come over it.
+    connected: a socket whose other end has proven its identity.
+    beginning: bytes that were already received from it.
     """
 
     def __init__(self, connected: socket.socket, beginning: bytes = b"") -> None:
@@ -57,19 +58,19 @@ class Wire:
         self._arrived: dict[int, tuple[bool, bytes]] = {}
         self._outgoing: collections.deque[_Outgoing] = collections.deque()
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """For each time that the thread is to send: True; at the end False."""
+        """One True for each time that the thread has to send, and False at the end."""
         self._asked = self._answered = 0
-        """How often the thread was asked to send all there is, and has done so. While these differ, only it sends."""
+        """How often the thread was asked to send the queue, and has done so. While these differ, only it sends."""
         self._thread = threading.Thread(target=self._send_rest, name="jaxpp-send", daemon=True)
         self._sending, self._receiving = threading.Lock(), threading.Lock()
         self._take_apart()
 
     def send(self, number: int, arrays: Sequence[Any]) -> None:
-        """Send the bytes of arrays on CPU devices, or the error that they hold. Returns at once."""
+        """Sends the bytes of arrays on CPU devices, or the error of their computation. Returns at once."""
         self._send(_Outgoing(number, arrays), _are_soon_ready(arrays))
 
     def send_bytes(self, number: int, data: bytes, is_error: bool = False) -> None:
-        """Send these bytes, or the text of an error. Returns at once."""
+        """Sends these bytes, or the text of an error. Returns at once."""
         self._send(_Outgoing(number, (), _HEAD.pack(number, len(data), is_error) + data), True)
 
     def _send(self, outgoing: "_Outgoing", is_ready: bool) -> None:
@@ -92,11 +93,11 @@ class Wire:
             self._answered += 1
 
     def receive(self, number: int, look: Callable[[float], None], end: int, first: bool = False) -> bytes:
-        """Wait for what the peer sends under `number`, and call `look` every TICK with the seconds so far.
+        """Waits for the peer's frame with `number`, and calls `look` every TICK with the seconds so far.
 
-        end: a number under which nothing comes before this; if it is there, this will not come.
-        first: whether what came before and nobody has received is forgotten: a step has failed.
-        Raises WireError with what the peer sends instead, or because nothing will come; and what `look` raises.
+        end: a number that the peer uses only later. If a frame with it is there, the awaited frame will not come.
+        first: whether to drop all earlier frames that nobody has received, as after a failed step.
+        Raises WireError with the peer's error, or if the frame will not come. Also raises the errors of `look`.
         """
         start = time.monotonic()
         while number not in self._arrived:
@@ -115,26 +116,26 @@ class Wire:
         return data
 
     def error(self, number: int) -> str | None:
-        """The error that the peer has sent under `number`, if it is here. Raises WireError for a lost connection."""
+        """Returns the error that the peer has sent under `number`, if any. Raises WireError for a lost connection."""
         while number not in self._arrived and select.select([self._socket], [], [], 0)[0]:
             self._read(number)
         is_error, data = self._arrived.get(number, (False, b""))
         return data.decode(errors="replace") if is_error else None
 
     def finish(self, seconds: float) -> None:
-        """Wait so many seconds for the thread to send what it has: Python must not end while it waits for an array."""
+        """Waits at most so many seconds for the thread. Python must not exit while the thread waits for an array."""
         end = time.monotonic() + seconds
         while self._asked != self._answered and time.monotonic() < end:
             time.sleep(0.01)
 
     def end(self) -> None:
-        """End the thread, when it has sent what it has; the connection is somebody else's to close."""
+        """Ends the thread after it has sent its queue. The caller closes the connection."""
         self._wake.put(False)
 
     def _read(self, number: int) -> bool:
-        """Read what has come, waiting for it a TICK at most; whether anything has."""
+        """Reads available bytes, waiting for them at most a TICK; returns whether there were any."""
         with self._receiving:
-            if len(self._chunks) > 1:  # Ctrl-C came after they were read
+            if len(self._chunks) > 1:  # Ctrl-C interrupted an earlier call after it had read
                 self._take_apart()
             if number in self._arrived:  # another thread has read it
                 return True
@@ -150,7 +151,7 @@ class Wire:
             return True
 
     def _take_apart(self) -> None:
-        """Find the frames in what was read. If Ctrl-C interrupts it, the next call finds the same frames again."""
+        """Finds the frames in the received bytes. If Ctrl-C interrupts it, the next call finds the same frames."""
         data = b"".join(self._chunks)
         start = 0
         while len(data) >= start + _HEAD.size:
@@ -166,12 +167,12 @@ class Wire:
 
 
 def _are_ready(arrays: Sequence[Any]) -> bool:
-    """Whether all are computed; also when one is deleted, and so will never be."""
+    """Whether all arrays are computed. A deleted array counts, since it never will be."""
     return all(array.is_deleted() or array.is_ready() for array in arrays)
 
 
 def _are_soon_ready(arrays: Sequence[Any]) -> bool:
-    """As `_are_ready`, after a few yields: a tiny program that has just begun ends sooner than a thread wakes."""
+    """Does `_are_ready` after a few yields: a tiny program that has just begun ends before a thread would wake."""
     for _ in range(_YIELDS):
         if _are_ready(arrays):
             return True
@@ -180,9 +181,9 @@ def _are_soon_ready(arrays: Sequence[Any]) -> bool:
 
 
 class _Outgoing:
-    """A frame, and how much of it is sent.
+    """A frame, and the number of its bytes that are sent.
 
-    frame: empty until it is made of the arrays.
+    frame: the bytes; empty until they are made from the arrays.
     """
 
     def __init__(self, number: int, arrays: Sequence[Any], frame: bytes = b"") -> None:
@@ -190,24 +191,24 @@ class _Outgoing:
         self.sent: list[int] = []
 
     def make(self) -> bytes:
-        """Wait until the arrays are computed; returns the frame."""
+        """Waits until the arrays are computed; returns the frame."""
         if not self.frame:
             try:
                 data, is_error = b"".join([_compat.to_host(array).tobytes() for array in self.arrays]), False
-            except Exception as error:  # the receiver is told what the computation raised
+            except Exception as error:  # the receiver gets the error of the computation
                 data, is_error = str(error).encode()[: SMALL // 16], True
             self.frame = _HEAD.pack(self.number, len(data), is_error) + data
         return self.frame
 
     def send_what_fits(self, connected: socket.socket) -> bool:
-        """Send what the system's buffer takes; whether that is all."""
+        """Sends as many bytes as the system's buffer takes; returns whether that is the whole frame."""
         frame = self.make()
-        with contextlib.suppress(OSError):  # the buffer is full; or the peer is gone, which a wait for it notices
+        with contextlib.suppress(OSError):  # the buffer is full, or the peer is gone; a wait for the peer notices that
             self.sent.extend(map(connected.send, (frame,), (socket.MSG_DONTWAIT,)))
         return self.sent == [len(frame)]
 
     def send(self, connected: socket.socket) -> None:
-        """Send the rest of the frame."""
+        """Sends the rest of the frame."""
         rest = self.make()[sum(self.sent) :]
         with contextlib.suppress(OSError):
             connected.sendall(rest)
