@@ -42,8 +42,8 @@ class BetweenRuns:
     def leads(self, cells: Iterable[Touched]) -> list[float]:
         """Returns for each cell of a mesh, in order, how long the mesh scatters and gathers before that cell.
 
-        Before a cell the mesh scatters gradients of the stages that the previous cells added to and this cell lacks. It
-        gathers the weights of this cell's stages that the previous cell lacks. The cells must not include copies.
+        Before a cell the mesh scatters the gradients of each stage whose run has just ended, if the run added to them.
+        It gathers the weights of each stage whose run begins with this cell. The cells must not include copies.
         """
         found: list[float] = []
         before: AbstractSet[int] = frozenset()

@@ -29,10 +29,10 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
     Args:
         schedule: a schedule without copies of these stages.
         stages: the stages whose activations move.
-        ahead: how many cells before its backward, or its recompute, an activation starts to come back, in place of the
-            latest time. Activations that are needed within `ahead` cells after their forward stay. With 0, all leave
-            except those needed in the next cell. A backward then waits for its activation, and a mesh holds one at a
-            time.
+        ahead: how many cells before its backward, or its recompute, an activation starts to come back; None: as late as
+            possible. Activations that are needed within `ahead` cells after their forward stay. With 0, all leave
+            except activations that the next cell needs. A backward then waits for its activation, and a mesh holds one
+            at a time.
         k: the time of both copies of an activation, as a share of the time of its forward and backward.
 
     Raises:

@@ -39,7 +39,7 @@ _NEED: Final = re.compile(
 _KIND: Final = re.compile(rf"(?P<name>{_NAME}) *:(?P<needs>[^;]*)(?P<effects>(?:;[^;]*)*)")
 
 KIND_NAME: Final = re.compile(_NAME)
-"""Lower-case words. They have no digits, so that a cell such as `3offload12` can be read in only one way."""
+"""Lower-case words. They have no digits, so that there is only one way to read a cell such as `3offload12`."""
 
 LETTERS: Final = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
 """The letters of some built-in kinds, as in PyTorch's pipelining tables. Other kinds are written with their names."""
@@ -63,7 +63,7 @@ class Need:
     """A task that another task waits for, possibly of another stage, microbatch or slice.
 
     Attributes:
-        kinds: alternatives. The first kind that the schedule has is needed.
+        kinds: alternatives; the needed task is of the first kind for which the schedule has it.
         stage: the needed task's stage, relative to the waiting task's. Past either end of the pipeline nothing is
             needed.
         optional: whether the task may be absent from the schedule; otherwise its absence is an error.
@@ -98,8 +98,8 @@ class Kind:
     Attributes:
         name: in lower case.
         needs: the tasks that it waits for.
-        uses: the resources of its mesh that it occupies while it runs. Empty: the resources of the
-            built-in kind with its name, or `compute` if there is none.
+        uses: the resources of its mesh that it occupies while it runs. Empty: the resources of the built-in kind with
+            its name, or `compute` if there is none.
         amounts: (pool, amount) for each pool that it changes, as a share of the activation of its stage. A positive
             amount is taken at the start, a negative amount is given back at the end.
         makes: whether it makes the activation of its stage and microbatch on this mesh.
@@ -184,8 +184,8 @@ class Kind:
     def over(self, known: Kind) -> Kind:
         """Returns the kind that results when this kind replaces `known`, a kind of the same name.
 
-        Its needs are the needs of this kind. Each other attribute that this kind leaves at its default comes from
-        `known`.
+        It has the needs of this kind. Each other attribute that this kind leaves at its default comes from `known`;
+        `makes` and `holds` come from `known` only together.
         """
         said = self if self.makes or self.holds else known
         return replace(
@@ -309,8 +309,8 @@ BUILTIN_KINDS: Final = tuple(
 )
 """The built-in kinds.
 
-- Activations pass from stage to later stages, gradients the other way. A weight gradient waits for the input gradient
-  of its own stage (Zero Bubble, arXiv 2401.10241, section 2).
+- Activations pass from each stage to the next, gradients to the previous stage. A weight gradient waits for the input
+  gradient of its own stage (Zero Bubble, arXiv 2401.10241, section 2).
 - Slices of a sequence run forward in order and backward in reverse, because later slices attend to earlier slices
   (Seq1F1B, arXiv 2406.03488).
 - An activation may move to the host and return (PipeOffload, arXiv 2503.01328), or to another mesh. `evict` runs on

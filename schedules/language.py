@@ -27,7 +27,7 @@ A user's operation is one line, and is used like the others:
 
 There are two other ways to write an order. `block` (`jaxpp.schedules.blocks`) repeats a layout of one microbatch's
 tasks in time slots. `by_priority` (`jaxpp.schedules.priorities`) takes the preferences of a free mesh. Changes of a
-finished schedule, such as "offload stage 0 until needed", are in `jaxpp.schedules.rewrites`.
+finished schedule, such as recomputation, are in `jaxpp.schedules.rewrites`.
 """
 
 from __future__ import annotations

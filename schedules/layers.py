@@ -35,7 +35,7 @@ def rows_of_layers(
         stacked = jnp.zeros((stored_rows(schedule, cuts), ...)).at[rows].set(model)
 
     Args:
-        schedule: which mesh is the home of which stage.
+        schedule: the schedule or placement, which gives the mesh of each stage.
         layers: their number.
         cuts: the number of layers of each stage, in order; None: all stages have equally many.
 
@@ -79,7 +79,7 @@ def stored_rows(schedule: BaseSchedule | Schedule | Placement, cuts: Sequence[in
     """Returns the number of rows of stacked layers, where every mesh has as many as the mesh with the most layers.
 
     Args:
-        schedule: which mesh is the home of which stage.
+        schedule: the schedule or placement, which gives the mesh of each stage.
         cuts: the number of layers of each stage, in order.
 
     Raises:
@@ -106,7 +106,7 @@ def layers_of_stages(cuts: Iterable[int]) -> tuple[int, ...]:
 
 
 def _sizes(homes: Sequence[int], cuts: Sequence[int]) -> dict[int, int]:
-    """Returns the number of layers of each mesh that is the home of a stage, in the order of the meshes."""
+    """Returns the number of layers of each mesh that holds a stage, in the order of the meshes."""
     if len(cuts) != len(homes):
         raise ScheduleError(f"expected the layers of each of {len(homes)} stages, found {tuple(cuts)}")
     sizes = dict.fromkeys(sorted(homes), 0)

@@ -26,8 +26,8 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     cell after its forward, and then on its peer until it comes back. If a stage is recomputed, the input that the
     recompute reads leaves, and comes back one cell before the recompute. The limit counts it like an activation.
 
-    Activations that go to the host (`offload`) still do so, and are not evicted. An activation also stays if its stage
-    has a home on the peer.
+    Activations that go to the host (`offload`) still do so, and are not evicted. An activation also stays if the peer
+    holds its stage, too.
 
     Args:
         schedule: a schedule without evicted activations.

@@ -1,9 +1,9 @@
-"""The changes that tasks make to the memories of meshes. The simulator and `activations` both read this account.
+"""The changes that tasks make to the memories of meshes; the simulator and `activations` both read them.
 
-A forward makes an activation, and a recompute makes it again. Between two tasks, the part that the next reader
-holds stays. Before a backward this is the whole, before a recompute the input, and between the input gradient and the
-weight gradient the rest. After the last reader nothing stays. The amounts that kinds take and give back are added to
-this.
+A forward makes an activation, and a recompute makes it again. Between two tasks, the mesh keeps the part that the next
+reader holds. Before a backward this is the whole, before a recompute the input, and between the input gradient and the
+weight gradient the rest. After the last reader the mesh keeps nothing. The amounts that kinds take and give back are
+added to this.
 """
 
 from __future__ import annotations

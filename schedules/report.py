@@ -145,7 +145,10 @@ class Report:
 
     @cached_property
     def bubbles(self) -> list[Bubble]:
-        """The idle intervals of the meshes between the start and the end of the run, mesh by mesh."""
+        """The idle intervals of the meshes between the start and the end of the run, mesh by mesh.
+
+        The times of gathers and scatters are counted as idle.
+        """
         found: list[Bubble] = []
         for mesh, cells in enumerate(self._cells):
             starts = np.concatenate([[0.0], cells[:, 1]])

@@ -145,10 +145,10 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
 def subdivide(schedule: Schedule, parts: int) -> Schedule:
     """Divides each stage into several stages on the same mesh, for smaller offloads and recomputes.
 
-    Each task becomes its parts, one after the other; the parts of a backward run in reverse. Each new cell
-    has one part of each of the fused tasks. Tasks of one microbatch, such as a forward and its own backward, are an
-    exception. Only the last part of the first task and the first part of the second task are fused. The time of a task
-    and the order of the schedule stay the same.
+    Each task becomes its parts, one after the other; the parts of a backward run in reverse. Of fused tasks, each new
+    cell has one part each. Tasks of one microbatch, such as a forward and its own backward, are an exception: only the
+    last part of the first task and the first part of the second task are fused. The time of a task and the order of
+    the schedule stay the same.
 
     The model must have `parts` times as many marks. On the result, `offload` with `ahead=0` brings back one part at a
     time, and `recompute` makes the residuals of one part at a time. A task has the temporaries of one part.

@@ -1,4 +1,4 @@
-"""Schedules of several optimizer steps. All steps have the same number of microbatches, which are counted through.
+"""Schedules of several optimizer steps of equally many microbatches, which are numbered through all steps.
 
     repeat(schedule, 3)                   three steps, each mesh runs one after the other
     in_steps(schedule, 3, delay=1)        a schedule of all microbatches, with the updates of three steps put into it

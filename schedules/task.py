@@ -119,7 +119,7 @@ class Placement:
     such as two encoders and a stage that joins them (FlexPipe, arXiv 2510.05112; Tessel, arXiv 2311.15269).
 
     Attributes:
-        homes: for each stage the meshes that hold it, beginning with the home of its weights.
+        homes: for each stage the meshes that hold it. The first is the home of its weights.
         spread: the stages that are cut over their meshes.
         after: for each stage the earlier stages whose results it reads; () if the stages are a chain.
 

@@ -25,7 +25,7 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The cells of one mesh that take its turn, with their times: one unit per task, two per whole backward.
+    """The cells of one mesh that take its turn, with their times under the default `Costs`.
 
     Positions count only these cells, without cells that run beside the mesh.
 

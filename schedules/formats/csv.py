@@ -93,7 +93,7 @@ def parse_csv(text: str) -> Table:
 def placement_of(table: Table, kinds: Iterable[Kind] = ()) -> Placement:
     """Returns the meshes of each stage: the rows where it runs, beginning with the row of its first microbatch.
 
-    Tasks of kinds that may run away from their stage's home are ignored.
+    Tasks of kinds that may run on a mesh without their stage are ignored.
 
     Raises:
         ScheduleError: when the table has no task of a stage below its highest.
