@@ -32,6 +32,9 @@ def module_for_xla(bytecode: bytes) -> ir.Module:
     also merge two equal operands of a loop, and leave the list as long as it was. Both end in an error. A constraint is
     an operation of its own, and disappears in the compiled program. On the custom call of `lax.approx_max_k` XLA
     refuses any sharding.
+
+    The gradient of a maximum over windows, `select_and_scatter`, is wrong in XLA where devices divide a dimension that
+    the windows cover. Constraints make it whole along that dimension, and then divide it.
     """
     module = ir.Module.parse(bytecode)
     found: list[ir.Operation] = []
@@ -43,7 +46,21 @@ def module_for_xla(bytecode: bytes) -> ir.Module:
             for value, sharding in zip(list(op.results), list(shardings), strict=True):
                 if isinstance(value.type, ir.RankedTensorType) and value.type.rank:
                     _constrain(value, sharding, op)
+        elif op.name == "stablehlo.select_and_scatter" and "sdy.sharding" in op.attributes:
+            (sharding,) = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings
+            del op.attributes["sdy.sharding"]
+            _constrain(op.results[0], sharding, op)
+            _constrain(op.results[0], _whole_windows(op, sdy.TensorShardingAttr(sharding)), op)
     return module
+
+
+def _whole_windows(op: ir.Operation, sharding: sdy.TensorShardingAttr) -> sdy.TensorShardingAttr:
+    """Returns the sharding of `op` without the dimensions that its windows cover."""
+    sizes = ir.DenseI64ArrayAttr(op.attributes["window_dimensions"])
+    whole = sdy.DimensionShardingAttr.get([], True)
+    dimensions = zip(sizes, sharding.dimension_shardings, strict=True)
+    kept = [whole if size > 1 else sdy.DimensionShardingAttr(dimension) for size, dimension in dimensions]
+    return sdy.TensorShardingAttr.get(sharding.mesh_or_ref, kept)
 
 
 def _is_approximate(op: ir.Operation) -> bool:

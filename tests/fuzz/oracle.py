@@ -62,13 +62,19 @@ class Reference:
         expected = self._with_frozen(self.run(arguments), arguments)
         jax.effects_barrier()
         calls = sorted(self._case.calls)
-        noise = [self._with_frozen(self.run(nudged(arguments, seed)), arguments) for seed in range(2)]
-        self._case.calls[:] = calls
+        noise = [self._nudged(arguments, seed) for seed in range(2)]
         problem = different(found, expected, noise)
+        if problem:  # of two maxima that are almost equal it is chance which one a nudge makes the larger
+            problem = different(found, expected, noise + [self._nudged(arguments, seed) for seed in range(2, 12)])
+        self._case.calls[:] = calls
         if problem and self._case.mesh == "data" and self._case.loop is None:
             # XLA divides a stage's work over its devices in both: an error of its own is none of ours.
             problem = different(found, self.on_devices(arguments), noise) and problem
         return problem
+
+    def _nudged(self, arguments: Sequence[Any], seed: int) -> Any:
+        """Returns the results for arguments that are 1 ulp away."""
+        return self._with_frozen(self.run(nudged(arguments, seed)), arguments)
 
     def _with_frozen(self, results: Any, arguments: Sequence[Any]) -> Any:
         """Returns results in which the parameters of frozen stages are what they were."""

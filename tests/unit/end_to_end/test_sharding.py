@@ -59,6 +59,21 @@ def test_the_approximately_largest_of_sharded_rows() -> None:
     check(step, (weights(2), batch(4)), make_mesh(2, data=2), in_shardings=in_shardings)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_largest_of_windows_that_devices_divide(axis: int) -> None:
+    """XLA's gradient of it is wrong along a dimension that is divided."""
+    window = (2, 1) if axis == 0 else (1, 2)
+
+    def loss(params: Any, microbatch: Any) -> jax.Array:
+        x = jaxpp.mark_stage_end(microbatch["x"] @ params[0])
+        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, (1, 1), "SAME")
+        return jnp.sum(jaxpp.mark_stage_end(x @ params[1]) ** 2)
+
+    in_shardings = (P(), P(None, "data")) if axis == 0 else (P(None, "data"), P())
+    step = partial(sgd_step, schedule=SCHEDULE, loss=loss)
+    check(step, (weights(2), batch(4)), make_mesh(2, data=2), in_shardings=in_shardings)
+
+
 def test_out_shardings() -> None:
     mesh = make_mesh(2, data=2, model=2)
     out_shardings = ([P("data", "model"), NamedSharding(mesh.jax_mesh, P("model"))], P())
