@@ -1,4 +1,4 @@
-"""Trainings that go on when processes die: `train`, in processes that `jaxpp-run` starts (docs/multihost.md)."""
+"""A training that goes on when processes die: `train`, in processes that `jaxpp-run` starts (docs/multihost.md)."""
 
 from jaxpp.healing.member import EndError
 from jaxpp.healing.training import train

@@ -1,8 +1,9 @@
-"""The head of a job that heals: who takes part, from which step on, and what is safe.
+"""The head, which coordinates a job that heals: it decides who takes part, from which step on, and what is safe.
 
-The processes run in generations. A generation is a job of `jax.distributed` with numbers, an order and a coordination
-service of its own, which lives here, outside of all of them: so each of them may die, also the first. When one does,
-or when one comes back, the others leave the generation and say that they are ready; when all are, the next one begins.
+The processes run in generations. Each generation is a separate job of `jax.distributed` with its own process numbers
+and coordination service. The service runs in the head, outside of all these processes, so any of them may die, even the
+first. When a process dies or comes back, the others leave the generation and tell that they are ready. When all are
+ready, the next generation begins.
 """
 
 import dataclasses
@@ -14,22 +15,22 @@ from typing import Any
 from jaxpp._system import tell
 
 SETTLE = 10.0
-"""Seconds that a generation of new processes only waits for the rest of them."""
+"""Seconds that a generation of new processes waits for the missing ones, if at least `least` have come."""
 
 DOUBT = 2.0
-"""Seconds that a process has to say that it lives, when another one has found that it does not."""
+"""Seconds that a process has to leave its generation when another process has reported it lost."""
 
 ATTEMPTS = 3
-"""How often a step may end a generation before it is taken for its own fault."""
+"""The number of generations that may end at one step before the job gives up."""
 
 START_AGAIN = 1.0
-"""Seconds after which a coordination service is tried again that could not start."""
+"""Seconds between two attempts to start a coordination service."""
 
 COMPILES_AHEAD = 2
-"""How often the step is compiled ahead for a number of processes, if it fails, before that is left out."""
+"""The number of attempts to compile the step ahead for a number of processes, before the head skips that number."""
 
 SendMessage = Callable[..., None]
-"""Sends a message to a process; one that is gone is no error."""
+"""Sends a message to a process. A lost connection is not an error."""
 
 
 class LostError(Exception):
@@ -38,13 +39,16 @@ class LostError(Exception):
 
 @dataclasses.dataclass(eq=False)
 class Worker:
-    """A process that takes part, or waits for that.
+    """A process that takes part in a generation, or waits for one.
 
-    slot: its place among the processes, which the one that replaces it takes over.
+    slot: the index of the process in the job, which its replacement takes over.
     store: the address of the Store of its host.
-    send: sends it a message; kill: ends it.
-    number: in the running generation; None for one that is not in it, or has left it.
-    took_part: in some generation; is_ready: for the next one; is_done: it has made all steps.
+    send: sends the process a message.
+    kill: kills the process.
+    number: its process number in the running generation; None if it is not in the generation, or has left it.
+    took_part: whether it was in any generation.
+    is_ready: whether it waits for the next generation.
+    is_done: whether it has made all steps.
     """
 
     slot: int
@@ -61,10 +65,15 @@ class Worker:
 class Generation:
     """The processes that compute together.
 
-    number: of the generation, from 1; count: of its processes; service: what is to be shut down after it.
-    held: by step and owner the Stores that have that part of the state.
-    safe: the last step whose state is held as a whole.
-    is_attempt: whether it is the step's fault if it comes to nothing; is_counted: what has become of it is noted.
+    number: the number of the generation, from 1.
+    count: the number of its processes.
+    service: its coordination service, to be shut down after it.
+    held: by step and owner, the Stores that hold this owner's part of the state.
+    safe: the last step whose whole state is held.
+    is_broken: whether a process has died or failed.
+    is_attempt: whether its end counts against the step.
+    is_counted: whether its end has been counted.
+    regroups: whether its processes are to leave it, because others wait.
     prepares: whether it only compiles the step.
     """
 
@@ -81,13 +90,14 @@ class Generation:
 
 
 class Head:
-    """Decides; it is told of everything in one thread, so that one thing happens at a time.
+    """The state of the job, and the decisions about it. One thread makes all calls, so that they never overlap.
 
-    processes: how many there are to be; least: with how many the job goes on.
-    wait: seconds that those that are left wait for one that is started anew, before they go on without it.
-    start_service: starts a coordination service for so many processes; returns it and its address.
+    processes: the number of processes of the job.
+    least: the number of processes with which the job may go on.
+    wait: seconds that the remaining processes wait for a restarted one, before they go on without it.
+    start_service: starts a coordination service for a number of processes; returns the service and its address.
     drop: called with (generation, step) when the states before that are no longer needed.
-    patience: seconds that a process has to leave a generation that is broken, before it is killed.
+    patience: seconds that a process has to leave a broken generation, before it is killed.
     prepares: whether the step is first compiled for each smaller number of processes.
     """
 
@@ -107,21 +117,21 @@ class Head:
         self.generation: Generation | None = None
         self.former: list[Generation] = []
         self.stores: list[str] = []
-        """The addresses of the Stores, one for each host; each holds also the states of the host before it."""
+        """The addresses of the Stores, one for each host. Each also holds the states of the host before it."""
         self.end: str | None = None
-        """Why the job has ended; empty when it is done."""
+        """Why the job has ended; empty if all steps are made, None while it runs."""
         self._waits_since: float | None = None
         self._doubted: list[Worker] = []
         self._first_ready: float | None = None
         self._attempts: list[int] = []
         self._error = ""
         self._start_again, self._start_error = 0.0, ""
-        """When a coordination service is tried again that could not start, and why it could not."""
+        """When to start the coordination service again after an error, and that error."""
         self._was_safe = self._waits_told = False
         self._to_prepare = dict.fromkeys(range(least, processes) if prepares else (), COMPILES_AHEAD)
 
     def joined(self, worker: Worker) -> None:
-        """A process waits to take part."""
+        """Handles a process that waits to take part."""
         if self.end is not None:
             worker.send(end=self.end)
             return
@@ -130,7 +140,7 @@ class Head:
         self._form()
 
     def gone(self, worker: Worker, how: str = "died") -> None:
-        """A process is no longer there."""
+        """Handles the loss of a process."""
         if worker not in self.workers:
             return
         self.workers.remove(worker)
@@ -139,15 +149,17 @@ class Head:
         self._form()
 
     def frozen(self, worker: Worker) -> None:
-        """A process says nothing any more."""
+        """Handles a process whose heartbeats have stopped: kills it, and counts it as lost."""
         if worker in self.workers and self.end is None:
             worker.kill()
             self.gone(worker, "is frozen")
 
     def ready(self, worker: Worker, error: str, lost: list[int], unreachable: Sequence[str] = ()) -> None:
-        """A process has left the generation, after an error (empty: as it was asked to), to go on in the next.
+        """Handles a process that has left the generation, and waits for the next one.
 
-        unreachable: the Stores that did not give it a part of the state to go on from.
+        error: the error because of which it left; empty if the head had asked it to leave.
+        lost: the process numbers that it found dead or frozen.
+        unreachable: the Stores that did not give it a part of the state to resume from.
         """
         worker.number, worker.is_ready = None, True
         if error:
@@ -161,12 +173,12 @@ class Head:
         self._form()
 
     def leaves(self, worker: Worker, error: str) -> None:
-        """A process has left the generation, and will be started again."""
+        """Handles a process that has left the generation, and will be started again."""
         worker.number = None
         self._break(error)
 
     def held(self, worker: Worker, generation: int, step: int, stores: list[str]) -> None:
-        """The worker's part of the state after so many steps is in these Stores."""
+        """Notes the Stores that hold the worker's part of the state after `step` steps. Tells all when it is whole."""
         own = self.generation
         if own is None or own.number != generation or worker.number is None:
             return
@@ -184,7 +196,7 @@ class Head:
         self._drop(generation, step)
 
     def done(self, worker: Worker) -> None:
-        """A process has made all steps, and the state after the last one is safe."""
+        """Handles a process that has made all steps, when the last state is safe: the job ends well."""
         worker.is_done = True
         self.end = ""
         for each in self.workers:
@@ -192,12 +204,12 @@ class Head:
                 each.send(end="")
 
     def lost_store(self, address: str) -> None:
-        """A host is gone, with all that its Store had."""
+        """Handles the loss of a host, with all states in its Store."""
         if address in self.stores:
             self.stores.remove(address)
 
     def tick(self) -> None:
-        """Called several times a second."""
+        """Begins a generation if possible, and kills processes that are late. Called several times a second."""
         self._form()
         waits = time.monotonic() - self._waits_since if self._waits_since else 0.0
         for each in [each for each in self.workers if each.number is not None]:
@@ -208,14 +220,14 @@ class Head:
                 self.gone(each)
 
     def stop(self, reason: str) -> None:
-        """End the job."""
+        """Ends the job."""
         self.end = reason
         for each in self.workers:
             each.send(end=reason)
 
     def _break(self, error: str, *, is_attempt: bool = True) -> None:
         own = self.generation
-        if own is None or own.is_broken:  # what comes later follows from the first error
+        if own is None or own.is_broken:  # later errors follow from the first one
             return
         own.is_broken, own.is_attempt, self._error = True, is_attempt, error
         self._waits_since = time.monotonic()
@@ -224,7 +236,7 @@ class Head:
                 each.send(stop=error)
 
     def _form(self) -> None:
-        """Begin the next generation, if all that take part in it are there."""
+        """Begins the next generation, if all its processes are ready."""
         ready = [each for each in self.workers if each.is_ready]
         if self.end is not None or not ready or any(each.number is not None for each in self.workers):
             return
@@ -254,7 +266,7 @@ class Head:
             self._begin(taking_part, resume)
 
     def _end_preparation(self, former: Generation) -> None:
-        """What is compiled ahead is not tried for ever, and may fail: the job can do without it."""
+        """Counts an attempt to compile ahead. After the last failure the job goes on without that program."""
         self._to_prepare[former.count] -= 1
         if not former.is_broken:
             del self._to_prepare[former.count]
@@ -263,13 +275,13 @@ class Head:
             tell(f"nothing is compiled ahead for {former.count} processes: {self._error}")
 
     def _may_begin(self, ready: list[Worker]) -> bool:
-        """Whether to begin without the others. Those that took part before don't wait for those that start anew."""
+        """Whether to begin without the missing processes. Those that took part before wait `wait`, new ones SETTLE."""
         self._first_ready = self._first_ready or time.monotonic()
         patience = self.wait if any(each.took_part for each in ready) else SETTLE
         return len(ready) >= self.least and time.monotonic() - self._first_ready >= patience
 
     def _say_who_is_missing(self, ready: list[Worker]) -> None:
-        """Say it once, when the others have waited for some time."""
+        """Prints once which slots are missing, when the ready processes have waited for some time."""
         since = self._first_ready or time.monotonic()
         if self._waits_told or time.monotonic() - since < max(SETTLE, self.wait):
             return
@@ -279,9 +291,10 @@ class Head:
         tell(f"{len(ready)} of {self.processes} processes are ready, and wait for {slots}: --least is {self.least}")
 
     def _latest(self, living: Set[str]) -> dict[str, Any] | None:
-        """The latest state that is there as a whole, and who holds it; None before the first one was.
+        """Returns the latest state that is held as a whole, and its holders; None if no state was ever safe.
 
-        living: the Stores of hosts whose processes have just been heard; these are to be asked first.
+        living: the Stores of hosts with ready processes, which are listed first.
+        Raises LostError if a safe state has been lost.
         """
         for own in filter(None, [self.generation, *reversed(self.former)]):
             for step, parts in sorted(own.held.items(), reverse=True):
@@ -299,8 +312,8 @@ class Head:
             raise LostError(f"what follows step {step} failed {ATTEMPTS} times, at last: {self._error}")
 
     def _stores_for(self, worker: Worker) -> list[str]:
-        """Where the state of a process is to go: to its own host, and to the next one."""
-        if worker.store not in self.stores:  # which is about to be noticed
+        """Returns the Stores for the state of a process: its own host's, and the next host's."""
+        if worker.store not in self.stores:  # the loss of the host is about to be noticed
             return [worker.store]
         place = self.stores.index(worker.store)
         return [*self.stores[place:], *self.stores[:place]][:2]
@@ -309,15 +322,15 @@ class Head:
         number = self.generation.number + 1 if self.generation else 1
         try:
             service, coordinator = self._start_service(len(workers))
-        except Exception as error:  # of any kind: another port may do, or this one later
+        except Exception as error:  # of any kind: another port may work, or this one later
             self._start_again = time.monotonic() + START_AGAIN
             if str(error) != self._start_error:
                 tell(f"the coordination service can't start, and is tried again every {START_AGAIN:g} s: {error}")
             self._start_error = str(error)
             return
         if self.generation is not None:
-            # In a thread: where a host has vanished, the service waits 5 s for what its process has asked it. It is no
-            # daemon: Python can't end while a thread is in C++.
+            # In a thread: if a host has vanished, the service waits 5 s for answers to its process's requests. Not a
+            # daemon: Python can't exit while a thread is in C++.
             threading.Thread(target=self.generation.service.shutdown, name="jaxpp-shutdown").start()
             self.former.append(self.generation)
         self._start_error = ""

@@ -1,4 +1,4 @@
-"""What `jaxpp-run` does on each host: it starts the processes, starts anew those that die, and keeps their states."""
+"""The launcher that `jaxpp-run` runs on each host: it starts processes, restarts dead ones, and keeps their states."""
 
 import collections
 import contextlib
@@ -23,20 +23,22 @@ from jaxpp.runtime.processes.waiting import in_a_line
 
 TICK = 0.05
 GRACE = 10.0
-"""Seconds that processes have to end when the job has."""
+"""Seconds that processes have to end after the job has ended."""
 LAST_WORD = 2.0
-"""Seconds in which the head tells that the job is done, after a process of it has ended well."""
+"""Seconds that the head has to tell that the job is done, after a process has ended with exit code 0."""
 STARTS = 3
-"""How often a process may end before it has joined: its script is wrong."""
+"""The number of starts of a process that never joins, after which the job ends: its script must be wrong."""
 KEPT = 64
-"""How many ports of services are kept."""
+"""The number of ports of former services that are kept."""
 
 
 class Agent:
-    """The processes of one host.
+    """The agent of one host, which runs the host's processes.
 
-    head: host:port of the head; secret: of the job.
-    command: what each process runs; count: how many processes.
+    head: the address host:port of the head.
+    secret: the secret of the job.
+    command: the command of each process.
+    count: the number of processes.
     host: the address at which the Store listens.
     """
 
@@ -58,7 +60,7 @@ class Agent:
         threading.Thread(target=self._listen, name="jaxpp-agent", daemon=True).start()
 
     def run(self) -> int:
-        """Run the processes until the job ends; returns the exit code."""
+        """Runs the processes until the job ends; returns the exit code."""
         failed = False
         try:
             for slot in self._slots:
@@ -67,7 +69,7 @@ class Agent:
                 time.sleep(TICK)
                 for slot, child in list(self._children.items()):
                     if child.poll() is not None:
-                        if child.returncode == 0:  # of all steps, or its script has ended on the way
+                        if child.returncode == 0:  # it has made all steps, or its script has ended before
                             self._ended.wait(LAST_WORD)
                         del self._children[slot]
                         if self._end is None:
@@ -86,7 +88,7 @@ class Agent:
         return int(failed or bool(self._end))
 
     def _end_children(self) -> None:
-        """End the processes that are left: by SIGTERM, and by SIGKILL who doesn't heed that, or if this is repeated."""
+        """Ends the remaining processes by SIGTERM. After GRACE seconds, or at a second interrupt, by SIGKILL."""
         children = list(self._children.values())
         try:
             for child in children:
@@ -117,7 +119,7 @@ class Agent:
         self._start(slot)
 
     def _finish(self, why: str) -> None:
-        """End the job."""
+        """Ends the job."""
         self._end = why
         _send(self._connection, end=why)
 
@@ -141,10 +143,10 @@ class Agent:
 
 
 class Office:
-    """The head, and the connections to it: one thread for each, and one that decides.
+    """The head with its connections. Each connection has a thread, and one more thread calls the head.
 
-    processes, least, wait, prepares: as of Head.
-    host, port: where it listens.
+    processes, least, wait, prepares: see Head.
+    host, port: the address to listen at.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class Office:
         self._host = host
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._kept: collections.deque[socket.socket] = collections.deque()
-        """Keep the ports of the last services: who waits for one in C++ may go on doing so, and not reach another."""
+        """The ports of former services: a process that still waits for one in C++ must not reach another service."""
         self._agents: list[tuple[str, MessageConnection, Sequence[int]]] = []
         self._head = Head(processes, least, wait, self._start_service, self._drop, prepares=prepares)
         self.address = Listener(host, secret, self._serve, port).address
@@ -168,7 +170,7 @@ class Office:
                 self._head.tick()
                 if self._head.end is not None:
                     self._tell_agents(end=self._head.end)
-            except Exception as error:  # whatever it is: without this thread nothing would heal any more
+            except Exception as error:  # of any kind: without this thread nothing would heal any more
                 if in_a_line(error) != told:
                     told = in_a_line(error)
                     tell(f"the head of the job could not do something, and goes on: {told}")
@@ -207,7 +209,7 @@ class Office:
         _send(connection, slots=free[:count])
 
     def _lose_agent(self, address: str, why: str) -> None:
-        if address not in self._head.stores:  # it was refused
+        if address not in self._head.stores:  # the agent was refused
             return
         self._agents = [each for each in self._agents if each[0] != address]
         self._head.lost_store(address)
@@ -223,7 +225,7 @@ class Office:
 
         def join() -> None:
             launcher = next((each for each in self._agents if slot in each[2]), None)
-            if launcher is None:  # it is gone
+            if launcher is None:  # the agent is gone
                 connection.close()
                 return
             worker.store, agent, _ = launcher
@@ -276,6 +278,6 @@ class Office:
 
 
 def _send(connection: MessageConnection, **message: Any) -> None:
-    """Send to somebody who may be gone: whoever receives from him finds out."""
+    """Sends a message. Ignores a lost connection, which the receiving thread notices."""
     with contextlib.suppress(OSError):
         connection.send(**message)

@@ -1,4 +1,4 @@
-"""A process of a job that heals: what it tells the head, and hears from it."""
+"""The member of a job that heals: a process's connections to the head and to the Stores."""
 
 import contextlib
 import os
@@ -19,36 +19,40 @@ from jaxpp.runtime.processes import choice, membership
 from jaxpp.runtime.processes.waiting import aside
 
 HEAD, SLOT = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT"
-"""The variables by which `jaxpp-run` tells a process where the head is, and which one of its processes it is."""
+"""The variables by which `jaxpp-run` gives a process the address of the head, and the process's slot."""
 
 ANSWER_SECONDS = 3.0
-"""How long a launcher may take to give a part of a state, before the next one that holds it is asked."""
+"""Seconds that a launcher has to give a part of a state, before the next one that holds it is asked."""
 
 AGAIN_SECONDS = 5.0
-"""After so long a launcher that did not take a copy is tried again."""
+"""Seconds until a launcher that did not take a copy is tried again."""
 
 START_SECONDS = 60.0
-"""How long a generation may take to begin: its processes come from the same head at the same time."""
+"""Seconds that a generation has to begin. Its processes get the start from the head at the same time."""
 
 RESTART = 75
 """The exit code of a process that is to be started again."""
 
 
 class BrokenError(Exception):
-    """The generation has come to an end: another process is gone, or failed."""
+    """The generation has ended: another process is gone, or failed."""
 
 
 class EndError(RuntimeError):
-    """The job that heals has come to an end that it could not prevent."""
+    """The job that heals has ended, and could not prevent it."""
 
 
 @dataclass(frozen=True)
 class Go:
-    """A generation that begins, as the head tells: see `Head`.
+    """The head's message that begins a generation.
 
-    resume: the state to go on from: its generation and step, and by owner the Stores that hold its parts. None: the
-    first one.
-    prepares: whether it only compiles the step for so many processes.
+    go: the number of the generation.
+    number, count: this process's number in it, and the number of its processes.
+    coordinator: the address of its coordination service.
+    stores: the addresses of the Stores that keep this process's part of the state.
+    resume: the state to resume from: its generation and step, and by owner the Stores that hold its parts. None: the
+        first state.
+    prepares: whether the generation only compiles the step for its number of processes.
     """
 
     go: int
@@ -61,7 +65,7 @@ class Go:
 
 
 class Membership:
-    """This process's connection to the head."""
+    """The connection of this process to the head, and its copies of states in Stores."""
 
     def __init__(self) -> None:
         self._secret = membership.job_secret()
@@ -71,12 +75,12 @@ class Membership:
         self._stop: str | None = None
         self._end: str | None = None
         self._safe, self._regroups = -1, False
-        self._stores: dict[str, MessageConnection] = {}  # of the thread that keeps
+        self._stores: dict[str, MessageConnection] = {}  # only for the thread `jaxpp-keep`
         self._not_kept: dict[str, float] = {}
-        """Where no copies are kept though they should be, and when that is tried again; likewise of that thread."""
+        """The Stores that did not take a copy, and when each is tried again. Only for the thread `jaxpp-keep`."""
         self._asked: dict[str, MessageConnection] = {}
         self._unreachable: list[str] = []
-        """Which launchers did not give what they hold of the state to go on from."""
+        """The launchers that did not give a part of the state to resume from."""
         self._to_keep: queue.SimpleQueue[tuple[StatePart, Sequence[tuple[Shard, memoryview]], Sequence[str]]]
         self._to_keep = queue.SimpleQueue()
         self.generation: Go | None = None
@@ -86,10 +90,10 @@ class Membership:
         self._head.beat()
 
     def join(self) -> Go:
-        """Wait for the next generation, and become a process of its job of `jax.distributed`.
+        """Waits for the next generation, and joins its job of `jax.distributed`.
 
-        Raises EndError when there is none, SystemExit when the job is done without this process, and BrokenError when
-        another one is gone before all have joined.
+        Raises EndError if the job has failed, SystemExit if the job is done without this process, and BrokenError if
+        another process is gone before all have joined.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._go is not None or self._end is not None)
@@ -110,7 +114,7 @@ class Membership:
         return own
 
     def _look(self) -> None:
-        """Raises BrokenError when the generation has come to an end, and EndError when the job has."""
+        """Raises BrokenError if the generation has ended, and EndError if the job has failed."""
         with self._changed:
             if self._end:
                 raise EndError(self._end)
@@ -118,10 +122,12 @@ class Membership:
                 raise BrokenError(self._stop)
 
     def leave(self, error: str = "", lost: Sequence[int] = ()) -> None:
-        """Leave the generation; JAX starts anew in the next one.
+        """Leaves the generation. JAX starts anew in the next one.
 
-        On accelerators this process ends and is started again: whether their clients can be made a second time was
-        never tried. So it does where a thread waits in XLA for a process that is gone.
+        On accelerators this process exits instead, and is started again, because it was never tried to make their
+        clients twice. It also exits if a thread waits in XLA for a process that is gone.
+
+        error: the error because of which it leaves. lost: the processes that it found dead or frozen.
         """
         if not self._can_go_on():
             self._head.send(leaves=error or "it is started again")
@@ -133,20 +139,20 @@ class Membership:
         self._unreachable = []
 
     def fail(self, error: str) -> None:
-        """Tell of an error with which this process is about to end."""
+        """Tells the head of an error with which this process is about to end."""
         with contextlib.suppress(OSError):
             self._head.send(leaves=error)
 
     def keep(self, step: int, shards: Sequence[tuple[Shard, memoryview]]) -> None:
-        """Have this process's part of the state after so many steps copied to the Stores. Returns at once."""
+        """Begins to copy this process's part of the state after `step` steps to the Stores. Returns at once."""
         own = self.generation
         assert own is not None  # it has joined
         self._to_keep.put((StatePart(own.go, step, own.number), shards, own.stores))
 
     def wait_until_safe(self, step: int) -> bool:
-        """Wait until all parts of the state after so many steps are kept; whether to leave the generation then.
+        """Waits until the whole state after `step` steps is held; returns whether to leave the generation then.
 
-        Raises BrokenError when another process is gone.
+        Raises BrokenError if another process is gone.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._safe >= step or self._stop is not None or self._end)
@@ -155,10 +161,10 @@ class Membership:
             return self._regroups
 
     def held(self) -> list[HeldShard]:
-        """The shards of the state to go on from."""
+        """Returns the shards of the state to resume from."""
         own = self.generation
-        assert own is not None  # it has joined
-        assert own.resume is not None  # there is one
+        assert own is not None  # this process has joined
+        assert own.resume is not None  # there is a state
         found: list[HeldShard] = []
         for owner, holders in enumerate(own.resume["holders"]):
             part = StatePart(own.resume["generation"], own.resume["step"], owner)
@@ -168,16 +174,16 @@ class Membership:
         return found
 
     def done(self) -> None:
-        """Tell that this process has made all steps."""
+        """Tells the head that this process has made all steps."""
         self._head.send(done=True)
 
     def _can_go_on(self) -> bool:
         return _jobs.started_platforms() <= {"cpu"} and not membership.is_stuck()
 
     def _ask(self, holders: Sequence[str], function: Callable[..., Any], *arguments: Any) -> Any:
-        """Have a function ask the Stores that hold a part, until one answers. Raises BrokenError when none does."""
+        """Calls a function with each Store that holds a part, until one answers. Raises BrokenError if none does."""
         problems: dict[str, Exception] = {}
-        for patience in (ANSWER_SECONDS, self._head.patience):  # one that is there before one that may be
+        for patience in (ANSWER_SECONDS, self._head.patience):  # Stores that answer fast come before slow ones
             for address in holders:
                 try:
                     if address not in self._asked:
@@ -202,7 +208,7 @@ class Membership:
                 self._head.send(held=[part.generation, part.step], stores=kept)
 
     def _put(self, address: str, part: StatePart, shards: Sequence[tuple[Shard, memoryview]]) -> bool:
-        """Give a part to the Store at an address; whether that has it. A connection that was cut is made anew."""
+        """Copies a part to the Store at an address; returns whether it has it. Replaces a broken connection once."""
         if time.monotonic() < self._not_kept.get(address, 0.0):
             return False
         reason: Exception | None = None
@@ -242,7 +248,7 @@ class Membership:
 
     def _hear(self, message: dict[str, Any]) -> None:
         with self._changed:
-            if "go" in message:  # what came before is of the generation before
+            if "go" in message:  # earlier messages were about the former generation
                 self._stop, self._safe, self._regroups = None, -1, False
                 self._go = Go(**message)
             elif "safe" in message:

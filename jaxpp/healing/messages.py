@@ -1,7 +1,7 @@
 """Connections between the processes of a job that heals: messages in JSON, and arrays as plain bytes.
 
-Nothing is unpickled. Both ends of a connection prove first that they know the secret of the job (`handshake`). No wait
-for the other end has no limit: who has nothing to say for long beats.
+Nothing is unpickled. Both ends of a connection first prove that they know the secret of the job (`handshake`). Waits
+for the other end have a timeout, so an end that is silent for long sends heartbeats.
 """
 
 import contextlib
@@ -28,33 +28,34 @@ from jaxpp.runtime.processes.handshake import (
 from jaxpp.runtime.processes.membership import watchdog_seconds
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""After so many seconds the system takes a silent host to be gone."""
+"""The system's settings after which a silent host counts as gone: seconds, seconds, and a number of probes."""
 
 DIAL_SECONDS = 10.0
-"""How long who is dialled may take to answer, and to prove who it is."""
+"""Seconds that a dialled process has to answer and to prove its identity."""
 
 USE = "healing"
-"""What the connections are for."""
+"""The use of the connections, for `handshake`."""
 
 CHUNK = 1 << 20
-"""Bytes that are sent at once: so many have to go within the patience of a connection."""
+"""The number of bytes to send at once. They must be sent within the patience of a connection."""
 
 LONGEST = 1 << 26
-"""Bytes of a message at most: those of a large state tell of each of its shards."""
+"""The largest number of bytes of a message. A message about a large state lists each of its shards."""
 
 
 class MessageConnection:
     """A connection that carries messages. One thread receives; several may send.
 
-    connected: whoever is at the other end has proven who it is. beginning: what has already come from there.
+    connected: a socket whose other end has proven its identity.
+    beginning: bytes that were already received from it.
     """
 
     def __init__(self, connected: socket.socket, beginning: bytes = b"") -> None:
         self._socket, self._beginning = connected, beginning
         self._sending = threading.Lock()
-        weakref.finalize(self, connected.close).atexit = False  # not in `close`: another thread may just read
+        weakref.finalize(self, connected.close).atexit = False  # not in `close`: another thread may be reading
         self.patience = watchdog_seconds()
-        """Seconds that the other end may neither read nor, where something is awaited, say a word."""
+        """Seconds that the other end may read nothing during a send, or send nothing during a receive."""
         whole, part = divmod(self.patience, 1)
         connected.settimeout(None)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole), int(part * 1e6)))
@@ -65,15 +66,17 @@ class MessageConnection:
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def send(self, **message: Any) -> None:
-        """Send a message. Raises OSError when the other end is gone, or reads nothing."""
+        """Sends a message. Raises OSError if the other end is gone, or reads nothing."""
         text = json.dumps(message).encode()
         with self._sending:
             self.send_array(memoryview(struct.pack(">I", len(text)) + text))
 
     def receive(self, *, may_rest: bool = False) -> dict[str, Any]:
-        """The next message that says something. Raises EOFError or OSError when the other end is gone, or silent.
+        """Returns the next message that is not a heartbeat.
 
-        may_rest: whether it may be silent for as long as it likes.
+        Raises EOFError or OSError if the other end is gone or silent, ValueError for a message that is too long.
+
+        may_rest: whether the other end may be silent for any time before the message.
         """
         while True:
             if may_rest and not self._beginning:
@@ -85,7 +88,7 @@ class MessageConnection:
                 return message
 
     def send_array(self, data: memoryview) -> None:
-        """Send bytes, for which `receive_array` waits at the other end."""
+        """Sends bytes for the other end's `receive_array`. Raises OSError as `send`."""
         try:
             for start in range(0, len(data), CHUNK):
                 self._socket.sendall(data[start : start + CHUNK])
@@ -93,7 +96,7 @@ class MessageConnection:
             raise TimeoutError(f"it has read nothing for {self.patience:g} s") from None
 
     def receive_array(self, size: int) -> bytearray:
-        """So many bytes. Raises EOFError or OSError as `receive`."""
+        """Returns the next `size` bytes. Raises EOFError or OSError as `receive`."""
         data = bytearray(self._beginning[:size])
         self._beginning = self._beginning[size:]
         had = len(data)
@@ -108,7 +111,7 @@ class MessageConnection:
         return data
 
     def beat(self) -> None:
-        """Say every few seconds, from now on, that this end is there."""
+        """Sends a heartbeat every few seconds from now on."""
         threading.Thread(target=self._beat, name="jaxpp-beat", daemon=True).start()
 
     def _beat(self) -> None:
@@ -118,15 +121,15 @@ class MessageConnection:
                 time.sleep(min(self.patience / 4, 5.0))
 
     def close(self) -> None:
-        """Hang up; a thread that receives gets EOFError."""
+        """Hangs up. A thread that receives gets EOFError."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def dial(address: str, secret: bytes, seconds: float = DIAL_SECONDS) -> MessageConnection:
-    """Connect to a `Listener` at host:port, within so many seconds.
+    """Connects to a `Listener` at host:port, within so many seconds.
 
-    Raises ConnectionError when nobody is there, or has another secret.
+    Raises ConnectionError if nobody listens there, or the listener has another secret.
     """
     end = time.monotonic() + seconds
     while True:
@@ -136,9 +139,9 @@ def dial(address: str, secret: bytes, seconds: float = DIAL_SECONDS) -> MessageC
             raise ConnectionError(
                 f"{address} has another job secret (JAXPP_JOB_SECRET), or what listens there passes the connection on"
             ) from None
-        except Exception as error:  # whatever listens there, and says
+        except Exception as error:  # of any kind: anything may listen there
             is_hung_up = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
-            if is_hung_up and time.monotonic() < end:  # there were too many strangers, perhaps
+            if is_hung_up and time.monotonic() < end:  # perhaps there were too many strangers
                 time.sleep(0.1)
                 continue
             raise ConnectionError(f"{address} can't be reached: {error}") from None
@@ -162,10 +165,10 @@ def _admit(number: int, name: str, use: str) -> None:
 
 
 class Listener:
-    """Takes connections, each served by a thread of its own, so that a stranger holds up nobody.
+    """A server of connections. Each connection has a thread, so that a stranger blocks nobody.
 
     host: the address to listen at.
-    serve: called with each connection whose other end knows the secret; its OSError and EOFError end the connection.
+    serve: called with each connection whose other end knows the secret. Its OSError and EOFError end the connection.
     """
 
     def __init__(self, host: str, secret: bytes, serve: Callable[[MessageConnection], None], port: int = 0) -> None:
@@ -181,7 +184,7 @@ class Listener:
             try:
                 accepted, _ = self._socket.accept()
                 while len(self._strangers) >= STRANGERS:
-                    with contextlib.suppress(OSError):  # its thread closes it
+                    with contextlib.suppress(OSError):  # the connection's thread closes it
                         self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
                 self._strangers.append(accepted)
                 try:
@@ -190,7 +193,7 @@ class Listener:
                     self._forget(accepted)
                     accepted.close()
                     raise
-            except Exception as error:  # no descriptor is left, no thread: later there may be one again
+            except Exception as error:  # the process may lack a descriptor or a thread, and get one later
                 if str(error) != told:
                     told = str(error)
                     tell(f"a connection to {self.address} can't be taken now: {error}")
@@ -202,20 +205,20 @@ class Listener:
         with accepted:
             try:
                 converse(connection, introduce(connection, 0, self._secret, _admit), lambda: end)
-            except Exception:  # whatever a stranger sends
+            except Exception:  # of any kind: a stranger may send anything
                 return
             finally:
                 self._forget(accepted)
-            with contextlib.suppress(OSError, EOFError, ValueError, LookupError, TypeError):  # the last: of nonsense
+            with contextlib.suppress(OSError, EOFError, ValueError, LookupError, TypeError):  # or a malformed message
                 self._serve(MessageConnection(accepted, connection.rest))
 
     def _forget(self, accepted: socket.socket) -> None:
-        with contextlib.suppress(ValueError):  # it is known, or was hung up on
+        with contextlib.suppress(ValueError):  # `_accept` may have removed it
             self._strangers.remove(accepted)
 
 
 def _has_come(connected: socket.socket, seconds: float | None) -> bool:
-    """Wait until something has come, or the other end has hung up; whether that is so within so many seconds."""
+    """Waits until bytes have come or the other end has hung up; returns False after so many seconds (None: never)."""
     poll = select.poll()
     poll.register(connected, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))

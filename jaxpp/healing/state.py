@@ -1,4 +1,4 @@
-"""A state taken apart into the blocks that each process holds, and put together on other devices."""
+"""Splits a state into the blocks that each process holds, and joins the blocks on other devices."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -15,11 +15,11 @@ from jaxpp.lowering import MpmdSharding
 from jaxpp.runtime.processes.arrays import Bounds, bounds_of, overlap
 
 HeldShard = tuple[Shard, Callable[[], Any]]
-"""A shard, and what returns its bytes."""
+"""A shard, and a function that returns its bytes."""
 
 
 def described(state: Any) -> Any:
-    """The state with shapes and dtypes instead of arrays, as JAX takes them; numbers stay what they are."""
+    """Returns the state with shapes and dtypes instead of arrays, dtypes as JAX canonicalizes them. Numbers stay."""
 
     def describe(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray | np.generic):
@@ -30,9 +30,9 @@ def described(state: Any) -> Any:
 
 
 def taken(state: Any, is_first: bool) -> list[tuple[Shard, memoryview]]:
-    """Copies of the blocks that this process holds, of each block the first copy. Waits until they are computed.
+    """Returns copies of the blocks of which this process has the first copy. Waits until they are computed.
 
-    What is no `jax.Array` is the same in all processes; the first one has it.
+    A leaf that is not a `jax.Array` is the same in all processes. Only the first process (`is_first`) returns it.
     """
     leaves = [_bits(leaf) for leaf in jax.tree.leaves(state)]
     shards = [
@@ -61,10 +61,11 @@ def _shard(leaf: int, start: Sequence[int], array: np.ndarray[Any, Any]) -> tupl
 
 
 def placed(like: Any, places: Any, held: Sequence[HeldShard]) -> Any:
-    """A state made of shards.
+    """Returns a state made of shards.
 
-    like: as `described` returns it; places: the sharding of each leaf, as `in_shardings` of a compiled step has them.
-    Raises LookupError when a block is missing.
+    like: the result of `described`.
+    places: the sharding of each leaf, as in `in_shardings` of a compiled step.
+    Raises LookupError if a part of a block is missing.
     """
     leaves, structure = jax.tree.flatten(like)
     wanted = structure.flatten_up_to(places)
@@ -81,7 +82,7 @@ def _leaf(leaf: Any, place: Any, held: Sequence[HeldShard]) -> Any:
     bits = _bits(leaf)
     shape, dtype = np.shape(bits), jnp.dtype(bits.dtype) if hasattr(bits, "dtype") else None
 
-    @lru_cache(maxsize=1)  # stacked layers that go to another mesh: neighbours come from the same shard
+    @lru_cache(maxsize=1)  # of stacked layers, consecutive blocks often come from the same shard
     def read(number: int) -> np.ndarray[Any, Any]:
         shard, get = held[number]
         return np.frombuffer(get(), np.uint8).view(jnp.dtype(shard.dtype)).reshape(shard.shape)
@@ -116,7 +117,7 @@ def _leaf(leaf: Any, place: Any, held: Sequence[HeldShard]) -> Any:
 
 
 def _bits(leaf: Any) -> Any:
-    """The bits of random keys; another leaf as it is."""
+    """Returns the bits of random keys, and any other leaf itself."""
     if not hasattr(leaf, "dtype") or not is_key_type(leaf.dtype):
         return leaf
     if isinstance(leaf, jax.ShapeDtypeStruct):

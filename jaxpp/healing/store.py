@@ -1,4 +1,4 @@
-"""Copies of states in the memory of a host, outside of the processes that compute: they outlive these."""
+"""Copies of states in the memory of a host, outside of the processes that compute, so that they survive these."""
 
 import math
 import threading
@@ -9,9 +9,10 @@ from jaxpp.healing.messages import Listener, MessageConnection
 
 
 class StatePart(NamedTuple):
-    """What one process had of a state.
+    """The part of a state that one process had.
 
-    generation, step: which state; owner: the number of the process in that generation.
+    generation, step: the state.
+    owner: the number of the process in that generation.
     """
 
     generation: int
@@ -22,8 +23,10 @@ class StatePart(NamedTuple):
 class Shard(NamedTuple):
     """A block of one array of a state.
 
-    leaf: the number of the array; dtype: its name; bytes: those of an element.
-    start, shape: where in the array it begins, and how large it is.
+    leaf: the index of the array in the state.
+    dtype: the name of its dtype.
+    bytes: the bytes of an element.
+    start, shape: the start of the block in the array, and its shape.
     """
 
     leaf: int
@@ -34,14 +37,14 @@ class Shard(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The bytes of the shard."""
         return self.bytes * math.prod(self.shape)
 
 
 class Store:
-    """Holds the parts of states that processes give it, until it is told to drop them.
+    """A server that holds parts of states for processes, until `drop_before`.
 
-    host, secret: as of a `Listener`.
+    host, secret: see `Listener`.
     """
 
     def __init__(self, host: str, secret: bytes) -> None:
@@ -50,7 +53,7 @@ class Store:
         self.address = Listener(host, secret, self._serve).address
 
     def drop_before(self, generation: int, step: int) -> None:
-        """Forget all states before this one."""
+        """Forgets all states before this one."""
         with self._lock:
             kept = {part: held for part, held in self._parts.items() if part[:2] >= (generation, step)}
             self._parts = kept
@@ -79,7 +82,7 @@ class Store:
 
 
 def put(connection: MessageConnection, part: StatePart, shards: Sequence[tuple[Shard, memoryview]]) -> None:
-    """Give a part to the Store at the other end, and wait until it has it."""
+    """Sends a part to the Store at the other end, and waits until the Store has it."""
     connection.send(part=part, put=[shard for shard, _ in shards])
     for _, data in shards:
         connection.send_array(data)
@@ -87,12 +90,12 @@ def put(connection: MessageConnection, part: StatePart, shards: Sequence[tuple[S
 
 
 def shards_of(connection: MessageConnection, part: StatePart) -> list[Shard]:
-    """What the Store at the other end has of a part."""
+    """Returns the shards of a part that the Store at the other end has."""
     connection.send(part=part)
     return [Shard(*each) for each in connection.receive()["shards"]]
 
 
 def get(connection: MessageConnection, part: StatePart, number: int, shard: Shard) -> Any:
-    """The bytes of a shard, by its number in its part."""
+    """Returns the bytes of a shard, by its index in its part."""
     connection.send(part=part, shard=number)
     return connection.receive_array(shard.size)

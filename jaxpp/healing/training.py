@@ -34,39 +34,39 @@ def train(
     on_state: Callable[[int, Any], None] | None = None,
     plans: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Make `steps` steps in the processes of `jaxpp-run`, whichever of them die on the way.
+    """Makes `steps` steps in the processes of `jaxpp-run`, even if some of them die meanwhile.
 
-    Step i is `state, output = step(state, batch(i))`. After a step the state is copied to the memory of the host, and
-    from there to the launchers of two hosts while the next step runs. When a process dies, the others go on without it,
-    from the last state that is there as a whole, and when it is back, with it. Steps that were lost are made again,
-    with the same batches: the result is that of a run in which nothing happened.
+    Step i is `state, output = step(state, batch(i))`. After a step each process copies its part of the state to the
+    host's memory. While the next step runs, it sends the copy to the launchers of two hosts. When a process dies, the
+    others go on without it, from the last state that is held as a whole. When it is back, it joins them. Lost steps are
+    made again with the same batches, so failures do not change the result.
 
     Args:
-        make_step: makes the step, of `mpmd_jit_with_loop`, over `jax.devices()`; called whenever other processes take
-            part. JAX is then started anew: nothing of it may be kept from one call to the next but numpy arrays.
+        make_step: makes the step, of `mpmd_jit_with_loop`, over `jax.devices()`. It is called whenever the processes
+            change. JAX then starts anew, so only numpy arrays may be kept from one call to the next.
         state: makes the first state, the same in every process, as numpy arrays, numbers or arrays of one device. It is
             called once in each process, once more for each number of processes that `jaxpp-run --prepare` tries, and
             again if a process dies before the first state was copied.
-        batch: makes the batch of a step, the same whenever and wherever it is asked.
-        steps: how many, at least one.
-        every: steps from copy to copy. Of the steps that `on_step` was told of at most so many are made again.
-        watch: steps from look to look at how fast each process is, by a step that is traced task by task, and so takes
-            some times as long; 0: never. A slow one is named; with `schedule="auto"` the layers are then dealt out
-            anew.
-        on_step: called as (i, output) after each step, in all processes; for one that is made again, once more. For
-            each step at least once in some process: what comes after it is kept only when all have made the call.
-        on_state: called likewise as (i, state) before that, with the state after step i, which the next step may
-            take the memory of: to save a checkpoint, with `jaxpp.checkpoint.save`.
-        plans: a folder, which all hosts see, for the compiled steps: one for each number of processes, saved when it is
-            first compiled, or before the first step with `jaxpp-run --prepare`. Where there is one, processes that come
-            or go need neither tracing nor compiling. It does not know when the code of the training changes: give
-            another folder then.
+        batch: makes the batch of a step, the same at each call in each process.
+        steps: the number of steps, at least 1.
+        every: the number of steps between two copies. At most this many steps that `on_step` has seen are made again.
+        watch: the number of steps between two measurements of each process's speed; 0: never. For a measurement a step
+            is traced task by task, and takes a few times as long. Slow processes are named. With `schedule="auto"` the
+            layers are then distributed anew.
+        on_step: called as (i, output) after each step, in all processes; again if the step is made again. At least one
+            process makes the call for each step, because the state after step i is copied only after the call.
+        on_state: called as (i, state) before `on_step`, with the state after step i, to save a checkpoint with
+            `jaxpp.checkpoint.save`. The next step may donate the state's memory.
+        plans: a folder, visible to all hosts, for the compiled steps. There is one step for each number of processes,
+            saved when it is first compiled, or before the first step with `jaxpp-run --prepare`. Processes that come
+            or go then need neither tracing nor compiling. Changes of the training's code are not noticed: give another
+            folder then.
 
-    Returns: the last state; the processes are those of a job of `jax.distributed`, as after
+    Returns: the last state. The processes are then those of a job of `jax.distributed`, as after
         `jaxpp.distributed.initialize`.
 
     Raises:
-        RuntimeError: not started by `jaxpp-run`.
+        RuntimeError: the process was not started by `jaxpp-run`.
         EndError: too many hosts were lost, or the same step failed three times.
         ValueError: `steps` or `every` is less than 1, or `watch` less than 0; `jaxpp-run --prepare` without `plans`;
             with plans, a step that can't be saved.
@@ -86,13 +86,13 @@ def train(
 
 @dataclass(frozen=True)
 class _Told:
-    """Who is told of each step: as of `train`."""
+    """The functions that are told of each step, see `train`."""
 
     on_state: Callable[[int, Any], None] | None
     on_step: Callable[[int, Any], None] | None
 
     def tell(self, number: int, state: Any, output: Any) -> None:
-        """Tell of step `number`."""
+        """Calls the functions for step `number`."""
         if self.on_state is not None:
             self.on_state(number, state)
         if self.on_step is not None:
@@ -100,7 +100,7 @@ class _Told:
 
 
 class _ProcessTraining:
-    """The steps of one process, generation by generation."""
+    """The training in one process, generation by generation."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _ProcessTraining:
         self.earlier: tuple[Program, Sequence[Event]] | None = None
 
     def generation(self) -> tuple[Any] | None:
-        """Take part in a generation until it ends; the last state, if it is then made, alone in a tuple."""
+        """Takes part in a generation until it ends; returns (last state,) if all steps are made, otherwise None."""
         try:
             go = self.membership.join()
             if (last := self._steps(go)) is not None:
@@ -131,7 +131,7 @@ class _ProcessTraining:
             error, lost = in_a_line(caught), membership.lost_peers()
         except EndError:
             raise
-        except Exception as caught:  # of the user's functions: the last error that is said is not that somebody died
+        except Exception as caught:  # of the user's functions: report this error, not that the process died
             self.membership.fail(in_a_line(caught))
             raise
         self.membership.leave(error, lost)
@@ -154,7 +154,7 @@ class _ProcessTraining:
             kept = self._keep(state, first)
         for number in range(first, self.steps):
             state, output = self._made(step, state, number, first)
-            self.told.tell(number, state, output)  # before the state is kept: else nobody might be told of the step
+            self.told.tell(number, state, output)  # before the copy, so that at least one process makes the calls
             if (number + 1) % self.every == 0 or number + 1 == self.steps:
                 regroups = kept is not None and self.membership.wait_until_safe(kept)
                 kept = self._keep(state, number + 1)
@@ -168,7 +168,7 @@ class _ProcessTraining:
         return (state,)
 
     def _made(self, step: CompiledStep, state: Any, number: int, first: int) -> Any:
-        """Make a step; now and then see how fast each mesh is."""
+        """Makes a step. Every `watch` steps also measures the speed of each mesh."""
         is_tuning = isinstance(step, AutoStep) and step.tuned is None
         if not self.watch or (number + 1) % self.watch or number == first or is_tuning:
             return step(state, self.batch(number))
@@ -178,7 +178,7 @@ class _ProcessTraining:
             self.earlier = program, events
         found = step.stragglers(events, before=self.earlier[1])
         new = {mesh: speed for mesh, speed in found.items() if mesh not in self.slow}
-        # For good: a step that is tuned anew gives a slow mesh fewer layers, and later traces are compared with it.
+        # Slow meshes stay listed: a step tuned anew gives them fewer layers, and later traces are compared with that.
         self.slow |= new
         for mesh, speed in new.items() if jax.process_index() == 0 else ():
             tell(step.told_slow(mesh, speed))
@@ -191,7 +191,7 @@ class _ProcessTraining:
         return step
 
     def _begun(self, go: Go, first: int) -> tuple[Any, CompiledStep]:
-        """The state to begin with, and the compiled step."""
+        """Returns the state to begin with, and the compiled step."""
         state = None
         if go.resume is None or self.like is None:
             state = self.make_state()
@@ -202,7 +202,7 @@ class _ProcessTraining:
         return state, step
 
     def _step(self, batch: Any) -> CompiledStep:
-        """The step for the processes that are here: from the folder of plans, if there is one."""
+        """Returns the step for the current number of processes, from the folder of plans if there is one."""
         made = self.make_step()
         if self.plans is None:
             return made.lower(self.like, batch).compile()
@@ -210,9 +210,9 @@ class _ProcessTraining:
 
 
 def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...]) -> CompiledStep:
-    """The step that each process has saved in the folder. Where one has none that it can load, all compile and save it.
+    """Loads the step that each process has saved in the folder. If one of them can't load it, all compile and save it.
 
-    made: of `mpmd_jit_with_loop`. Raises as `train`.
+    made: a step of `mpmd_jit_with_loop`. Raises as `train`.
     """
     if (step := _loaded(folder, arguments)) is not None:
         return step
@@ -227,14 +227,14 @@ def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...]) -> C
 
 
 def _loaded(folder: Path, arguments: tuple[Any, ...]) -> CompiledStep | None:
-    """The step that each process has saved; None where one of them has none that it can load."""
+    """Returns the step that each process has saved; None in all processes if one of them can't load it."""
     found, step, error = read_for(folder, arguments), None, ""
     all_have_it = all(job.gather("found" if found else ""))
     if found is None or not all_have_it:
         return None
     try:
         step = found.loaded()
-    except (SavedStepError, ProcessError) as caught:  # of a process that has ended `gather` tells the others too
+    except (SavedStepError, ProcessError) as caught:  # `gather` also tells the others
         error = str(caught)
         tell(f"a saved step is made again: {error}")
     return None if any(job.gather(error)) else step
