@@ -35,8 +35,8 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 def like_tree(tree: Any, leaves: Mapping[str, Any]) -> Any:
     """Returns the named leaves in the tree's structure, or in a flat dictionary if orbax could not restore the tree.
 
-    Orbax can't restore a node with both names and integers as keys, even if the node has no leaves. nnx modules have
-    such nodes.
+    Orbax can't restore a node whose keys are partly names and partly integers. The keys of children without leaves
+    count too, as in nnx modules.
     """
     kinds: dict[Any, type] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=ocp.utils.is_empty_or_leaf):

@@ -18,7 +18,7 @@ from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leav
 from jaxpp.compatibility.array import plain
 from jaxpp.lowering import MpmdSharding
 
-AS_SAVED = object()  # a leaf without an instruction in `like`
+AS_SAVED = object()  # stands for a leaf that `like` does not describe
 SHOWN = 5  # differences in a message
 
 

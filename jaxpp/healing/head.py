@@ -1,4 +1,4 @@
-"""The head, which coordinates a job that heals: it decides who takes part, from which step on, and what is safe.
+"""The head, which coordinates a job that heals: it decides who takes part, from which step, and what states are safe.
 
 The processes run in generations. Each generation is a separate job of `jax.distributed` with its own process numbers
 and coordination service. The service runs in the head, outside of all these processes, so any of them may die, even the

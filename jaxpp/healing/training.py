@@ -86,7 +86,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Told:
-    """The functions that are told of each step, see `train`."""
+    """The callbacks of each step, see `train`."""
 
     on_state: Callable[[int, Any], None] | None
     on_step: Callable[[int, Any], None] | None
@@ -131,7 +131,7 @@ class _ProcessTraining:
             error, lost = in_a_line(caught), membership.lost_peers()
         except EndError:
             raise
-        except Exception as caught:  # of the user's functions: report this error, not that the process died
+        except Exception as caught:  # from a user's function: report this error, not that the process died
             self.membership.fail(in_a_line(caught))
             raise
         self.membership.leave(error, lost)

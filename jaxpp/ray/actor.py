@@ -137,7 +137,7 @@ class Actor:
             return self.failure
 
     def start(self, platform: str, count: int) -> Started:
-        """Start JAX with `count` devices."""
+        """Starts JAX with `count` devices."""
         self.devices = _devices(platform, count)
         return Started(socket.gethostname(), ray.get_runtime_context().get_node_id(), os.getpid(), versions())
 
@@ -184,7 +184,7 @@ class Actor:
         )
 
     def step(self, step: StepCall) -> None:
-        """Run one step."""
+        """Runs one step."""
 
         def run(executable: Executable, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
             return executable(arguments), []

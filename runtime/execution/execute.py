@@ -259,7 +259,7 @@ class Executable:
         """Makes an array for every constant, by register; equal constants of a mesh share one array."""
         made: dict[tuple[int, Any, bytes], jax.Array] = {}
         constants: dict[int, jax.Array] = {}
-        with jax.enable_x64(True), _compat.OwnTransfers():  # some constants have 64 bits, whatever the user has set
+        with jax.enable_x64(True), _compat.OwnTransfers():  # threefry shifts 64 bits, whatever the user has set
             for mesh in meshes:
                 for each in self.program.sequences[mesh]:
                     if isinstance(each, Constant):

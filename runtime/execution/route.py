@@ -41,7 +41,7 @@ class ShardPiece(NamedTuple):
 
 
 class Route:
-    """The plan that moves a value from one mesh to another, in `pieces` ordered by target, then row-major.
+    """A move of a value from one mesh to another, in `pieces` that are ordered by target, then row-major.
 
     If both meshes cut the value alike, every device sends its shard to the device at the same position. Otherwise the
     sender cuts a shard that goes to several devices, and the receiver joins the parts of a shard that comes from

@@ -42,7 +42,7 @@ class MemoryStats:
 
 
 def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None, ...]:
-    """Return the memory of each mesh; None for a mesh that only other processes run."""
+    """Returns the memory of each mesh; None for a mesh that only other processes run."""
     return tuple(
         memory_of(program, mesh, stats[mesh]) if _knows(program, mesh, stats) else None
         for mesh in range(program.meshes)
@@ -50,18 +50,18 @@ def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None,
 
 
 def memory_of(program: Program, mesh: int, stats: Mapping[str, FunctionStats]) -> MemoryStats:
-    """Return the memory of one mesh. `stats` has all functions that the mesh runs."""
+    """Returns the memory of one mesh. `stats` has all functions that the mesh runs."""
     return _BufferWalk(program, mesh, stats).analysed()
 
 
 def host_bytes(program: Program, mesh: int) -> int:
-    """Return the most bytes of host memory that a step needs at once, for each device of a mesh."""
+    """Returns the most bytes of host memory that a step needs at once, for each device of a mesh."""
     stats = dict.fromkeys(calls(program, mesh), FunctionStats(0, 0, {}))
     return _BufferWalk(program, mesh, stats, on_host=True).analysed().peak_memory_in_bytes
 
 
 def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
-    """Return the costs of each mesh's tasks per device and step, under XLA's names; None for a mesh of other processes.
+    """Returns the costs of each mesh's tasks per device and step, under XLA's names; None for other processes' meshes.
 
     XLA counts a loop inside a task as one iteration.
     """
@@ -78,16 +78,16 @@ def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | No
 
 
 def calls(program: Program, mesh: int) -> Counter[str]:
-    """Return how often a mesh calls each compiled function in a step. Copies and user's functions are left out."""
+    """Returns how often a mesh calls each compiled function in a step. Copies and user's functions are left out."""
     names = Counter(each.function for each in program.sequences[mesh] if isinstance(each, Call))
     return Counter({name: count for name, count in names.items() if program.functions[name].is_compiled})
 
 
 def sent_bytes(program: Program, mesh: int) -> int:
-    """Return the bytes that all devices of a mesh together send to other meshes in a step.
+    """Returns the bytes that all devices of a mesh together send to other meshes in a step.
 
-    A part counts once for each device that gets it over the channel. If several devices of one process want the same
-    part, the process receives the part once and copies it.
+    A part counts once for each receiving device, although a process with several such devices receives the part once
+    and copies it.
     """
     sends = (each for each in program.sequences[mesh] if isinstance(each, Send))
     return sum(
@@ -101,17 +101,17 @@ def stages(program: Program, mesh: int) -> list[int]:
 
 
 def microbatches(program: Program) -> int:
-    """Return the number of microbatches in a step."""
+    """Returns the number of microbatches in a step."""
     return 1 + max((task.microbatch for sequence in program.sequences for task in _tasks(sequence)), default=-1)
 
 
 def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
-    """Yield the tasks of the microbatch loop that a mesh runs, including the tasks of fused calls."""
+    """Yields the tasks of the microbatch loop that a mesh runs, including the tasks of fused calls."""
     return (task for each in sequence if isinstance(each, Call) for task in each.tasks)
 
 
 def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
-    """Return the parameters of a model: for each argument, the number of elements on each of its meshes.
+    """Returns the parameters of a model: for each argument, the number of elements on each of its meshes.
 
     A parameter is a floating-point argument that the step returns updated (`state`) and that a task of a microbatch
     reads, perhaps through operations before the loop, such as a cast.
@@ -215,7 +215,7 @@ class _BufferWalk:
                 self.total -= self.live.pop(self.buffers[register], 0)
 
     def _call(self, call: Call) -> set[int]:
-        """Allocate the results of a call; return the operands whose buffers the results take over."""
+        """Allocates the results of a call; returns the operands whose buffers the results take over."""
         function = self.program.functions[call.function]
         taken: set[int] = set()
         for register, donor in zip(call.results, function.donors, strict=True):

@@ -15,7 +15,7 @@ _Steps = Sequence[Sequence[Event]]
 def gather_times(program: Program, steps: _Steps, times: Mapping[tuple[str, int], float], stages: int) -> list[float]:
     """Returns for each stage the mean seconds of a weight gather per run of the stage's tasks.
 
-    times: the seconds of a task that does not gather, by (kind, stage).
+    times: the usual seconds of a task, by (kind, stage).
     """
     alone, beside, runs = _gathered(program)
     totals = _totals(alone, steps, "gather", stages)

@@ -302,7 +302,7 @@ class _Values:
         return {(maker.kind, maker.stage) for found in makers for maker in found if maker.stage is not None}
 
     def size(self, places: Iterable[Place]) -> int:
-        """Return the bytes of these values."""
+        """Returns the bytes of these values."""
         return sum(self.program.registers[mesh][register].bytes for mesh, register in places)
 
     def _maker(self, place: Place) -> Iterator[Call]:

@@ -49,7 +49,7 @@ def summary(
     rows_sent: int = 0,
     rows_padded: int = 0,
 ) -> str:
-    """Return a plain-text table of the parameters, FLOPs, sent bytes and memory of each mesh in one step.
+    """Returns a plain-text table of the parameters, FLOPs, sent bytes and memory of each mesh in one step.
 
     stats: the statistics of the functions that this process has compiled.
     device: the name of the kind of device.
@@ -112,7 +112,7 @@ def summary(
 
 
 def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
-    """Return texts for arguments, temporaries and peak: the largest of each over the meshes that are known."""
+    """Returns texts for arguments, temporaries and peak: the largest of each over the meshes that are known."""
     known = [each for each in found if each is not None]
     columns = (
         [each.argument_size_in_bytes for each in known],

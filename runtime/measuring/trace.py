@@ -69,7 +69,7 @@ class Event:
 
 
 def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:
-    """Run one step, waiting for each instruction; return its results and its events, in the order of dispatch.
+    """Runs one step, waiting for each instruction; returns its results and its events, in the order of dispatch.
 
     This is a real training step, only slower: the results are valid, and donated arguments are deleted.
 
@@ -87,7 +87,7 @@ def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[j
 
 
 def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
-    """Write the events for Perfetto or chrome://tracing, in the same form as `Report.to_chrome_trace`.
+    """Writes the events for Perfetto or chrome://tracing, in the same form as `Report.to_chrome_trace`.
 
     The counter of live bytes leaves out the arguments of the step.
     """
@@ -99,7 +99,7 @@ def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
 
 
 def _memory(events: Sequence[Event]) -> Memory:
-    """Return the bytes of the values that the step made, on each mesh, over time."""
+    """Returns the bytes of the values that the step made, on each mesh, over time."""
     meshes = 1 + max((mesh for each in events for mesh in (each.mesh, each.target or 0)), default=-1)
     changes: list[list[tuple[float, int]]] = [[] for _ in range(meshes)]
     for each in events:
@@ -112,7 +112,7 @@ def _memory(events: Sequence[Event]) -> Memory:
 
 
 def _since_epoch() -> float:
-    """Return the number to add to `time.perf_counter()` to get the time of the system clock.
+    """Returns the number to add to `time.perf_counter()` to get the time of the system clock.
 
     The two clocks are read in turn, ten times. The reading that took the shortest time counts, because an interruption
     between two readings adds an error.
@@ -125,7 +125,7 @@ def _since_epoch() -> float:
 
 
 def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """Merge the events of several processes. Of a mesh that several processes share, the events of the first count.
+    """Merges the events of several processes. Of a mesh that several processes share, the events of the first count.
 
     A copy between processes begins when it is both offered and asked for, and ends on arrival. So the clocks of the
     hosts must agree. The channels are strings here, as JSON writes keys as strings.
@@ -175,13 +175,13 @@ class _Tracer:
         """For each channel from another process: when the value was asked for, and when it arrived."""
 
     def on_start(self, registers: Sequence[Any]) -> None:
-        """Wait for the arguments, then start the clock."""
+        """Waits for the arguments, then starts the clock."""
         jax.block_until_ready(registers)
         self.begin, self.last_processor = time.perf_counter(), time.process_time()
         self.last = self.begin
 
     def part(self) -> dict[str, Any]:
-        """Return the events and times of this process for `_merged`, by the system clock."""
+        """Returns the events and times of this process for `_merged`, by the system clock."""
         shift = _since_epoch()
         return {
             "begin": self.begin + shift,
@@ -191,7 +191,7 @@ class _Tracer:
         }
 
     def on_step(self, label: StepLabel, made: Sequence[Any], _: object) -> None:
-        """Record the instructions of one dispatched step, after waiting for its results."""
+        """Records the instructions of one dispatched step, after waiting for its results."""
         jax.block_until_ready(made)
         seconds, self.processor_seconds = time.perf_counter() - self.last, time.process_time() - self.last_processor
         for mesh, instruction in label:
@@ -236,7 +236,7 @@ class _Tracer:
             self.makers[mesh, register] = call.maker(number, self.program.functions[call.function])
 
     def make(self, mesh: int, call: Call) -> int:
-        """Return the bytes of the results that take no operand's buffer; the other results inherit a count."""
+        """Returns the bytes of the results that take no operand's buffer; the other results inherit a count."""
         function = self.program.functions[call.function]
         made = 0
         for register, spec, donor in zip(call.results, function.results, function.donors, strict=True):

@@ -6,12 +6,12 @@ _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def bytes_text(count: float) -> str:
-    """Format bytes in powers of 1024: `4.00 KiB`."""
+    """Formats bytes in powers of 1024: `4.00 KiB`."""
     return _scaled(count, 1024, _BYTES)
 
 
 def bytes_texts(counts: Sequence[float]) -> list[str]:
-    """Format all byte counts in the unit of the largest: `30.40 GiB`, `0.21 GiB`."""
+    """Formats all byte counts in the unit of the largest: `30.40 GiB`, `0.21 GiB`."""
     most = max(counts, default=0)
     power = max((power for power in range(len(_BYTES)) if most >= 1024**power), default=0)
     digits = 2 if power else 0
@@ -19,24 +19,24 @@ def bytes_texts(counts: Sequence[float]) -> list[str]:
 
 
 def flops_text(count: float) -> str:
-    """Format FLOPs in powers of 1000: `3.81 TFLOP`."""
+    """Formats FLOPs in powers of 1000: `3.81 TFLOP`."""
     return _scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP"))
 
 
 def count_text(count: float) -> str:
-    """Format a count in thousands, millions or billions (10^9), as in names of models: `1.24 k`, `7.00 M`, `174 B`."""
+    """Formats a count in thousands, millions or billions (10^9), as in names of models: `1.24 k`, `7.00 M`, `174 B`."""
     return _scaled(count, 1000, ("", "k", "M", "B", "T")).rstrip()
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: bool = False) -> list[str]:
-    """Return the lines of a table with right-aligned columns. If `total`, a rule separates the last row."""
+    """Returns the lines of a table with right-aligned columns. If `total`, a rule separates the last row."""
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (columns, *rows)]
     return [*lines[:-1], "-" * len(lines[0]), lines[-1]] if total else lines
 
 
 def time_text(seconds: float) -> str:
-    """Format a time: `1.25 s`, `6.60 ms`, `12.0 us`."""
+    """Formats a time: `1.25 s`, `6.60 ms`, `12.0 us`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -44,7 +44,7 @@ def time_text(seconds: float) -> str:
 
 
 def _scaled(value: float, base: int, units: Sequence[str]) -> str:
-    """Format with three digits, in the largest unit that leaves at least 1; in the smallest unit as a whole number."""
+    """Formats with three digits, in the largest unit that leaves at least 1; in the smallest unit as a whole number."""
     power = 0
     while round(value, 0 if power else 9) >= base and power < len(units) - 1:
         value /= base

@@ -32,7 +32,7 @@ class DevicePutTransport(OrderedTransport):
     ) -> Any:
         if transfer.sender != self.me:
             arrays = [_elsewhere(each.shape, each.dtype, each.sharding) for each in sources]
-        # One call per array: JAX chooses the order within one call, which may differ between processes.
+        # Each array needs a separate call: the order of arrays within one call may differ between processes.
         return [jax.device_put(array, target.sharding) for array, target in zip(arrays, targets, strict=True)]
 
 

@@ -212,7 +212,7 @@ class PullTransport:
         else:
             try:
                 error = self._waiter.wait(array, lambda seconds: self.look(waiting, seconds))
-            except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for another one
+            except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for a different array
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
                 raise
@@ -307,7 +307,7 @@ class PullTransport:
             each.finish(seconds)
 
     def end(self) -> None:
-        """Ends the threads, because this process leaves its job and may join another one."""
+        """Ends the threads, because this process leaves its job and may join another job."""
         self._waiter.end()
         for each in (*self._wires.values(), *self.others):
             each.end()

@@ -21,7 +21,7 @@ class TransferError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """A wait of this process for another one.
+    """A wait of this process for another process.
 
     peer: the process that is waited for; on a mesh that several processes share, one of the other processes.
     mesh: the mesh that waits; None between steps.
