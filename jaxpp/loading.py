@@ -67,14 +67,14 @@ def _in_all(make: Callable[[], _Made]) -> _Made:
     Without this check, the processes where it succeeds would wait for the others.
 
     Raises:
-        SavedStepError: `make` raised SavedStepError or OSError in another process.
+        SavedStepError: `make` raised an exception in another process.
         Exception: any exception of `make` in this process.
     """
     try:
         made = make()
-    except (SavedStepError, OSError) as error:
+    except Exception as error:
         if jax.process_count() > 1:
-            job.gather_loading(str(error))
+            job.gather_loading(str(error) or type(error).__name__)
         raise
     problems = job.gather_loading("") if jax.process_count() > 1 else []
     if other := next((f"process {process}: {problem}" for process, problem in enumerate(problems) if problem), ""):

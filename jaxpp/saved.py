@@ -146,7 +146,7 @@ is at least 0.
 def _check_form(what: str, found: Any, form: Any) -> None:
     """Raises ValueError for JSON that is not of this form."""
     if isinstance(form, type):
-        fits, inner = isinstance(found, form) and (form is not int or (found is not True and found >= 0)), []
+        fits, inner = isinstance(found, form) and (form is not int or (not isinstance(found, bool) and found >= 0)), []
     elif isinstance(form, list):
         fits = isinstance(found, list)
         inner = [(f"{what}[{number}]", each, form[0]) for number, each in enumerate(found if fits else ())]

@@ -86,7 +86,7 @@ def _even(placement: Placement, costs: Costs) -> Placement:
 
     while True:
         swaps = [_swapped(homes, *pair) for pair in combinations(range(len(homes)), 2)]
-        better = min(swaps, key=worst)
+        better = min(swaps, key=worst, default=homes)
         if worst(better) >= worst(homes):
             return Placement.of(*homes)
         homes = better

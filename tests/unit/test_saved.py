@@ -184,6 +184,7 @@ def test_archives_that_are_forged(saved: Path, compression: int, parts: dict[str
         (lambda it: it["out_types"].pop(), "[0-9] or [0-9] results"),
         (lambda it: it["donated"].__setitem__(0, True), r"state.weights\[0\] is donated in its description or its"),
         (lambda it: it["in_names"].__setitem__(0, 3), "in_names\\[0\\] is 3"),
+        (lambda it: it.update(feeds=[[False, 0]]), r"feeds\[0\]\[0\] is false"),
         (lambda it: it.update(feeds=[[0, 77]]), "result 0 is said to be argument 77 of the next step"),
         (lambda it: it.update(compiler_options=[]), r"compiler_options is \[\]"),
         (lambda it: it.update(compiler_options={"0": 5}), "compiler_options of mesh 0: expected names of options and "),

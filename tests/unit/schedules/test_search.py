@@ -410,7 +410,7 @@ def test_no_time_at_all_still_gives_a_schedule() -> None:
         assert max(S.simulate(found).peak_activations()) <= 1.5
 
 
-@pytest.mark.parametrize(("meshes", "layers"), [(4, 20), (4, 24), (2, 24), (1, 12)])
+@pytest.mark.parametrize(("meshes", "layers"), [(4, 20), (4, 24), (2, 24), (1, 12), (1, 5)])
 def test_costs_of_many_layers_go_with_any_placement(meshes: int, layers: int) -> None:
     costs = S.Costs(forward=[1.0] * layers)
     found = S.search(meshes, 4, costs, placement="any", seconds=0.1)
