@@ -30,15 +30,14 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     may be slower, unless it is the only run.
 
     A full backward counts as input and weight gradient in equal parts. If its stage also has separate gradients, the
-    full backward is in `kinds` instead. There are also recomputes, copies of residuals and the user's own functions.
-    The time of a task that never runs alone is the time of its calls minus the times of the calls' other tasks. `fused`
-    is the duration of a call of several tasks divided by the sum of the tasks' own durations, the median over the
-    calls.
+    full backward is in `kinds` instead. `kinds` also has recomputes, copies of residuals and the user's functions. The
+    time of a task that never runs alone is the time of its calls minus the times of the calls' other tasks. `fused` is
+    the duration of a call of several tasks divided by the sum of the tasks' own durations, the median over the calls.
 
     `hop` is one number for all pairs of meshes: the time of the largest copy that a task sends to a mesh. `gather` is
     the time of all gathers of a stage, divided by the number of runs of its tasks; some runs need no gather. `scatter`
-    is the time of all scatters, divided by the number of runs that add to gradients. A task that also gathers
-    (`gather_weights="ahead"`) counts with its additional time over other tasks of its kind.
+    is the time of all scatters, divided by the number of runs that add to gradients. Of a task that also gathers
+    (`gather_weights="ahead"`), `gather` counts the additional time over other tasks of its kind.
 
     Bytes are counted for whole values, from the program. `message_bytes` are the values that the forward of stage s + 1
     reads from stage s. `activation_bytes` are the values that a backward reads and that its forward, its recompute or a

@@ -87,7 +87,7 @@ class PullTransport:
 
     me: the number of this process.
     device: a device of this process, of the client that runs the programs.
-    find: returns the address of the transport of a process; called once per process, when it is first needed.
+    find: returns the address of the transport of a process; called whenever a connection to the process is made.
     host: the address of this machine to which the peers connect.
 
     A `Guard`, which knows of dead peers, sets three functions. `watch` is called during every wait, and `failed` after
