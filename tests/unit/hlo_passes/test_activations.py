@@ -17,7 +17,7 @@ from jaxpp.runtime import load
     ("name", "mesh", "expected"), [("received_weight", 1, 0), ("recomputed", 1, 1), ("recomputed_fused", 0, 1)]
 )
 def test_what_counts(name: str, mesh: int, expected: int) -> None:
-    text = (Path(__file__).with_name("activations") / f"{name}.mlir").read_text()
+    text = (Path(__file__).with_name("activations") / f"{name}.txt").read_text()
     with make_context():
         module = ir.Module.parse(text)
         run_passes(module, [InsertTransfers(), PlanBuffers()])
