@@ -45,8 +45,8 @@ def train(
         make_step: makes the step, of `mpmd_jit_with_loop`, over `jax.devices()`. It is called whenever the processes
             change. JAX then starts anew, so only numpy arrays may be kept from one call to the next.
         state: makes the first state, the same in every process, as numpy arrays, numbers or arrays of one device. It is
-            called once in each process, once more for each number of processes that `jaxpp-run --prepare` tries, and
-            again if a process dies before the first state was copied.
+            called once in each process, and again if a process dies before the first state was copied. With
+            `jaxpp-run --prepare` it is also called once for each number of processes that is tried.
         batch: makes the batch of a step, the same at each call in each process.
         steps: the number of steps, at least 1.
         every: the number of steps between two copies. At most this many steps that `on_step` has seen are made again.

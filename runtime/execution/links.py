@@ -22,18 +22,20 @@ from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line
 
 ArrayFunction = Callable[[Sequence[Any]], list[Any]]
-"""What a step of the flattened program does: arrays in, arrays out."""
+"""The function of one step of the flattened program. It takes arrays and returns arrays."""
 
 
 class Links:
     """The transfers of one program to and from this process.
 
-    The pieces of one channel that go from one process to one other are one transfer. Its number is made of a digest of
-    the program, the channel, the type, the numbers of the pieces, and the step: an offer and a pull that differ in any
-    of these never meet. Each step begins with a meeting of every two processes that have to do with each other. So a
-    process is never more than one step ahead of those that it sends to, which bounds what it has on offer.
+    One transfer carries all pieces of a channel that go from one process to one other process. Its number combines the
+    step with a hash of the program, the two processes, the channel, the types and the numbers of the pieces. An offer
+    and a pull meet only if all of these agree.
 
-    name: the name of an argument, by its number.
+    Each step begins with a message between every two neighbours. So a process is never more than one step ahead of its
+    receivers, which bounds the arrays that it has on offer.
+
+    name: returns the name of an argument from its number.
     """
 
     def __init__(
@@ -48,30 +50,30 @@ class Links:
         self._meetings = peers.messages.meetings
         self._sampling = sampling()
         self._given: dict[int, int] = {}
-        """The digests of this step's arguments that are arrays of the host, by number."""
+        """By argument number, the digests of this step's arguments that are numpy arrays."""
         self._left_out = 0
         self._partners = sorted({owner for mesh in self.owners if self.me in mesh for owner in mesh} - {self.me})
         """The processes that share a mesh with this one."""
         self.neighbours = self._find_neighbours()
         self._step = 0
         self._is_needed = False
-        """Whether the processes that share a mesh may be in a collective of this step, and wait for this process."""
+        """Whether a process that shares a mesh may be in a collective of this step, and wait for this process."""
         self._offers: set[ProcessTransfer] = set()
-        """All that a step offers."""
+        """The transfers that a step offers."""
         self._offered: set[ProcessTransfer] = set()
-        """What this step has offered so far."""
+        """The transfers that this step has offered so far."""
         self._order: list[ProcessTransfer] = []
-        """The transfers of a step in the order that both ends keep, where the transport needs one."""
+        """The transfers of a step in the order that both ends keep. Empty if the transport needs no order."""
         self._made: dict[tuple[int, int, int], ProcessTransfer] = {}
-        """By channel, sender and receiver."""
+        """The transfers by channel, sender and receiver."""
         self._tasks = _tasks(program)
 
     def is_local(self, *meshes: int) -> bool:
-        """Whether all devices of these meshes are this process's."""
+        """Whether all devices of these meshes belong to this process."""
         return {owner for mesh in meshes for owner in self.owners[mesh]} == {self.me}
 
     def stays(self, mesh: int, send: Send) -> tuple[list[int], Parts, list[Any]]:
-        """Return the pieces that stay in this process, the function that cuts them, and the devices for them."""
+        """Returns the numbers of the pieces that stay in this process, the function that cuts them and the devices."""
         route, near, far = self._route(mesh, send)
         stays = [number for number, pair in enumerate(zip(near, far, strict=True)) if pair == (self.me, self.me)]
         if not stays:
@@ -82,20 +84,24 @@ class Links:
         return stays, route.cut(stays, self.positions(mesh), partial(self._type, spec, mesh)), targets
 
     def enter(self, left_out: Iterable[tuple[int, int]] = ()) -> None:
-        """Called at the beginning of each step, before its arguments are looked at.
+        """Resets the state of the last step. The caller then calls `note` for the new step's arguments.
 
-        left_out: (stage, microbatch) of the weight gradients that it leaves out.
+        left_out: (stage, microbatch) of each weight gradient that the step leaves out.
         """
         self._given = {}
         self._left_out = zlib.crc32(str(tasks).encode()) if (tasks := sorted(left_out)) else 0
 
     def note(self, argument: int, value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
-        """Called for each argument of a step that is an array of the host."""
+        """Stores the digest of an argument that is a numpy array, so that `start` can compare it between processes."""
         if self._sampling != "none":
             self._given[argument] = digest(value, dtype, self._step, self._sampling == "all")
 
     def start(self, _: Sequence[Any]) -> list[Any]:
-        """Begin a step: tell the neighbours, and check that they have begun the last one."""
+        """Begins a step: tells the neighbours, and checks that they have begun the last step.
+
+        Raises:
+            TransferError: a neighbour made another call or did not come, or no transfer is possible any more.
+        """
         self.transport.check(self.neighbours)
         if self._partners:
             self.messages.check_collectives()
@@ -126,12 +132,12 @@ class Links:
         return []
 
     def in_order(self, order: Merged, is_batched: bool) -> Merged:
-        """Return the order in which this process issues its instructions, out of the merged order of all meshes.
+        """Returns the order in which this process issues its instructions, from the merged order of all meshes.
 
-        is_batched: whether values are asked for earlier than they are received.
+        is_batched: whether to pull values earlier than the program receives them.
 
-        Where a transport has an order, that of the sends is the one that all processes keep. Each value that crosses
-        is asked for where it is sent: nothing that another process needs first can then be waiting behind it.
+        If the transport needs an order, all processes make the transfers in the order of the sends. Each value from
+        another process is then pulled at its send. So no pull delays a transfer that another process needs first.
         """
         if not self.is_ordered:
             here = [each for each in order if self.positions(each[0])]
@@ -149,7 +155,7 @@ class Links:
         return [each for each in found if self.positions(each[0])]
 
     def offer(self, mesh: int, send: Send) -> ArrayFunction:
-        """Offer the pieces that this process makes of an array to the processes that receive them."""
+        """Returns a function that offers this process's pieces of an array to the processes that receive them."""
         spec = self.program.registers[mesh][send.operand]
         pieces: list[tuple[ProcessTransfer, list[int]]] = []
         order: list[int] = []
@@ -173,7 +179,7 @@ class Links:
         return run
 
     def pull(self, receive: Receive) -> tuple[ArrayFunction, list[int]]:
-        """Ask the other processes for their pieces of a value for a mesh; also returns which pieces these are."""
+        """Returns a function that pulls the other processes' pieces of a value, and the numbers of these pieces."""
         pieces = [each for each in self._transfers(receive.channel) if each[0].receiver == self.me]
         transfers, transport = [transfer for transfer, _ in pieces], self.transport
 
@@ -183,7 +189,10 @@ class Links:
         return run, [number for _, numbers in pieces for number in numbers]
 
     def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> ArrayFunction:
-        """Wait for pulled pieces, and join them with those that were copied here, in the order of `order`."""
+        """Returns a function that waits for pulled pieces and joins them with the pieces that were copied here.
+
+        order: the numbers of the pieces, in the order of the function's operands.
+        """
         spec = self.program.registers[mesh][receive.result]
         placed = self.shardings.place(spec, (mesh,))
         route, _, far = self._route(mesh, receive)
@@ -205,7 +214,7 @@ class Links:
         return run
 
     def shared(self) -> list[tuple[int, Call, int]]:
-        """The last result, as (mesh, call, register), of each mesh that this process shares with others."""
+        """Returns the last result, as (mesh, call, register), of each mesh that this process shares with others."""
         found: list[tuple[int, Call, int]] = []
         for mesh, sequence in enumerate(self.program.sequences):
             if self.is_local(mesh) or not self.positions(mesh):
@@ -216,10 +225,10 @@ class Links:
         return found
 
     def settle(self, mesh: int, call: Call) -> ArrayFunction | None:
-        """Return a function that waits until the transfers before a call are under way; None where none is needed.
+        """Returns a function that waits until the transfers before a call have begun; None if the call need not wait.
 
-        It is needed on a mesh of several processes: all of them have to begin its collectives and the transfers in the
-        same order.
+        A call waits on a mesh of several processes if the transport needs an order. All of the processes have to begin
+        the mesh's collectives and the transfers in the same order.
         """
         if self.is_local(mesh) or not self.is_ordered:
             return None
@@ -234,7 +243,7 @@ class Links:
         return run
 
     def finish(self, mesh: int, call: Call) -> ArrayFunction:
-        """Wait for the results of a shared mesh: the collectives in its programs need all its processes."""
+        """Returns a function that waits for a result of a shared mesh, whose collectives need all its processes."""
         others = [owner for owner in self.owners[mesh] if owner != self.me]
 
         def run(values: Sequence[Any]) -> list[Any]:
@@ -244,16 +253,18 @@ class Links:
         return run
 
     def end(self) -> None:
-        """End a step."""
+        """Ends a step."""
         self.messages.running.pop(self, None)
         self._is_needed = False
 
     def fail(self, error: BaseException) -> None:
-        """End a step that failed: offer an error in place of what it has not offered yet.
+        """Ends a step that failed: sends the error in place of the transfers that the step has not offered yet.
 
-        The processes that share a mesh with this one are told first: they may be in a collective. One that has died
-        ends those that it shares. For an error of XLA, raises PeerError if a process is gone, which makes collectives
-        fail.
+        First, this method breaks the collectives that other processes may be in. It need not if the only partner has
+        died, because a death ends the collectives that the process shares.
+
+        Raises:
+            PeerError: `error` is an error of XLA, and a process is gone. The loss of a process makes collectives fail.
         """
         said, gone = in_a_line(error), self._gone(error)
         if self._is_needed and not (gone and self._partners == [gone.loss.peer] and not gone.loss.ended):
@@ -268,7 +279,7 @@ class Links:
             raise gone
 
     def _gone(self, error: BaseException) -> PeerError | None:
-        """The error for a process that is gone, where that is behind an error of a step."""
+        """Returns the error for a lost process if the loss caused the error of a step; None otherwise."""
         if isinstance(error, jax.errors.JaxRuntimeError):
             try:
                 self.messages.failed(Waiting(self.me, owners=self.owners))
@@ -277,7 +288,10 @@ class Links:
         return error if isinstance(error, PeerError) else None
 
     def _find_neighbours(self) -> list[int]:
-        """The processes that share a mesh with this one, send to it, or receive from it; or all, if all count."""
+        """Returns the processes that share a mesh with this one, send to it, or receive from it.
+
+        If the transport counts all processes, returns all others.
+        """
         if self.transport.counts_all:
             return sorted({owner for mesh in self.owners for owner in mesh} - {self.me})
         found = set(self._partners)
@@ -293,7 +307,7 @@ class Links:
         return sorted(found - {self.me})
 
     def _route(self, mesh: int, hop: Send | Receive) -> tuple[Route, list[int], list[int]]:
-        """Return the route of a transfer, and for each piece the processes at its two ends, that of `mesh` first."""
+        """Returns the route of a transfer, and for each piece its processes on `mesh` and on the other mesh."""
         route = route_of(self.program, hop.channel, self.owners)
         if isinstance(hop, Send):
             here, there = self.owners[mesh], self.owners[hop.destination]
@@ -304,12 +318,12 @@ class Links:
         return route, [near for near, _ in ends], [far for _, far in ends]
 
     def _ends(self, channel: int) -> tuple[int, int]:
-        """The meshes at both ends of a channel."""
+        """Returns the source mesh and the target mesh of a channel."""
         hop = self.program.hops[channel]
         return hop.source, hop.target
 
     def _transfers(self, channel: int) -> list[tuple[ProcessTransfer, list[int]]]:
-        """Return what goes from one process to another on a channel, with the pieces that it consists of."""
+        """Returns the transfers of a channel between different processes, each with the numbers of its pieces."""
         hop = self.program.hops[channel]
         route = route_of(self.program, channel, self.owners)
         specs = self.program.registers[hop.source][hop.operand], self.program.registers[hop.target][hop.result]
@@ -336,9 +350,10 @@ class Links:
         return found
 
     def _is_whole(self, channel: int) -> bool:
-        """Whether arrays cross as the programs have them, without being taken apart into those of single devices.
+        """Whether a transfer carries whole arrays instead of the shards of single devices.
 
-        They do between two meshes of one device; a transport that moves arrays by programs of its own needs the shards.
+        Whole arrays go between two meshes of one device each. A transport that needs an order always takes shards,
+        because it moves arrays by its own programs.
         """
         hop = self.program.hops[channel]
         sizes = self.program.partitions[hop.source], self.program.partitions[hop.target]
@@ -347,7 +362,7 @@ class Links:
     def _types(
         self, spec: TensorSpec, mesh: int, pieces: Sequence[tuple[int, Sequence[int]]], is_whole: bool
     ) -> list[Any]:
-        """The types of pieces at one end; empty where that is another process's whose devices JAX doesn't know here."""
+        """Returns the types of pieces on a mesh; empty if JAX does not know the mesh's devices in this process."""
         if not self.shardings.knows(mesh):
             return []
         if is_whole:
@@ -355,17 +370,17 @@ class Links:
         return [self._type(spec, mesh, *each) for each in pieces]
 
     def _type(self, spec: TensorSpec, mesh: int, position: int, shape: Sequence[int]) -> Any:
-        """The type of a piece, on this process's device at that position of the mesh."""
+        """Returns the type of a piece on the device at a position of the mesh."""
         return self.shardings.type_at(mesh, spec.dtype, position, shape)
 
 
 def _shards(values: Sequence[Any]) -> Sequence[Any]:
-    """The arrays on single devices of the one value that is given."""
+    """Returns the shards of the only value in `values`, each an array on one device."""
     return _compat.shards(values[0])
 
 
 def _tasks(program: Program) -> dict[int, Call]:
-    """Return by channel the call that makes the value that is sent over it."""
+    """Returns for each channel the call that computes the value sent over the channel."""
     found: dict[int, Call] = {}
     for sequence in program.sequences:
         made: dict[int, Call] = {}

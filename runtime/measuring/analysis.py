@@ -96,7 +96,7 @@ def sent_bytes(program: Program, mesh: int) -> int:
 
 
 def stages(program: Program, mesh: int) -> list[int]:
-    """The stages that a mesh runs."""
+    """Returns the stages that a mesh runs, sorted."""
     return sorted({task.stage for task in _tasks(program.sequences[mesh])})
 
 
@@ -113,8 +113,8 @@ def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
 def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
     """Returns the parameters of a model: for each argument, the number of elements on each of its meshes.
 
-    A parameter is a floating-point argument that the step returns updated (`state`) and that a task of a microbatch
-    reads, perhaps through operations before the loop, such as a cast.
+    A parameter is a floating-point argument that the step returns updated (`state`) and that a microbatch's task reads.
+    Operations before the loop, such as a cast, may lie between the argument and the task.
     """
     readers: dict[tuple[int, int], list[tuple[int, Call]]] = {}
     for mesh, sequence in enumerate(program.sequences):

@@ -14,8 +14,10 @@ from jaxpp.schedules.costs import UNITS
 from jaxpp.schedules.formats.chrome_trace import Label
 
 _NOTHING = 1e-9
-"""Seconds of a task that the program lacks, such as the backward of a stage without weights, or whose predicted time
-is 0, such as a task that XLA does not compile. Costs must be positive."""
+"""Seconds of a task without a time, because costs must be positive.
+
+The program may lack the task, such as the backward of a stage without weights. Or the predicted time is 0, such as that
+of a task that XLA does not compile."""
 
 _BACKWARD = ("backward", "input_grad", "weight_grad")
 

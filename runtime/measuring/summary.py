@@ -28,7 +28,7 @@ _NOTE = (
 
 
 def title(program: Program, name: str) -> str:
-    """One line: `train_step: 4 stages on 4 meshes of 2 devices, 8 microbatches, 9 programs`."""
+    """Returns a line, `train_step: 4 stages on 4 meshes of 2 devices, 8 microbatches, 9 programs`."""
     count = 1 + max((stage for mesh in range(program.meshes) for stage in stages(program, mesh)), default=-1)
     sizes = program.partitions
     devices = f"{', '.join(map(str, sizes))} devices" if len(set(sizes)) > 1 else counted(sizes[0], "device")

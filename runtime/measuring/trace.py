@@ -64,7 +64,7 @@ class Event:
         return [Label(*task) for task in self.fused] or [self.label]
 
     def __str__(self) -> str:
-        """`forward 0, 3`: stage 0, microbatch 3; `forward 0, 3 + backward 1, 2` for two that are fused."""
+        """Returns `forward 0, 3` for stage 0, microbatch 3, or `forward 0, 3 + backward 1, 2` for two fused tasks."""
         return " + ".join(map(str, self.labels))
 
 

@@ -1,4 +1,4 @@
-"""Ends the waits of this process when another process is gone, or ends this process if the waits can't be ended."""
+"""Ends the waits of this process when another process is gone, or ends this process if a wait cannot end."""
 
 import os
 import signal
@@ -20,26 +20,27 @@ SETTLE = 0.5
 """Seconds that a failed transfer waits for the news that its peer is dead."""
 
 ENDED = 60.0
-"""Seconds that a wait for a process goes on when that has ended: what it offered before may still be on its way."""
+"""Seconds that a wait for an array goes on after its sender has ended. The array may still arrive."""
 
 ENDED_MESSAGE = 1.0
-"""Seconds that a wait for a message goes on when its sender has ended."""
+"""Seconds that a wait for a message goes on after its sender has ended."""
 
 FAREWELL = 300.0
-"""Seconds that a process which ends waits for the others to end too, as JAX's own barrier does."""
+"""Seconds that a process waits at exit for the others to end too, as JAX's own barrier does."""
 
 START = 2.0
-"""Seconds that JAX's backends may go on starting after a loss: their start waits for all processes, in C++."""
+"""Seconds that JAX's backends may go on starting after a loss. Their start waits for all processes, in C++."""
 
 LAST = 10.0
-"""Seconds after which this module cuts a hang short: at exit, where process 0 lets other survivors leave first, and in
-a step in XLA after the failure of a process that shares a mesh."""
+"""Seconds after which this module ends a hang. At exit, process 0 lets other survivors leave first for as long.
+
+In a step, the hang is a wait in XLA for a process that shares a mesh and has failed."""
 
 
 class PeerError(TransferError):
     """A process that this one works with is gone.
 
-    loss: which one, and how it went.
+    loss: the process, and how it was lost.
     """
 
     def __init__(self, loss: Loss, waiting: Waiting) -> None:
@@ -51,37 +52,41 @@ class PeerError(TransferError):
 
 
 class Guard:
-    """Watches the other processes. When one is gone, it ends the waits for it, or this process where it can't.
+    """A guard, which watches the other processes. It ends the waits for a lost process, or ends this process.
 
-    Like the transport and the watchdog, it knows nothing of `jax.distributed`.
+    Like the transport and the watchdog, the guard does not depend on `jax.distributed`.
 
-    me: the number of this process; host: the address to listen at.
-    secret, seconds: as for Watchdog; progress: seconds that it waits for a process that lives.
+    Args:
+        me: the number of this process.
+        host: the address to listen at.
+        secret: as for `Watchdog`.
+        seconds: as for `Watchdog`.
+        progress: the seconds that this process waits for a live process.
     """
 
     def __init__(self, me: int, host: str, secret: bytes, seconds: float, progress: float = 1800.0) -> None:
         self.me, self.host, self._pid, self.progress = me, host, os.getpid(), progress
         self.patience = min(seconds, 30.0)
-        """Seconds that a step may go on after a loss, if it waits in a program of XLA, where nothing can end a wait."""
+        """Seconds that a step may go on after a loss. Nothing can end a wait in a program of XLA."""
         self._transport: PullTransport | None = None
         self._leaving = False
         self._wired: set[int] = set()
         self._awaited: tuple[float, Sequence[int]] = 0.0, ()
-        """The processes that this one waits for, and when it last looked for them."""
+        """When this process last checked a wait, and the processes that it waits for."""
         pause = min(progress / 4, 5.0)
         self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss, self._state, pause)
 
     def attach(self, transport: PullTransport) -> None:
-        """End the waits of this transport from now on, and send its small values over wires."""
+        """Begins to end this transport's waits after a loss, and connects the wires for its small values."""
         self._transport = transport
         transport.watch, transport.failed = self.watch, self.settle
         transport.on_break = partial(self.watchdog.goodbye, is_stuck=True)
         self._wire()
 
     def connect(self, addresses: Mapping[int, str], seconds: float, look: Callable[[], None]) -> None:
-        """Watch these peers, at these addresses of their watchdogs.
+        """Begins to watch these peers. All of them call this method. Raises as `Watchdog.connect`.
 
-        All of them call this. Raises ConnectionError as `Watchdog.connect` does.
+        addresses: the address of each peer's watchdog.
         """
         self.watchdog.connect(addresses, seconds, look)
         self._wire()
@@ -93,10 +98,11 @@ class Guard:
                 self._wired.add(peer)
 
     def look(self, waiting: Waiting, seconds: float) -> None:
-        """Called during waits.
+        """Checks the peers during a wait that has lasted `seconds`.
 
-        Raises PeerError when any peer is dead, when the one that is waited for has ended, or when one that shares a
-        mesh with this process failed in a step: collectives then wait for it.
+        Raises:
+            PeerError: a peer is dead or frozen, or the peer of this wait ended and its last arrays had time to arrive.
+                Also if a peer that shares a mesh with this process failed in a step, because collectives wait for it.
         """
         ended = ENDED_MESSAGE if waiting.is_message else ENDED
         for loss in self.watchdog.lost:
@@ -105,7 +111,7 @@ class Guard:
                 raise PeerError(loss, waiting)
 
     def watch(self, waiting: Waiting, seconds: float) -> None:
-        """Called during waits. Raises as `look`, and TransferError when a live process has not come in time."""
+        """Checks the peers as `look` does, and raises TransferError if a live process has not come in time."""
         self.look(waiting, seconds)
         self._awaited = time.monotonic(), self._needed_for(waiting)
         if seconds > self.progress:
@@ -116,12 +122,12 @@ class Guard:
             )
 
     def _needed_for(self, waiting: Waiting) -> Sequence[int]:
-        """Returns the processes that a wait is for: in a collective, all that share the mesh."""
+        """Returns the processes that a wait needs. In a collective, these are all that share the mesh."""
         owners = waiting.owners[waiting.mesh] if waiting.mesh is not None and waiting.owners else ()
         return sorted({*owners} - {self.me}) if {waiting.peer, self.me} <= {*owners} else [waiting.peer]
 
     def _late(self) -> Sequence[int]:
-        """Returns the processes that keep others waiting, and wait for none; if all wait, those that this one needs."""
+        """Returns the needed processes that wait for no other. If all wait, returns those of this process's wait."""
         needed = list(self._awaited[1])
         found = [*needed]
         for peer in found:  # grows
@@ -142,24 +148,26 @@ class Guard:
         return {"at": place(threading.main_thread().ident or 0)[-500:], "awaits": awaits}
 
     def first_loss(self) -> Loss | None:
-        """The peer that is gone: one that died or froze before one that has ended."""
+        """Returns the first lost peer, or None. Prefers a peer that died or froze to a peer that ended."""
         return min(self.watchdog.lost, key=lambda loss: loss.ended, default=None)
 
     def settle(self, waiting: Waiting) -> None:
-        """Called when a transfer has failed: raises PeerError if it did because a peer is dead."""
+        """Raises as `look` after a transfer failed. First waits up to `SETTLE` seconds for the news of a loss."""
         self.watchdog.wait_for_loss(SETTLE)
         self.look(waiting, 0.0)
 
     def leave(self) -> None:
-        """At exit: say goodbye, and wait until the others have said it, so that they get what they fetch from here.
+        """Says goodbye at exit, and waits for the others' goodbyes, so that they can still fetch arrays from here.
 
-        JAX's own farewell waits for all processes. This process skips it when another one is dead or frozen, because
-        JAX would abort this process then; and when one has failed before its first step, because the processes that
-        wait for its devices end without a farewell; and when a transfer failed that a thread of XLA may still wait for:
-        that must not come back while Python ends. Process 0 then waits a while until the others have left: they are
-        aborted when it ends.
+        JAX's own farewell waits for all processes. This process skips that farewell in three cases:
 
-        A forked child does none of this: the others don't know it.
+        - Another process is dead or frozen. JAX would then abort this process.
+        - A process failed before its first step. The processes that wait for its devices end without a farewell.
+        - A transfer failed, and a thread of XLA may still wait for it. That thread must not return while Python ends.
+
+        Process 0 then waits up to `LAST` seconds until the others have left, because its end aborts them.
+
+        A forked child only skips JAX's farewell, because the other processes do not know the child.
         """
         if os.getpid() != self._pid:
             _jobs.skip_farewell()
@@ -173,7 +181,7 @@ class Guard:
         skips = is_stuck or (bool(error) and self._transport is None)
         self.watchdog.goodbye(error, skips)
         try:
-            # Where collectives are stuck in others too, its end is what ends these: then they may raise an error.
+            # The end of this process also ends stuck collectives of other processes, which may then raise an error.
             seconds = LAST / 2 if is_stuck else min(FAREWELL, self.progress)
             together = self.watchdog.wait_for_goodbyes(seconds)
             if skips or any(loss.is_stuck for loss in self.watchdog.lost):
@@ -190,7 +198,7 @@ class Guard:
             signal.alarm(int(LAST))  # ends waits inside of XLA for a dead peer
 
     def retire(self) -> None:
-        """Say goodbye in the middle of a job, and watch nobody any more."""
+        """Says goodbye in the middle of a job, and ends the watch."""
         self._leaving = True
         self.watchdog.goodbye("")
         if self._transport is not None:
@@ -214,7 +222,7 @@ class Guard:
             tell(str(loss))
 
     def _see_jax_start(self, loss: Loss) -> None:
-        """End this process if it waits for the lost one to list its devices: nothing can interrupt that wait."""
+        """Ends this process if JAX waits here for the lost process's devices. Nothing can interrupt that wait."""
         begun: float | None = None
         while self._transport is None and not self._leaving:
             now = time.monotonic()
@@ -228,7 +236,7 @@ class Guard:
             time.sleep(START / 20)
 
     def _give_up(self, loss: Loss, running: set[object]) -> None:
-        """End the process when a step that ran at the loss still runs: its thread is inside a collective of XLA."""
+        """Ends this process if a step that ran at the loss still runs, because its thread is in a collective of XLA."""
         if self._transport is not None and running & self._transport.running.keys():
             tell(f"{loss}; this process is in a program of XLA that waits for it, and ends")
             os._exit(1)

@@ -1,4 +1,4 @@
-"""The calls that processes of a `jax.distributed` job make together: they agree on a program, meet, gather texts."""
+"""The calls that processes of a `jax.distributed` job make together, to agree on a program, meet or gather texts."""
 
 import collections
 import dataclasses
@@ -37,21 +37,25 @@ from jaxpp.runtime.processes.waiting import Waiting, aside
 Found = TypeVar("Found")
 
 WIDTH = 100
-"""How much of a line a message shows."""
+"""The number of characters of a line that an error shows."""
 
 
 def peers(
     submeshes: Sequence[Mesh], text: Callable[[], str], described: Callable[[], Sequence[str]] = lambda: ["step"]
 ) -> Peers | None:
-    """Return the processes that run a program on these submeshes; None if this process does so alone.
+    """Returns the processes that run a program on these submeshes; None if only this process runs the program.
 
-    Every process that holds a device of them calls this, and they compare what they are about to run.
+    Every process that holds a device of the submeshes calls this function. The processes compare their programs.
 
-    submeshes: one per mesh of the program.
-    text: makes the text of the program.
-    described: what errors say of it: the name of the function, and a line for each argument.
-    Raises ProcessError when a process has another text, or other versions of jax, jaxlib or jaxpp, and where all
-    devices are another process's; TransferError when one does not compile a step for these processes now.
+    Args:
+        submeshes: one per mesh of the program.
+        text: makes the text of the program.
+        described: makes the lines that describe the program in errors: the function's name, and one per argument.
+
+    Raises:
+        ProcessError: a process has another text, other settings of the transport, or other versions of jax, jaxlib or
+            jaxpp. Also if another process holds all devices, or the transport needs processes that hold none.
+        TransferError: a process does not compile a step for these processes now.
     """
     owners = [[device.process_index for device in mesh.devices.flat] for mesh in submeshes]
     together = sorted({owner for mesh in owners for owner in mesh})
@@ -86,14 +90,17 @@ def peers(
 
 
 def agree_on(mesh: Mesh, settings: Mapping[str, str], described: Callable[[], Sequence[str]]) -> None:
-    """Compare the settings of a step: with others it may become another program, wait, or round otherwise.
+    """Compares the settings of a step, which may change its program, its waits or its rounding.
 
-    Every process that holds a device of the mesh calls this, and then compiles or loads the step.
+    Every process that holds a device of the mesh calls this function, and then compiles or loads the step.
 
-    settings: by their names; one that is not there is none.
-    described: as for `peers`.
-    Raises ProcessError, with the same message everywhere, when a process has other settings; TransferError when one
-    does not compile or load a step for this mesh now.
+    Args:
+        settings: the settings by name. An error shows a missing setting as "none".
+        described: as for `peers`.
+
+    Raises:
+        ProcessError: a process has other settings. The message is the same in all processes.
+        TransferError: a process does not compile or load a step for this mesh now.
     """
     together = sorted({device.process_index for device in mesh.devices.flat})
     if len(together) == 1 or jax.process_index() not in together:
@@ -103,15 +110,16 @@ def agree_on(mesh: Mesh, settings: Mapping[str, str], described: Callable[[], Se
 
 
 def _title(described: Sequence[str], together: Sequence[int]) -> str:
-    """What errors say of a step."""
+    """Returns the text that describes a step in errors."""
     name, *arguments = described
     return "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
 
 
 def meet(others: Sequence[int], meeting: Meeting) -> dict[int, int]:
-    """Begin a call with these processes, and wait until they begin it too. Returns the count that each tells.
+    """Begins a call with these processes, and waits until they begin it too. Returns the count from each message.
 
-    Raises TransferError when one of them makes another call, or none.
+    Raises:
+        TransferError: a process makes another call, or none.
     """
     publish_text(meeting.identity, meeting.text)
     meetings = endpoint().meetings
@@ -120,30 +128,32 @@ def meet(others: Sequence[int], meeting: Meeting) -> dict[int, int]:
 
 
 def meet_all(meeting: Meeting) -> None:
-    """`meet` with all other processes of the job, which are watched from then on."""
+    """Begins to watch all other processes of the job, and calls `meet` with them."""
     watch_all(progress_seconds())
     meet(_others(), meeting)
 
 
 def interruptible(function: Callable[[], Found]) -> Found:
-    """Call a function that waits for the other processes in a way that doesn't end when one of them is gone.
+    """Calls a function whose wait for the other processes would not end after the loss of a process.
 
-    Returns what it returns. Raises what it raises, and PeerError when a process is gone. The function then goes on in a
-    thread of its own.
+    Returns the function's result, and raises the function's errors.
+
+    Raises:
+        PeerError: a process is gone. The function then goes on in another thread.
     """
     seen: list[float] = []
 
     def look(seconds: float) -> None:
         if loss := guard().first_loss():
             seen.append(seconds)
-            if not loss.ended or seconds - seen[0] > ENDED_MESSAGE:  # one that has ended may have done so when done
+            if not loss.ended or seconds - seen[0] > ENDED_MESSAGE:  # a peer may end after its part of the call
                 raise PeerError(loss, Waiting(loss.peer))
 
     return aside(function, look)
 
 
 def begin(meeting: Meeting) -> list[int]:
-    """Begin a call with all other processes of the job, without waiting for them; returns their numbers.
+    """Begins a call with all other processes of the job, without waiting for them; returns their numbers.
 
     Raises as `Meetings.begin`.
     """
@@ -162,16 +172,24 @@ def _others() -> list[int]:
 _told: set[bytes] = set()
 
 Difference = Callable[[Sequence[int], Sequence[int], Sequence[str]], str]
-"""Called as (processes, others, a text of each): the error for texts that differ."""
+"""Called as (processes, others, one text of each group). Returns the error for texts that differ."""
 
 
 def agree(text: str, together: Sequence[int], title: str, difference: "Difference | None" = None) -> bytes:
-    """Compare `text` with those that the processes `together`, this one among them, give in their calls.
+    """Compares the texts of the processes `together`, which include this process.
 
-    title: what errors say of a step, as `_title`.
-    difference: makes the error; by default it tells of another program.
-    Returns a digest of it and of this exchange: no two calls return the same. Raises
-    ProcessError, on each of them with the same message, when the texts differ; TransferError as `_exchange`.
+    Args:
+        text: the text of this process.
+        together: the numbers of the processes. All of them make this call.
+        title: the text that describes the step in errors, from `_title`.
+        difference: makes the error. The default, `_other_program`, says that the programs differ.
+
+    Returns:
+        A digest of the text and of this exchange. No two calls return the same digest.
+
+    Raises:
+        ProcessError: the texts differ. The message is the same in all processes.
+        TransferError: as in `_exchange`.
     """
     group = tuple(together)
     meeting = Meeting(MeetingKind.COMPILE, identity_of("compile", *group), text=title)
@@ -190,7 +208,7 @@ def agree(text: str, together: Sequence[int], title: str, difference: "Differenc
 
 
 def _other_program(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
-    """Say where two programs start to differ, with this line of both."""
+    """Returns the error for two programs that differ, with the first different line of both."""
     lines = itertools.zip_longest(*(text.splitlines() for text in texts), fillvalue="(nothing)")
     number, pair = next((number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1])
     column = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
@@ -202,7 +220,7 @@ def _other_program(usual: Sequence[int], other: Sequence[int], texts: Sequence[s
 
 
 def _other_settings(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
-    """Name the settings that differ, with the values of both."""
+    """Returns the error for settings that differ, with the names and both values of these settings."""
     both: list[dict[str, str]] = [json.loads(text) for text in texts]
     names = [name for name in sorted(both[0] | both[1]) if both[0].get(name) != both[1].get(name)]
     shown = [", ".join(f"{name}={each.get(name, 'none')}" for name in names) for each in both]
@@ -215,9 +233,13 @@ _LOAD = Meeting(MeetingKind.LOAD, identity_of("load"), text="a saved step")
 
 
 def gather_loading(problem: str) -> list[str]:
-    """What keeps each process from loading a saved step, empty where nothing does; all of them call this.
+    """Returns for each process the problem that keeps it from loading a saved step; empty if there is no problem.
 
-    Raises as `gather`, and TransferError when one of them compiles a step.
+    All processes of the job call this function.
+
+    problem: the problem of this process.
+
+    Raises as `gather`, and TransferError if a process compiles a step.
     """
     return _exchange(_LOAD, range(jax.process_count()), problem)
 
@@ -226,34 +248,37 @@ _GATHER = Meeting(MeetingKind.GATHER, identity_of("gather"), text="a step")
 
 
 def gather(text: str) -> list[str]:
-    """The texts of all processes, by their numbers. All of them call this, and so wait for each other.
+    """Returns the texts of all processes, in the order of their numbers. Waits until all of them call this function.
 
-    Raises ProcessError when one of them doesn't come.
+    Raises:
+        ProcessError: a text cannot be read, or not in time.
+        TransferError: a process makes another call, or none.
     """
     return _exchange(_GATHER, range(jax.process_count()), text)
 
 
 _numbers = itertools.count()
-"""The numbers of this process's texts. Each process counts its own: one that failed in a call is behind."""
+"""The numbers of this process's texts. Counts may differ between processes, because a call may fail in one of them."""
 
 _offered: dict[tuple[int, ...], list[str]] = {}
-"""By the processes that may still read them, the keys of this process's texts."""
+"""For each group of processes, the keys of this process's texts that the group may still read."""
 
 
 def _exchange(meeting: Meeting, together: Sequence[int], text: str) -> list[str]:
-    """The texts of these processes, this one among them, in their order; all of them make this call.
+    """Returns the texts of the processes `together`, in that order. They include this process, and all make this call.
 
-    Raises TransferError when one of them makes another call, or none.
+    Raises:
+        TransferError: a process makes another call, or none.
     """
     keys = _begin_exchange(meeting, tuple(together), text)
     return [_text(process, key) for process, key in zip(together, keys, strict=True)]
 
 
 def _begin_exchange(meeting: Meeting, group: tuple[int, ...], text: str) -> list[str]:
-    """Wait until all have begun an exchange, and return where the text of each is. Raises as `_exchange`.
+    """Waits until all processes have begun an exchange; returns the key of each text. Raises as `_exchange`.
 
-    A text is there before a message tells its number. Whoever sends that has read what the exchange before had, which
-    is then deleted: the coordinator holds one text of a process, however many there were.
+    Each process publishes its text before it sends the text's number. A process that sends a number has read the texts
+    of the last exchange. So this process then deletes its earlier texts, and the coordinator holds only the newest one.
     """
     me, number = jax.process_index(), next(_numbers)
     publish(_key(me, number), zlib.compress(text.encode()))
