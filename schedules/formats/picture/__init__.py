@@ -1,11 +1,13 @@
-"""Pictures of a simulated run: a row per mesh, time to the right, and below it what each mesh keeps in memory.
+"""Pictures of a simulated run: a row of tasks for each mesh, and below these rows a memory curve for each mesh.
 
     S.draw(S.simulate(schedule, costs), "step.svg")
 
-Colours are kinds of tasks, shades and numbers microbatches, `s3` is stage 3; grey is a bubble, a frame a fused group.
-Tasks of less than four pixels have neither shades nor numbers.
-SVG and PNG are drawn by matplotlib; HTML by Bokeh, a page in one file that zooms, pans and tells of each task what it
-waited for.
+Time runs to the right. The colour of a task shows its kind; its shade and number show its microbatch. `s3` is stage 3,
+a grey interval is a bubble, and a frame encloses a fused group.
+If the shortest task is narrower than about four pixels, all tasks have the plain colours of their kinds, without
+shades. A task that is too narrow for its number has none.
+Matplotlib draws SVG and PNG. Bokeh draws HTML: a page in one file that zooms and pans. For the task under the
+mouse, the page names the task or meshes that this task waited for last.
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ SUFFIXES = (".svg", ".png", ".html")
 
 
 def draw(report: Report | Sequence[Report], path: str | Path) -> None:
-    """Write a picture of a simulated run: SVG, PNG or HTML, as the name of the file ends.
+    """Writes a picture of a simulated run as SVG, PNG or HTML; the suffix of the path selects the format.
 
     Several runs are drawn one below the other, on one scale of time.
 
     Raises:
-        ScheduleError: the name ends in something else, or matplotlib or Bokeh is not installed.
-        OSError: the file cannot be written.
+        ScheduleError: when the path has another suffix, or the format's library (matplotlib or Bokeh) is not installed.
+        OSError: when the file cannot be written.
     """
     Path(path).write_bytes(picture(report, path))
 
 
 def picture(report: Report | Sequence[Report], path: str | Path) -> bytes:
-    """Return the bytes that `draw` writes.
+    """Returns the bytes that `draw` writes.
 
     Raises:
-        ScheduleError: as `draw` does.
+        ScheduleError: in the same cases as `draw`.
     """
     suffix = _suffix(path, SUFFIXES)
     scenes = [Scene(each) for each in ([report] if isinstance(report, Report) else report)]
@@ -53,20 +55,22 @@ def picture(report: Report | Sequence[Report], path: str | Path) -> bytes:
 
 
 def draw_history(found: Found, path: str | Path) -> None:
-    """Write a picture of a search: the best value and the lower bound over its time, as SVG or PNG.
+    """Writes a picture of a search as SVG or PNG: the best value and the lower bound over the time of the search.
 
     Raises:
-        ScheduleError: the name ends in something else, or matplotlib is not installed.
-        OSError: the file cannot be written.
+        ScheduleError: when the path has another suffix, or matplotlib is not installed.
+        OSError: when the file cannot be written.
     """
     Path(path).write_bytes(history_pen(path)(found))
 
 
 def history_pen(path: str | Path) -> Callable[[Found], bytes]:
-    """What draws a search, once that is over: so that what is wrong is found before it begins.
+    """Returns the function that draws a finished search as the bytes of a picture.
+
+    Called before the search, `history_pen` reports a wrong suffix or a missing library before any time is spent.
 
     Raises:
-        ScheduleError: as `draw_history` does.
+        ScheduleError: in the same cases as `draw_history`.
     """
     suffix = _suffix(path, SUFFIXES[:2])
     with _installed():
@@ -84,7 +88,7 @@ def _suffix(path: str | Path, known: Sequence[str]) -> str:
 
 @contextmanager
 def _installed() -> Generator[None]:
-    """Says what to install where a library is missing."""
+    """Turns the `ModuleNotFoundError` of a missing library into a `ScheduleError` that names the package to install."""
     try:
         yield
     except ModuleNotFoundError as error:

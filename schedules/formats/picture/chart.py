@@ -30,7 +30,8 @@ from jaxpp.schedules.formats.picture.scene import (
     text_colour,
 )
 
-# Sizes in inches: the margins around and between the two plots, and the height of all rows and of one (least, most).
+# Sizes in inches: the margins around and between the two plots. Each triple has the height of all rows together, and
+# the least and greatest height of one row.
 _LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.6, 0.75, 0.75, 0.5, 0.4
 _TASKS: Final = (6.5, 0.2, 0.5)
 _CURVES: Final = (4.2, 0.1, 0.28)
@@ -38,18 +39,18 @@ _POINTS: Final = 72  # points per inch
 
 
 def chart(scenes: Sequence[Scene], suffix: str) -> bytes:
-    """Draw the scenes, one below the other, as "svg" or "png"."""
+    """Returns the bytes of a picture of the scenes, one below the other; `suffix` is "svg" or "png"."""
     return saved(lambda: _figure(scenes), suffix)
 
 
 def saved(draw: Callable[[], Figure], suffix: str) -> bytes:
-    """A figure as "svg" or "png"."""
+    """Returns the bytes of the figure that `draw` makes; `suffix` is "svg" or "png"."""
     file = io.BytesIO()
-    # Text is kept as text, and the same run gives the same bytes.
+    # SVG keeps text as text. The fixed salt and the missing date make the bytes of the same run equal.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxpp"}):
         draw().savefig(file, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else {})
     data = file.getvalue()
-    # A hundredth of a point is precise enough, and halves the size of the file.
+    # Coordinates to a hundredth of a point are precise enough, and halve the size of the file.
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", data) if suffix == "svg" else data
 
 
@@ -66,20 +67,20 @@ def _figure(scenes: Sequence[Scene]) -> Figure:
 
 
 def _width(scene: Scene) -> float:
-    """The inches that are wide enough for the text on all tasks but the shortest few."""
+    """Returns the width, in inches, at which the longest text fits on all tasks but the shortest 5 %."""
     columns = scene.report.makespan / float(np.quantile([box.end - box.start for box in scene.boxes], 0.05))
     return columns * (0.65 * 8 * scene.longest_word + 5) / _POINTS
 
 
 def _heights(scene: Scene) -> tuple[float, float]:
-    """The inches of all rows of tasks, and of all curves."""
+    """Returns the height of all rows of tasks, and the height of all memory curves, in inches."""
     meshes = scene.report.schedule.meshes
     rows, curves = (min(max(inches / meshes, least), most) for inches, least, most in (_TASKS, _CURVES))
     return rows * meshes, curves * meshes
 
 
 def _draw(scene: Scene, figure: Figure, width: float, makespan: float, above: float) -> None:
-    """Draw one scene, `above` inches below the top, `width` inches for a time of `makespan`."""
+    """Draws one scene `above` inches below the top of the figure; `width` inches show a time of `makespan`."""
     meshes = scene.report.schedule.meshes
     total_width, total_height = figure.get_size_inches()
     across, upward = 1 / total_width, 1 / total_height
@@ -101,7 +102,7 @@ def _draw(scene: Scene, figure: Figure, width: float, makespan: float, above: fl
 
 
 def _prepare(axes: Axes, meshes: int, down: float) -> None:
-    """Set up a plot with a row for each mesh, `down` points high, the first at the top."""
+    """Sets up the axes of a plot with one row for each mesh, `down` points high; mesh 0 is at the top."""
     axes.set_ylim(meshes - GAP / 2, -GAP / 2)
     shown = _labelled(meshes, down)
     axes.set_yticks([from_top(mesh, 0.5) for mesh in shown], [str(mesh) for mesh in shown], size=_size(down))
@@ -111,7 +112,7 @@ def _prepare(axes: Axes, meshes: int, down: float) -> None:
 
 
 def _labelled(meshes: int, down: float) -> range:
-    """Return the meshes whose labels have room."""
+    """Returns the meshes that get a label, so that labels do not overlap in rows `down` points high."""
     return range(0, meshes, max(1, round(8 / down + 0.4)))
 
 
@@ -120,8 +121,8 @@ def _size(down: float) -> float:
 
 
 def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
-    """Draw the tasks; `across` is points per unit of time, `down` points per row."""
-    # `add_patch` would compute the limits of the axes, which are known, from every corner.
+    """Draws the tasks, bubbles, frames and the legend; `across` is points per unit of time, `down` points per row."""
+    # The limits of the axes are known; `add_patch` would compute them again from every corner.
     axes.add_artist(PathPatch(_outlines(scene.rows), facecolor=BUBBLE, linewidth=0))
     apart = across * min(box.end - box.start for box in scene.boxes) > 4
     if not apart:
@@ -150,9 +151,9 @@ def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
 
 
 def _write(scene: Scene, axes: Axes, box: Box, width: float, height: float) -> None:
-    """Write the microbatch of each task, and its stage if the mesh has several, where they fit."""
+    """Writes the microbatch on a task if it fits, and the stage if it also fits and some mesh has several stages."""
     number, stage = number_of(box.task), stage_of(box.task) if scene.has_chunks else ""
-    # Without this, only the one-digit numbers would fit among numbers of two digits.
+    # All tasks need the width of the longest number; otherwise some tasks would show only the short numbers.
     longest = "0" * scene.longest_number
     size = 8.0 if _fits(longest, 8.0, width) else 6.0
     if not _fits(longest, size, width) or height < size + 1:
@@ -177,7 +178,7 @@ def _fits(words: str, size: float, width: float) -> bool:
 
 
 def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
-    """Draw a memory curve for each mesh, `down` points high."""
+    """Draws a memory curve for each mesh, in rows `down` points high, and its peak at the right."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
     for colour, levels in groupby(sorted(scene.levels, key=scene.level_colour), key=scene.level_colour):
         axes.add_artist(PathPatch(_outlines(scene.level_frames(levels)), facecolor=colour, linewidth=0))
@@ -200,7 +201,7 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
 
 
 def _outlines(shapes: Iterable[Box | Frame]) -> Path:
-    """Draw many rectangles as one path, so that the picture of a long run has a few shapes, not thousands."""
+    """Returns many rectangles as one path, so that the picture of a long run has a few shapes, not thousands."""
     left, right, top, bottom = corners(shapes)
     vertices = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
     return Path.make_compound_path_from_polys(vertices)

@@ -12,7 +12,7 @@ from jaxpp.schedules.search.history import Moment, proven_gap
 
 
 def history_chart(moments: Sequence[Moment], suffix: str) -> bytes:
-    """Draw the moments of a search as "svg" or "png"."""
+    """Returns the bytes of a chart of the moments of a search; `suffix` is "svg" or "png"."""
     return saved(lambda: _figure(moments), suffix)
 
 
@@ -24,7 +24,7 @@ def _figure(moments: Sequence[Moment]) -> Figure:
     axes.step(seconds, values, where="post", color="#1f77b4", label=f"best value: {values[-1]:.6g}")
     axes.step(seconds, bounds, where="post", color="#7f7f7f", label=f"lower bound: {bounds[-1]:.6g}")
     axes.fill_between(seconds, bounds, values, step="post", color="#1f77b4", alpha=0.12, linewidth=0)
-    # What a search begins with may be many times as long as what it finds: most is seen near the end.
+    # The first value of a search may be many times the last one. The axis is limited to values near the last.
     gap = max(values[-1] - bounds[-1], 0.02 * values[-1])
     axes.set_ylim(bounds[-1] - gap, min(max(filter(math.isfinite, values)), values[-1] + 5 * gap) + gap / 2)
     axes.set_xlim(0, seconds[-1] or None)

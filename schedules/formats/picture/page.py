@@ -1,4 +1,4 @@
-"""A picture on a screen, drawn by Bokeh: a page in one file that zooms, pans, and tells of the task under the mouse."""
+"""A picture on a screen, drawn by Bokeh: a page in one file that zooms, pans and describes the task under the mouse."""
 
 from __future__ import annotations
 
@@ -56,17 +56,21 @@ _ZOOMED: Final = """
         source.change.emit()
     }
 """
-"""In the browser: a task has its number while it is wide enough; shades are there while the shortest is visible."""
+"""JavaScript that runs when the zoom changes.
+
+A task shows its number while it is wide enough. Tasks have shades while the shortest of the meshes' own
+tasks is at least 4 pixels wide, and white edges while that task is wider than 8 pixels.
+"""
 
 _HIDDEN: Final = "runs.visible = tasks.every((each) => each.visible)"
-"""In the browser: what lies below the tasks is not there while a kind of them is hidden."""
+"""JavaScript that hides the rectangles of `Scene.runs` while the user hides any kind of task in the legend."""
 
 _PIXELS: Final = 6.5
-"""The width of a digit."""
+"""The width of a character, in pixels."""
 
 
 def page(scenes: Sequence[Scene]) -> bytes:
-    """Return the page as HTML, with the scenes one below the other; it loads nothing from elsewhere."""
+    """Returns an HTML page with the scenes one below the other; the page loads nothing from elsewhere."""
     makespan = max(scene.report.makespan for scene in scenes)
     shortest = min(box.end - box.start for scene in scenes for box in scene.boxes)
     bounds = (-0.02 * makespan, 1.02 * makespan)
@@ -85,7 +89,7 @@ def page(scenes: Sequence[Scene]) -> bytes:
 
 
 def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
-    """Make a plot with a row for each mesh, `down` pixels high, the first at the top."""
+    """Returns an empty plot with one row for each mesh, `row` pixels high; mesh 0 is at the top."""
     plot = figure(
         x_range=time,
         y_range=Range1d(start=meshes - GAP / 2, end=-GAP / 2),
@@ -104,7 +108,7 @@ def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
 
 
 def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
-    """Write a name beside each row, or beside some of them where the rows are too low for all."""
+    """Labels the rows with their names; in rows lower than 12 pixels only every nth row has a label."""
     shown: dict[float | str, Any] = {
         from_top(mesh, 0.5): names[mesh] for mesh in range(0, len(names), math.ceil(12 / row))
     }
@@ -115,7 +119,7 @@ def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
 
 
 def _draw_tasks(scene: Scene, plot: figure) -> None:
-    """Draw the tasks, kind by kind: a click on the name of a kind in the legend hides it."""
+    """Draws the tasks, kind by kind; a click on a kind in the legend hides or shows its tasks."""
     bubbles = plot.quad(source=ColumnDataSource(_corners(scene.rows)), fill_color=BUBBLE, line_color=None)
     below = _corners([frame for frame, _ in scene.runs]) | {"colour": [colour for _, colour in scene.runs]}
     runs = plot.quad(source=ColumnDataSource(below), fill_color="colour", line_color=None)
@@ -123,7 +127,7 @@ def _draw_tasks(scene: Scene, plot: figure) -> None:
     numbers: list[GlyphRenderer[Any]] = []
     items: list[LegendItem] = []
     for kind in scene.kinds:
-        # The legend shows the colour of the first task.
+        # The legend shows the colour of the first task; microbatches are sorted so that this is the first shade.
         boxes = sorted((box for box in scene.boxes if box.task.kind == kind), key=lambda box: box.task.microbatch)
         data, name = _corners(boxes), kind.replace("_", " ")
         data["stage"] = np.array([box.task.stage for box in boxes], np.int32)
@@ -181,7 +185,10 @@ def _watch_zoom(scene: Scene, plot: figure, tasks: list[GlyphRenderer[Any]], num
 
 
 def _label(scene: Scene, box: Box) -> str:
-    """Return the microbatch of a task; with its stage if the mesh has several, below it, or beside it in half a row."""
+    """Returns the microbatch of a task, and its stage if some mesh has several stages.
+
+    The stage is on a second line if the box is high enough, otherwise on the same line.
+    """
     number = number_of(box.task)
     if not scene.has_chunks:
         return number
@@ -190,7 +197,7 @@ def _label(scene: Scene, box: Box) -> str:
 
 
 def _draw_memory(scene: Scene, plot: figure) -> None:
-    """Draw the memory of each mesh, its outline, and its peak at the right."""
+    """Draws the memory of each mesh over time, with an outline, and the peak at the right."""
     levels, meshes = scene.levels, scene.report.schedule.meshes
     columns = _corners(scene.level_frames(levels))
     columns["colour"] = [scene.level_colour(each) for each in levels]
@@ -207,6 +214,6 @@ def _draw_memory(scene: Scene, plot: figure) -> None:
 
 
 def _corners(shapes: Sequence[Box | Frame]) -> dict[str, Any]:
-    """Return the columns of a data source with the rectangles of `shapes`."""
+    """Returns the columns of a data source: the four sides of each rectangle, and its mesh."""
     sides = dict(zip(("left", "right", "top", "bottom"), corners(shapes), strict=True))
     return {**sides, "mesh": np.array([each.mesh for each in shapes], np.int32)}

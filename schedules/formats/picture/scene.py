@@ -1,6 +1,6 @@
-"""The content of a picture, which chart and page draw: boxes, colours and words.
+"""The content of a picture, which `chart` and `page` draw: boxes, colours and words.
 
-Times are those of the report. A mesh has a row, in which 0 is the bottom and 1 the top.
+Times are in the unit of the report's costs. Each mesh has a row, in which height 0 is the bottom and 1 the top.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BUBBLE: Final = "#e9e9e9"
 FRAME: Final = "#222222"
 MEMORY_LINE: Final = "#4a5a6c"
 _MEMORY: Final = ("#e4eaf1", "#c9d5e2", "#adbfd2", "#91a9c2", "#7693b2")
-"""For little memory up to the highest peak."""
+"""Colours of memory levels, from little memory to the highest peak."""
 
-# The colours of forward and backward tasks differ for the colour-blind too, in all of their shades.
+# Colour-blind readers can tell forward from backward tasks, in all shades.
 _COLOURS: Final = {
     "forward": "#0072b2",
     "backward": "#d55e00",
@@ -39,17 +39,21 @@ _COLOURS: Final = {
 }
 _OTHERS: Final = ("#44546a", "#8c564b", "#56b4e9", "#999933", "#ee6677")
 _SHADES: Final = (0.0, 0.36, 0.18, 0.5)
-"""How much white each microbatch gets, in turn: the next one differs most."""
+"""The share of white in the colour of each microbatch, in turn; adjacent microbatches differ clearly."""
 
 GAP: Final = 0.12
-"""Between two rows, as a share of a row."""
+"""The gap between two rows, as a share of a row."""
 
 _STRIP: Final = 0.22
-"""The part of a row for what runs beside the mesh's own tasks, where there is any."""
+"""The share of a row for tasks that run beside the mesh's own tasks, such as copies, if the schedule has any."""
 
 
 class Box(NamedTuple):
-    """Shows a task: where and when it ran, what it waited for last, and on which track ("" is the mesh itself)."""
+    """A rectangle that shows one task, from its start to its end.
+
+    `bottom` and `top` are heights in the row of the mesh. `waited` names the task or meshes that the task waited for
+    last. `track` is the result of `track_of`: "" for one of the mesh's own tasks.
+    """
 
     task: Task
     mesh: int
@@ -62,7 +66,7 @@ class Box(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Encloses the boxes of fused tasks, of tasks without a bubble between them, or of a whole row."""
+    """A rectangle around fused tasks, tasks without a bubble between them, or a whole row; or a memory level."""
 
     mesh: int
     start: float
@@ -72,7 +76,7 @@ class Frame(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Says how much memory a mesh keeps from one time to another."""
+    """The amount of memory in use on a mesh from `start` to `end`."""
 
     mesh: int
     start: float
@@ -96,7 +100,7 @@ class Scene:
                 track = track_of(graph, head)
                 height = _STRIP / len(tracks) if track else 1 - self.ground
                 top = (1 + tracks.index(track)) * height if track else 1.0
-                # Tasks that are fused lie one above the other: they run at the same time.
+                # Fused tasks run at the same time, so their boxes lie one above the other.
                 height /= graph.spans[head]
                 for number in range(head, head + graph.spans[head]):
                     times = run.starts[number], run.ends[number]
@@ -106,7 +110,7 @@ class Scene:
 
     @property
     def rows(self) -> list[Frame]:
-        """The frame of each mesh's whole row: what no task covers is a bubble."""
+        """The frame of each mesh's whole row; an interval that no task covers is a bubble."""
         return [Frame(mesh, 0.0, self.report.makespan, self.ground) for mesh in range(self.report.schedule.meshes)]
 
     @cached_property
@@ -122,9 +126,10 @@ class Scene:
 
     @cached_property
     def runs(self) -> list[tuple[Frame, str]]:
-        """The spans in which a mesh never waits, in the mean colour of their tasks.
+        """The intervals in which a mesh is never idle, each with the mean colour of its tasks.
 
-        They lie below tasks as narrow as a pixel or two, where the grey of bubbles would show through the edges.
+        These frames lie below the tasks. Without them, the grey of bubbles would show through the edges of tasks that
+        are only a pixel or two wide.
         """
         runs: list[list[Box]] = []
         mesh, end = -1, 0.0
@@ -141,7 +146,7 @@ class Scene:
         return list(zip(frames, map(self._from_a_distance, runs), strict=True))
 
     def _from_a_distance(self, boxes: Sequence[Box]) -> str:
-        """Return the mean colour of these boxes."""
+        """Returns the mean of the plain colours of boxes, weighted by area."""
         areas = [(box.end - box.start) * (box.top - box.bottom) for box in boxes]
         colours = [_channels(self.plain_colour(box)) for box in boxes]
         channels = zip(*colours, strict=True)
@@ -149,7 +154,7 @@ class Scene:
 
     @property
     def ground(self) -> float:
-        """The height at which the mesh's own tasks begin: above the strip of the other tracks, if there are any."""
+        """The lower edge of a mesh's own tasks: the top of the strip of the other tracks, or 0 without such tracks."""
         return _STRIP if self._tracks else 0.0
 
     @cached_property
@@ -161,16 +166,16 @@ class Scene:
         return {name: colours[name] for name in names if name in self.report.schedule.graph.numbers}
 
     def colour(self, box: Box) -> str:
-        """Return the colour of a task: that of its kind, in the shade of its microbatch."""
+        """Returns the colour of the task's kind, in the shade of its microbatch."""
         return self.shades[box.task.kind][box.task.microbatch % len(_SHADES)]
 
     def plain_colour(self, box: Box) -> str:
-        """Return the colour of a task's kind, for views from a distance: there the shades would blend to a pale one."""
+        """Returns the colour of the task's kind without shades, which would blend to a pale colour on narrow tasks."""
         return self.kinds[box.task.kind]
 
     @cached_property
     def shades(self) -> dict[str, list[str]]:
-        """The shades of each kind's colour, which microbatches take in turn."""
+        """The shades of each kind's colour; successive microbatches take them in turn."""
         return {kind: [_lighter(colour, white) for white in _SHADES] for kind, colour in self.kinds.items()}
 
     @cached_property
@@ -180,19 +185,19 @@ class Scene:
 
     @cached_property
     def longest_word(self) -> int:
-        """The length of the longest text that a task carries (a number, or the name of a stage), in characters."""
+        """The length, in characters, of the longest number or stage name that a task shows."""
         stages = max(len(stage_of(box.task)) for box in self.boxes) if self.has_chunks else 0
         return max(self.longest_number, stages)
 
     @cached_property
     def has_chunks(self) -> bool:
-        """Whether a mesh has several stages, so that a microbatch's number does not tell which task it is."""
+        """Whether some mesh has several stages, so that the microbatch alone does not identify a task."""
         placement = self.report.schedule.placement
         return any(len(placement.stages_of(mesh)) > 1 for mesh in range(placement.meshes))
 
     @property
     def title(self) -> str:
-        """The title: the schedule, its size, and its times."""
+        """The title: the name of the schedule, its size, its makespan and its bubble."""
         report, schedule = self.report, self.report.schedule
         size = f"{counted(schedule.meshes, 'mesh', 'es')}, {counted(schedule.microbatches, 'microbatch', 'es')}"
         if schedule.stages != schedule.meshes:
@@ -201,7 +206,7 @@ class Scene:
         return f"{schedule.name}: {size}; {times}"
 
     def caption(self, numbered: bool) -> str:
-        """Say what the words on the tasks, if there was room to write any, and the frames around them mean."""
+        """Returns the explanation of frames and, if `numbered`, of the words on tasks."""
         words = ["numbers: microbatches"] if numbered else []
         if numbered and self.report.schedule.slices > 1:
             words.append("3.1: microbatch 3, slice 1")
@@ -228,67 +233,67 @@ class Scene:
         return found
 
     def level_frames(self, levels: Iterable[Level]) -> list[Frame]:
-        """The levels as rectangles; the highest peak of all meshes is as high as a row."""
+        """Returns the levels as rectangles; the highest peak of all meshes is as high as a row."""
         return [Frame(each.mesh, each.start, each.end, 0.0, each.amount / self.highest) for each in levels]
 
     def level_colour(self, level: Level) -> str:
-        """Return the colour of a level: the more memory, the darker."""
+        """Returns the colour of a level; more memory has a darker colour."""
         return _MEMORY[min(int(level.amount / self.highest * len(_MEMORY)), len(_MEMORY) - 1)]
 
     @cached_property
     def highest(self) -> float:
-        """The highest peak of memory on any mesh, which sets the scale of all curves."""
+        """The highest peak of memory on any mesh, or 1 if no mesh uses memory; it sets the scale of all curves."""
         return max((self.peak(mesh) for mesh in range(self.report.schedule.meshes)), default=0.0) or 1.0
 
     def peak(self, mesh: int) -> float:
-        """Return the highest amount of memory on a mesh."""
+        """Returns the highest amount of memory on a mesh."""
         return float(max(self.report.memory.curves[mesh][1], default=0.0))
 
     def amount(self, value: float) -> str:
-        """Return an amount of memory in words."""
+        """Returns an amount of memory in words, in the unit of the report."""
         return amount(value, self.report.memory)
 
     @cached_property
     def _tracks(self) -> list[str]:
-        """The other tracks than the meshes' own, on which copies run."""
+        """The tracks of tasks that run beside their mesh, such as copies, sorted by name."""
         graph = self.report.schedule.graph
         return sorted({track_of(graph, number) for number in graph.asides})
 
 
 def track_of(graph: Graph, number: int) -> str:
-    """Return what a task uses that runs beside its mesh; "" for those that take the turn of it."""
+    """Returns the resources that a task beside its mesh uses, by name; "" for a task that takes the mesh's turn."""
     return " ".join(graph.tracks[number]) if number in graph.asides else ""
 
 
 def from_top(mesh: float, height: float) -> float:
-    """Map a height in the row of a mesh to an axis that counts rows from the top, with a gap below each."""
+    """Maps a height in the row of a mesh to an axis that counts rows from the top, with a gap below each row."""
     return mesh + (1 - GAP) * (1 - height)
 
 
 def corners(shapes: Iterable[Box | Frame]) -> NDArray[np.float64]:
-    """Return the left, right, top and bottom sides of rectangles, as rows of an array, on the axes of `from_top`."""
+    """Returns an array of shape (4, shapes): the left, right, top and bottom sides, on the axis of `from_top`."""
     sides = [(each.start, each.end, from_top(each.mesh, each.top), from_top(each.mesh, each.bottom)) for each in shapes]
     return np.array(sides).reshape(-1, 4).T
 
 
 def number_of(task: Task) -> str:
-    """Return the microbatch and slice of a task in words: `3`, or `3.1`."""
+    """Returns the microbatch of a task as `3`, or with a slice other than 0 as `3.1`."""
     return f"{task.microbatch}.{task.slice}" if task.slice else str(task.microbatch)
 
 
 def stage_of(task: Task) -> str:
-    """Return the name of the stage of a task."""
+    """Returns the name of the stage of a task, such as `s3`."""
     return f"s{task.stage}"
 
 
 def text_colour(ground: str) -> str:
-    """Return black or white, whichever is easier to read on a colour."""
+    """Returns black or white, whichever is easier to read on the colour `ground`."""
     red, green, blue = ((channel / 255) ** 2.2 for channel in _channels(ground))
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
 
 
 def amount(value: float, memory: Memory) -> str:
-    """Return an amount of memory in words: `3.5`, or `1.2 GB`."""
+    """Returns an amount of memory in words: `3.5` in microbatches, or `1.2 GB` in bytes."""
     if memory.unit != "bytes":
         return f"{value:.4g}"
     for unit in ("B", "kB", "MB", "GB"):
@@ -299,7 +304,7 @@ def amount(value: float, memory: Memory) -> str:
 
 
 def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
-    """Yield the first task of each cell of a mesh, and what it waited for last."""
+    """Yields the first task of each group of fused tasks of a mesh, and the words for the last wait of that group."""
     graph, run = report.schedule.graph, report.run
     ends = [*run.ends, *run.received]
     before: dict[str, int] = {}
@@ -316,7 +321,7 @@ def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
 
 
 def _source(graph: Graph, slot: int) -> str:
-    """Say in words what a cell waits for: a task of its own mesh, or a value that arrives from another."""
+    """Returns the words for the task at index `slot`, or for the sender of a transfer, which has a later index."""
     tasks = graph.tasks
     if slot < len(tasks):
         return str(tasks[slot])
