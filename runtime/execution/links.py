@@ -260,8 +260,8 @@ class Links:
     def fail(self, error: BaseException) -> None:
         """Ends a step that failed: sends the error in place of the transfers that the step has not offered yet.
 
-        First, this method breaks the collectives that other processes may be in. It need not if the only partner has
-        died, because a death ends the collectives that the process shares.
+        First, this method breaks the collectives that other processes may be in. It does not if the only partner has
+        died or is frozen, because no other process is then in them.
 
         Raises:
             PeerError: `error` is an error of XLA, and a process is gone. The loss of a process makes collectives fail.

@@ -278,7 +278,7 @@ def _begin_exchange(meeting: Meeting, group: tuple[int, ...], text: str) -> list
     """Waits until all processes have begun an exchange; returns the key of each text. Raises as `_exchange`.
 
     Each process publishes its text before it sends the text's number. A process that sends a number has read the texts
-    of the last exchange. So this process then deletes its earlier texts, and the coordinator holds only the newest one.
+    of the last exchange. So this process then deletes its earlier texts, and the coordinator holds one for each group.
     """
     me, number = jax.process_index(), next(_numbers)
     publish(_key(me, number), zlib.compress(text.encode()))
