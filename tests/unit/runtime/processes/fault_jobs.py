@@ -111,6 +111,7 @@ def the_first_is_stopped_while_others_trace() -> None:
         stop_the_first()
         return jobs.train_step(weights, batch)
 
+    jobs.compiled(3).compile(*jobs.arguments(3))  # by then each has JAX's devices: a wait for these ends the process
     raised(lambda: jobs.compiled(3, function=train_step).compile(*jobs.arguments(3)))
 
 
