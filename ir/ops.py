@@ -77,6 +77,9 @@ _ROWS = (
 COMMUTATIVE = frozenset(f"stablehlo.{name}" for name in ("add", "and", "maximum", "minimum", "multiply", "or", "xor"))
 """Operations whose two operands may be exchanged."""
 
+IDEMPOTENT = frozenset(f"stablehlo.{name}" for name in ("and", "maximum", "minimum", "or"))
+"""Operations whose result for two equal operands is that operand: they choose, and don't round."""
+
 _UNKNOWN = Traits()
 _TRAITS = {name if "." in name else f"stablehlo.{name}": row for row, names in _ROWS for name in names.split()}
 

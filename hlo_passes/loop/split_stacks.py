@@ -23,12 +23,10 @@ from jaxpp.ir.functions import (
     reducer,
 )
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.ops import shape_of
+from jaxpp.ir.ops import IDEMPOTENT, shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of
 from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, closure, defining_op, is_zero, origin
-
-_IDEMPOTENT = frozenset("stablehlo." + name for name in ("and", "maximum", "minimum", "or"))
 
 
 @dataclass(frozen=True)
@@ -297,7 +295,7 @@ class _StackSplitter:
             return False
         (value, first), operator = op.operands, reducer(op)
         # Each block starts from `first`, which must not count twice.
-        if operator is None or not (operator in _IDEMPOTENT or (operator == "stablehlo.add" and is_zero(first))):
+        if operator is None or not (operator in IDEMPOTENT or (operator == "stablehlo.add" and is_zero(first))):
             return False
         ip, result = ir.InsertionPoint(op), op.results[0]
         parts = [clone_as(op, [block, first], result.type, ip) for block in self._blocks(value, self._homes[value], op)]

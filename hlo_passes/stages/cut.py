@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.ties import deciding, ties
+from jaxpp.hlo_passes.stages.ties import ties
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, traits
@@ -145,10 +145,7 @@ class _FlowProblem:
 
     def _add_ties(self, late: Sequence[int], together: Iterable[Sequence[ir.Value]]) -> None:
         """Adds edges by which, where one value of a tie is kept, the other one is not rematerialised."""
-        makers = self._body.producers
-        groups: list[Sequence[int]] = [*deciding(self._body, [*late, *self._again])]
-        groups += [[makers[value] for value in values if value in makers] for values in together]
-        for kept, again in ties(self._body, groups, self._again.__contains__):
+        for kept, again in ties(self._body, [*late, *self._again], self._again.__contains__, together):
             for key in (kept, *self._body.results[kept]):
                 if key in self._nodes:
                     self._edges.append((self._nodes[key], self._nodes[again], UNCUTTABLE))

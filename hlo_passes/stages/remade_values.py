@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.kept_values import Keep
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
-from jaxpp.hlo_passes.stages.ties import deciding, ties
+from jaxpp.hlo_passes.stages.ties import ties
 from jaxpp.hlo_passes.stages.two_loops import Divided
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
@@ -304,11 +304,8 @@ class _RecomputationBuilder:
         """Yields the pairs of a value and a step for `Recomputation.ties`."""
         body = Numbered(self.ops)
         again = [number for number, (_, flops) in enumerate(self._steps) if flops is not None]
-        groups: list[Sequence[int]] = [*deciding(body, again)]
-        for values in self._together:
-            rows = (self._rows.get(value, value) for value in values)
-            groups.append([body.producers[row] for row in rows if row in body.producers])
-        for kept, step in ties(body, groups, set(again).__contains__):
+        together = [[self._rows.get(value, value) for value in values] for values in self._together]
+        for kept, step in ties(body, again, set(again).__contains__, together):
             yield from ((self._numbers[value], step) for value in body.results[kept] if value in self._numbers)
 
     def _all(self, values: Sequence[ir.Value]) -> tuple[int, ...]:

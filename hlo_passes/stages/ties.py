@@ -12,17 +12,21 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir.functions import reducer
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.ops import jumps, rounds, traits
+from jaxpp.ir.ops import IDEMPOTENT, jumps, rounds, traits
 from jaxpp.ir.values import closure
 
 _JUMP = -1
 """The number of the operation that jumps, among the users of the values that it reads."""
-_CHOOSING = frozenset(f"stablehlo.{name}" for name in ("and", "maximum", "minimum", "or"))
 _REDUCING = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter"))
 _SELECTING = frozenset(("chlo.top_k", "stablehlo.gather", "stablehlo.sort"))
 
 
-def ties(body: Numbered, groups: Iterable[Sequence[int]], is_again: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
+def ties(
+    body: Numbered,
+    late: Iterable[int],
+    is_again: Callable[[int], bool],
+    together: Iterable[Sequence[ir.Value]] = (),
+) -> Iterator[tuple[int, int]]:
     """Yields pairs of operations of `body`: where the result of the first is kept, the second is not repeated.
 
     An operation whose result jumps, such as a comparison, depends on both. It depends on the second through the first,
@@ -30,17 +34,16 @@ def ties(body: Numbered, groups: Iterable[Sequence[int]], is_again: Callable[[in
 
     Args:
         body: the operations.
-        groups: for each operation that jumps, the operations of `body` whose results it reads; see `deciding`.
+        late: those that the late half may contain.
         is_again: whether the late half may repeat an operation of the early half.
+        together: groups of values that an operation outside of `body` reads whose result jumps; see `read_together`.
     """
     inexact = _inexact(body, is_again)
-    for makers in groups if inexact else ():
-        yield from _tied(body, makers, inexact)
-
-
-def deciding(body: Numbered, late: Iterable[int]) -> Iterator[Sequence[int]]:
-    """Yields the groups of `ties` for the operations of `late` whose result jumps."""
-    return (body.makers[number] for number in late if jumps(body.ops[number]))
+    if inexact:
+        groups = [body.makers[number] for number in late if jumps(body.ops[number])]
+        groups += [[body.producers[value] for value in values if value in body.producers] for values in together]
+        for makers in groups:
+            yield from _tied(body, makers, inexact)
 
 
 def read_together(body: Numbered, stand_for: Mapping[ir.Value, ir.Value]) -> Iterator[list[ir.Value]]:
@@ -89,5 +92,5 @@ def _before(body: Numbered, number: int) -> Sequence[int]:
 def _shows_ties(op: ir.Operation) -> bool:
     """Whether values tied at the operands of `op` may be tied at its results: `op` is cheap, a choice or a sort."""
     if op.name in _REDUCING:
-        return reducer(op) in _CHOOSING
+        return reducer(op) in IDEMPOTENT
     return traits(op).cheap or op.name in _SELECTING

@@ -34,13 +34,10 @@ def options_of(options: Options, mesh: int) -> dict[str, Any]:
 
 def named(options: Options) -> dict[str, str]:
     """Returns the options under the names that errors use, with their values as text."""
-    found: dict[str, str] = {}
-    for name, value in options.items():
-        own = {f"compiler_options[{name}]": value} if isinstance(name, str) else {}
-        if isinstance(name, int):
-            own = {f"compiler_options[{name}][{each}]": of_mesh for each, of_mesh in value.items()}
-        found |= {each: str(given).lower() if isinstance(given, bool) else str(given) for each, given in own.items()}
-    return found
+    found = {f"compiler_options[{name}]": value for name, value in options.items() if isinstance(name, str)}
+    for mesh in (key for key in options if isinstance(key, int)):
+        found |= {f"compiler_options[{mesh}][{name}]": value for name, value in options[mesh].items()}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
 
 
 def variants(function: str, meshes: Sequence[int], options: Options) -> dict[str, list[int]]:

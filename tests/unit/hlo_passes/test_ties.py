@@ -4,7 +4,7 @@ import pytest
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
-from jaxpp.hlo_passes.stages.ties import deciding, read_together, ties
+from jaxpp.hlo_passes.stages.ties import read_together, ties
 from jaxpp.ir.functions import functions, operations
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
@@ -24,8 +24,7 @@ def tied(lines: str) -> set[tuple[str, str]]:
     with make_context():
         module = ir.Module.parse(text)
         body = Numbered(operations(functions(module)["f"].regions[0].blocks[0])[:-1])
-        groups = deciding(body, range(len(body.ops)))
-        found = ties(body, groups, lambda number: is_cheap(body.ops[number]))
+        found = ties(body, range(len(body.ops)), lambda number: is_cheap(body.ops[number]))
         return {(body.ops[kept].name[10:], body.ops[again].name[10:]) for kept, again in found}
 
 
