@@ -21,7 +21,8 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.ops import is_cheap, traits
+from jaxpp.ir.ops import is_cheap, shape_of, traits
+from jaxpp.ir.values import block_of, closure, defining_op, only_use
 
 _CONDITIONAL = ("conditional that returns a token", "compute both branches and choose with jnp.where")
 
@@ -46,12 +47,19 @@ class Backward:
         arguments: the arguments of the function.
         free: the arguments that the loop does not carry and no task makes, such as weights.
         awaited: the indices of the results that another task waits for. No accumulated result is among them.
-        metrics: the indices of accumulated results that are stacks, maxima or scalars, such as losses.
+        metrics: the indices of accumulated results that are no gradients of weights, such as losses: stacks, maxima,
+            and sums that are scalars or have the shape of no weight.
     """
 
     def __init__(
-        self, loop: MicrobatchLoop, function: ir.Operation, call: ir.Operation, sums: Mapping[ir.Value, Accumulator]
+        self,
+        loop: MicrobatchLoop,
+        function: ir.Operation,
+        call: ir.Operation,
+        sums: Mapping[ir.Value, Accumulator],
+        weights: Collection[Sequence[int]],
     ) -> None:
+        """Reads the call of a backward; `weights` holds the shapes of the weights of the stage."""
         self.stage = kind_and_stage(function)[1]
         every = operations(body_of(function))[:-1]
         self.returned = list(terminator(body_of(function)).operands)
@@ -83,7 +91,7 @@ class Backward:
         self.metrics = [
             number
             for number, result in enumerate(call.results)
-            if result in sums and (sums[result].operator != ADD or ir.RankedTensorType(result.type).rank == 0)
+            if result in sums and _is_metric(loop, sums[result], weights)
         ]
 
     @property
@@ -99,7 +107,7 @@ class Backward:
         """Returns the values of the input gradient.
 
         They are the awaited results, `wanted`, and all values on which these depend. If these values need no product,
-        the products on which other products depend join them. So do the metrics that need no further product.
+        the products on which other products depend join them. So do the metrics, except those of weight gradients.
         """
         awaited = {self.returned[number] for number in self.awaited}.union(wanted)
         while True:
@@ -111,11 +119,46 @@ class Backward:
             if more <= awaited:
                 break
             awaited |= more
+        others = {*range(len(self.returned))}.difference(self.awaited, self.metrics)
+        late = needs.products(needs.behind(self.returned[number] for number in others)) - needs.products(early)
         for number in self.metrics:
             behind = needs.behind([self.returned[number]])
-            if needs.products(behind) <= needs.products(early):
+            if needs.products(behind).isdisjoint(late):
                 early |= behind
         return early
+
+
+def weight_shapes(loop: MicrobatchLoop) -> dict[int, set[tuple[int, ...]]]:
+    """Returns the shapes of the weights of each stage: of the values from outside the loop that its tasks read.
+
+    The values of which those are made count too: the gradient of a weight has the shape of the weight itself, of which
+    only a part, a cast or a reshape may reach the loop.
+    """
+    found: dict[int, set[tuple[int, ...]]] = {}
+    for op in operations(loop.body):
+        if op.name == "func.call":
+            outer = [value for value in op.operands if block_of(value) != loop.body]
+            behind = closure(outer, _made_of)
+            shapes = {tuple(shape_of(value)) for value in behind if isinstance(value.type, ir.RankedTensorType)}
+            found.setdefault(ir.IntegerAttr(op.attributes[at.STAGE]).value, set()).update(shapes)
+    return found
+
+
+def _made_of(value: ir.Value) -> Sequence[ir.Value]:
+    op = defining_op(value)
+    return () if op is None else list(op.operands)
+
+
+def _is_metric(loop: MicrobatchLoop, sum_: Accumulator, weights: Collection[Sequence[int]]) -> bool:
+    """Whether an accumulator is no sum of gradients of weights of these shapes."""
+    total = loop.op.results[ir.BlockArgument(sum_.values[0]).arg_number]
+    use = only_use(total)
+    reduce = None if use is None else use.owner.operation
+    # `delay-reductions` gave the sum a dimension, over which the step sums after the loop.
+    if reduce is not None and reduce.name == "stablehlo.reduce" and at.integers(reduce, "dimensions") == [0]:
+        total = reduce.results[0]
+    shape = tuple(shape_of(total))
+    return sum_.operator != ADD or not shape or shape not in weights
 
 
 def _handed_on(loop: MicrobatchLoop, call: ir.Operation, position: int) -> list[int]:

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.fission import divide_constructs
-from jaxpp.hlo_passes.stages.halves import Backward, halve
+from jaxpp.hlo_passes.stages.halves import Backward, halve, weight_shapes
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
 from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations
@@ -23,8 +23,9 @@ class SplitBackward(Pass):
     """Splits a backward into `@input_grad_i` and `@weight_grad_i`, for the stages whose schedule asks for these tasks.
 
     - The input gradient makes the results that other tasks wait for, and everything on which they depend. The main one
-      is the gradient that crosses to the previous stage. The input gradient also makes the backward's losses, if they
-      need no further product.
+      is the gradient that crosses to the previous stage. The input gradient also makes what is no gradient of a weight,
+      such as losses, unless that needs a product of a weight gradient. A sum that is a scalar, or has the shape of no
+      weight that the stage reads, is no gradient of a weight.
     - The weight gradient makes the other results: the products that are gradients of weights, their sums over the
       microbatches, and metrics of them.
     - In the first stage no gradient crosses, as its input needs none. There the input gradient makes the products on
@@ -64,11 +65,12 @@ class SplitBackward(Pass):
         calls = [(by_name[callee(op)], op) for op in operations(loop.body) if op.name == "func.call"]
         split = [each for each in calls if _is_backward(each[0], stages)]
         # All backwards are read before the first edit, because the calls use each other's results.
-        mesh, backwards = MeshAxes.of(module), [Backward(loop, *each, sums) for each in split]
+        mesh, weights = MeshAxes.of(module), weight_shapes(loop)
+        backwards = [Backward(loop, *each, sums, weights[kind_and_stage(each[0])[1]]) for each in split]
         _treat_slices_alike(loop, split, backwards)
         for number, (each, backward) in enumerate(zip(split, backwards, strict=True)):
             if divide_constructs(backward, mesh):
-                backwards[number] = Backward(loop, *each, sums)
+                backwards[number] = Backward(loop, *each, sums, weights[backward.stage])
         _treat_slices_alike(loop, split, backwards)
         for each, backward in zip(split, backwards, strict=True):
             _split(module, *each, backward)

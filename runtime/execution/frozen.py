@@ -26,8 +26,9 @@ def frozen(stages: FrozenStages) -> Generator[None]:
         with jaxpp.frozen({0: 1.0, 1: 0.5}):
             state = step(state, batch)
 
-    The sums of gradients lack the terms of these microbatches. All other results stay the same. The schedule must split
-    the backwards of these stages (`zb-h1`, `schedules.split_backward`). All processes of a job must give the same
+    The sums of gradients lack the terms of these microbatches, as do metrics of gradients, such as norms. All other
+    results stay the same. A sum counts as one of gradients if a weight of its stage has its shape. The schedule must
+    split the backwards of these stages (`zb-h1`, `schedules.split_backward`). All processes of a job must give the same
     stages, as they give the same arguments. The block holds only for steps that this thread calls.
 
     Parts of a model that have converged need no gradients any more (TimelyFreeze, arXiv 2602.05754).

@@ -100,7 +100,9 @@ func.func private @backward_0(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %g: tens
 // CHECK:           %[[DOT:.*]] = stablehlo.dot_general
 // CHECK:           stablehlo.multiply %[[DOT]], %[[W]]
 // CHECK:           stablehlo.dynamic_update_slice %[[DW]], %{{[^ ]*}}, %[[ROW]]
-func.func public @main(%w0: tensor<4x4xf32>, %w1: tensor<4x4xf32>, %x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<2x4x4xf32>) {
+func.func public @main(%w0: tensor<4x4xf32>, %ws: tensor<2x4x4xf32>, %x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<2x4x4xf32>) {
+  %row = stablehlo.slice %ws [0:1, 0:4, 0:4] : (tensor<2x4x4xf32>) -> tensor<1x4x4xf32>
+  %w1 = stablehlo.reshape %row : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
   %first = stablehlo.constant dense<0> : tensor<i32>
   %zeros = stablehlo.constant dense<0.0> : tensor<4x4xf32>
   %stack = stablehlo.constant dense<0.0> : tensor<2x4x4xf32>

@@ -73,6 +73,28 @@ def test_several_devices_per_mesh_and_arrays_that_go_in_again() -> None:
         assert np.abs(np.asarray(params[1]) - before[1]).max() > 0
 
 
+def test_sums_that_are_no_gradients_stay_whole() -> None:
+    """A scalar, of which each device has a part until the loop ends; a vector whose shape no weight has; a product."""
+
+    def with_metrics(params: Any, data: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, data)
+        return value, jax.numpy.stack([value, value**2, data["x"].sum()]), (data["x"] @ data["x"].T).max(), grads
+
+    def step(params: Any, data: Any) -> Any:
+        plan = schedules.make("zb-h1", meshes=3, microbatches=4)
+        return jaxpp.treduce(partial(with_metrics, params), data, schedule=plan, operation=jaxpp.Add)
+
+    params, data = ARGUMENTS
+    spec = jax.P(None, "data")
+    pipelined = jaxpp.mpmd_jit_with_loop(step, make_mesh(3, data=2), in_shardings=(jax.P(), spec))
+    *metrics, _ = jax.jit(step)(params, data)
+    with jaxpp.frozen(dict.fromkeys(range(3), 1.0)):
+        found = pipelined(params, data)
+    for one, other in zip(found, metrics, strict=False):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert not any(np.any(np.asarray(sum_)) for sum_ in found[-1])
+
+
 @pytest.mark.parametrize(
     ("stages", "error", "message"),
     [
