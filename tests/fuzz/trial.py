@@ -118,7 +118,7 @@ def _judge(error: Exception, outcome: Outcome) -> None:
 def _try(seed: int, case: Case, outcome: Outcome) -> None:
     draw = random.Random(f"{seed} tiers")
     tier = draw.random()
-    runs = bool(case.way or case.limit or case.frozen) or case.words[0] == "effects" or tier > 0.15
+    runs = bool(case.way or case.limit or case.frozen) or case.words[0] == "effects" or tier > 0.05
     if case.way == "processes":
         _in_processes(seed, case)
         outcome.ran = True
@@ -126,7 +126,7 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
     mesh, (step, given) = mesh_of(case), step_of(case)
     given = jax.tree.map(jnp.array, given)
     lowered = _lowered(case, step, mesh, given)
-    outcome.validated = not (runs and tier > 0.3) and case.words[0] != "effects"  # callbacks aren't validated
+    outcome.validated = not (runs and tier > 0.1) and case.words[0] != "effects"  # callbacks aren't validated
     try:
         with _validated(seed) if outcome.validated else contextlib.nullcontext():
             program = lowered.program()
