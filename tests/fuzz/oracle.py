@@ -17,7 +17,7 @@ EXACT = {"xla_allow_excess_precision": False}
 TOLERANCE = Tolerance(1e-5)
 """The difference that another order of float32 sums may make, of an array's largest value, besides the noise."""
 NARROW = Tolerance(1e-3)
-"""The same of sums in 16 bits, which are another order where a mesh divides them. A nudge of float32 doesn't show it."""
+"""The same of sums in 16 bits, whose order is another where a mesh divides them: a nudge of float32 doesn't show it."""
 
 
 def host(tree: Any) -> Any:
