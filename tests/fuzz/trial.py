@@ -48,6 +48,10 @@ LARGE = 1500
 """The operations of a module of which only every sixth pass is validated: each takes XLA seconds."""
 
 
+CALLS = 5
+"""The optimizer steps in which a generated step is compared: what it is given are its own results."""
+
+
 class WrongError(AssertionError):
     """Results differ from those of plain `jax.jit`, or a promise about them is broken."""
 
@@ -260,10 +264,10 @@ def _turned(leaf: jax.Array) -> jax.Array:
 
 
 def compare(case: Case, reference: Reference, compiled: Any, between: Between, given: Any) -> None:
-    """Compare two calls with plain `jax.jit`, each of what the product gave before."""
+    """Compare some calls with plain `jax.jit`, each of what the product gave before."""
     state, *rest = given
     state = between(state) if case.way == "laid out" else state
-    for call in range(2):
+    for call in range(CALLS):
         before = host((state, *rest))
         case.calls.clear()
         with jaxpp.frozen(case.frozen) if case.frozen else contextlib.nullcontext():
