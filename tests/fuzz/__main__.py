@@ -119,8 +119,8 @@ def table(outcomes: Sequence[Outcome]) -> int:
     wrong = [each for each in outcomes if each.wrong]
     for each in wrong:
         print(f"WRONG: make fuzz SEED={each.seed}: {each.wrong}")
-    steps = trial.CALLS * sum(each.ran and not each.refused and not each.wrong for each in outcomes)
-    print(f"{len(outcomes)} seeds, {steps} optimizer steps compared, {len(wrong)} wrong, starved: {', '.join(starved) or 'none'}")
+    steps = sum(each.steps for each in outcomes)
+    print(f"{len(outcomes)} seeds, {steps} steps compared, {len(wrong)} wrong, starved: {', '.join(starved) or 'none'}")
     return int(bool(wrong or starved))
 
 

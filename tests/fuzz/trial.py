@@ -49,7 +49,7 @@ LARGE = 1500
 
 
 CALLS = 5
-"""The optimizer steps in which a generated step is compared: what it is given are its own results."""
+"""The optimizer steps in which a generated step is compared, unless it diverges before."""
 
 
 class WrongError(AssertionError):
@@ -58,12 +58,13 @@ class WrongError(AssertionError):
 
 @dataclass
 class Outcome:
-    """What came of a seed: `refused` has the words of a refusal, `wrong` of a fault."""
+    """What came of a seed: `steps` were compared; `refused` has the words of a refusal, `wrong` of a fault."""
 
     seed: int
     words: list[str] = field(default_factory=list[str])
     validated: bool = False
     ran: bool = False
+    steps: int = 0
     refused: str = ""
     wrong: str = ""
     seconds: float = 0.0
@@ -124,7 +125,7 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
     tier = draw.random()
     runs = bool(case.way or case.limit or case.frozen) or case.words[0] == "effects" or tier > 0.05
     if case.way == "processes":
-        _in_processes(seed, case)
+        outcome.steps = _in_processes(seed, case)
         outcome.ran = True
         return
     mesh, (step, given) = mesh_of(case), step_of(case)
@@ -143,7 +144,8 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
     if case.options.get("recompute") is None and case.loop is None and case.step is None:
         _check_peaks(case, program)
     if runs:
-        compare(case, Reference(case, step, mesh), *_compiled(case, step, mesh, given, lowered), given)
+        compiled, between = _compiled(case, step, mesh, given, lowered)
+        outcome.steps = compare(case, Reference(case, step, mesh), compiled, between, given)
         outcome.ran = True
 
 
@@ -263,8 +265,8 @@ def _turned(leaf: jax.Array) -> jax.Array:
     return jax.jit(lambda x: x * 1, out_shardings=Format(layout, leaf.sharding))(leaf)
 
 
-def compare(case: Case, reference: Reference, compiled: Any, between: Between, given: Any) -> None:
-    """Compare some calls with plain `jax.jit`, each of what the product gave before."""
+def compare(case: Case, reference: Reference, compiled: Any, between: Between, given: Any) -> int:
+    """Compare some calls with plain `jax.jit`, each of what the product gave before; returns how many."""
     state, *rest = given
     state = between(state) if case.way == "laid out" else state
     for call in range(CALLS):
@@ -276,6 +278,8 @@ def compare(case: Case, reference: Reference, compiled: Any, between: Between, g
         jax.effects_barrier()
         calls = sorted(case.calls)
         problem = reference.difference(before, found_on_host)
+        if reference.diverged:
+            return call
         if problem:
             raise WrongError(f"call {call}: {problem}")
         names, values = ([[each[k] for each in both] for both in (calls, case.calls)] for k in (0, 1))
@@ -284,10 +288,11 @@ def compare(case: Case, reference: Reference, compiled: Any, between: Between, g
                 f"call {call}: {len(calls)} callbacks {calls[:9]}, by jax.jit {len(case.calls)} {case.calls[:9]}"
             )
         state = between(found[0])
+    return CALLS
 
 
-def _in_processes(seed: int, case: Case) -> None:
-    """Run a seed in its processes."""
+def _in_processes(seed: int, case: Case) -> int:
+    """Run a seed in its processes; returns the number of steps that were compared."""
     from fuzz import job
     from unit.runtime.processes import together
 
@@ -295,6 +300,7 @@ def _in_processes(seed: int, case: Case) -> None:
     devices = max(Counter(itertools.chain.from_iterable(owners_of(case))).values())
     results = together.run([job.run], case.processes, devices, seconds=120)
     # Where one process fails, the others say only that it has ended.
-    errors = [result[0] for result in results if result[0]]
-    for kind, text in sorted(errors, key=lambda error: error[0] == "PeerError"):
+    errors = [result[0] for result in results if isinstance(result[0], list)]
+    for kind, text in sorted(errors, key=lambda error: error[0] in ("PeerError", "TransferError")):
         raise {"PassError": PassError, "LimitError": PassError}.get(kind, WrongError)(f"{kind}: {text}")
+    return results[0][0]
