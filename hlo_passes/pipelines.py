@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.merge_constants import MergeConstants
-from jaxpp.hlo_passes.loop.merge_stages import MergeStages
+from jaxpp.hlo_passes.loop.number_stages import NumberStages
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
@@ -68,7 +68,7 @@ def mpmd(
     Args:
         schedule: a schedule's name, file or text. It replaces the schedule that the loop carries.
         meshes: the number of meshes, for a schedule given by name.
-        cuts: option of `merge-stages`.
+        cuts: option of `number-stages`.
         gather_weights: option of `delay-reductions` and `gather-weights`.
         scatter_gradients: option of `delay-reductions`.
         recompute: option `keep` of `split-forward`.
@@ -80,14 +80,14 @@ def mpmd(
     """
     return (
         InlineCalls(),  # first: moves the marks of helpers into the loop body
+        FindMicrobatchLoop(schedule, meshes),  # before all passes that read the schedule, which this one resolves
         SplitConditionals(),  # before all passes that follow values: they do not look into branches
-        UnrollSlices(schedule, meshes),  # before `unroll-layers`: loops over layers are inside loops over slices
-        UnrollLayers(schedule, meshes),  # after inlining, which exposes marks in scans; before marks are counted
-        SplitShardMaps(schedule, meshes),  # after unrolling, which exposes their marks; before marks are counted
+        UnrollSlices(),  # before `unroll-layers`: loops over layers are inside loops over slices
+        UnrollLayers(),  # after inlining, which exposes marks in scans; before marks are counted
+        SplitShardMaps(),  # after unrolling, which exposes their marks; before marks are counted
         MergeConstants(),  # after inlining and unrolling, which copy constants; before passes that walk over the loop
-        MergeStages(cuts),  # after unrolling, which exposes the marks of all layers; before marks are counted
         ForwardRows(),  # after unrolling, which exposes each layer's reads; before hoisting, which moves whole stacks
-        FindMicrobatchLoop(schedule, meshes),  # reports errors in marks and loop before tasks are made
+        NumberStages(cuts),  # after unrolling, which exposes all marks; reports errors in marks before tasks are made
         HoistLoopInvariants(),  # before propagation, which gives shardings to the hoisted values
         AssignStages(),  # after hoisting: hoisted operations belong to no task; before all passes that read tasks
         SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives shardings to blocks

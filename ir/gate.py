@@ -45,7 +45,7 @@ The reader of an attribute checks its value, and its form where any form is allo
 """
 
 _KEYS = {
-    at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices"},
+    at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices", "inferred"},
     at.TRAIN_LOOP: {"steps", "state", "delay", "schedule"},
 }
 """The entries of attributes that are dictionaries. The reader of `jaxpp.boundary` checks its entries itself."""

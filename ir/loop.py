@@ -10,6 +10,7 @@ from jaxpp import schedules
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op, is_integer_scalar
 from jaxpp.schedules.given import as_text, of_text
 
@@ -41,6 +42,7 @@ class MicrobatchLoop:
         stages: the number of stages of all slices together. Stage s of slice j has the number j * n + s, where n is
             the number of stages per slice.
         slices: the number of slices into which the sequence of a microbatch is cut.
+        is_inferred: whether the loop was found by its stage marks: it is the user's own loop, and no `treduce`.
     """
 
     op: ir.Operation
@@ -51,6 +53,7 @@ class MicrobatchLoop:
     starts: list[int]
     steps: list[int]
     slices: int = 1
+    is_inferred: bool = False
 
     @property
     def body(self) -> ir.Block:
@@ -134,7 +137,15 @@ class MicrobatchLoop:
         }
         if self.slices > 1:
             fields["slices"] = at.i64(self.slices)
+        if self.is_inferred:
+            fields["inferred"] = ir.UnitAttr.get()
         self.op.attributes[at.LOOP] = ir.DictAttr.get(fields)
+
+
+def schedule_text(module: ir.Module) -> str:
+    """Returns the text of the schedule of `module`: of all steps of a train loop, or of the microbatch loop."""
+    steps = TrainLoopAttr.of(module)
+    return (steps and steps.schedule) or MicrobatchLoop.of(module).schedule
 
 
 def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchLoop:
@@ -165,4 +176,6 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
             hint="run find-microbatch-loop, which writes it",
         )
     schedule = ir.StringAttr(fields["schedule"]).value
-    return MicrobatchLoop(loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2], slices)
+    return MicrobatchLoop(
+        loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2], slices, "inferred" in fields
+    )

@@ -7,7 +7,6 @@
 The number counts the steps of this process. In a job of several processes `.process1` comes before it.
 """
 
-import contextlib
 import itertools
 import os
 
@@ -17,7 +16,7 @@ from jaxlib.mlir import ir
 from jaxpp._system import write_file
 from jaxpp.hlo_passes.base import Pass, Watch
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
-from jaxpp.ir.errors import PassError
+from jaxpp.ir.loop import schedule_text
 
 _numbers = itertools.count()
 
@@ -38,11 +37,10 @@ class Dump(Watch):
         """Writes the module before all passes."""
         self._write("lowered.mlir", str(module.operation.get_asm(enable_debug_info=True)))
 
-    def before(self, step: Pass, module: ir.Module) -> None:
-        """Writes the schedule before the pass that fits it to the loop, as that pass may refuse it."""
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Writes the schedule as soon as it is resolved: later passes may refuse the marks."""
         if isinstance(step, FindMicrobatchLoop):
-            with contextlib.suppress(PassError):  # the pass will raise it
-                self._write("schedule.txt", step.schedule_of(module))
+            self._write("schedule.txt", schedule_text(module))
 
     def program(self, module: ir.Module) -> None:
         """Writes the module after all passes."""

@@ -13,9 +13,9 @@ from jaxlib.mlir import ir
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
-from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers, find_layers
-from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
+from jaxpp.hlo_passes.loop.number_stages import LoopOfLayers, find_layers
 from jaxpp.hlo_passes.loop.stage_graph import Reads, stage_reads
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.pipelines import mpmd
@@ -97,7 +97,7 @@ def loop_of_layers(module: ir.Module) -> LoopOfLayers:
         PassError: the marks are not in one loop over microbatches.
     """
     copy = own_copy(module)
-    run_passes(copy, (InlineCalls(), SplitConditionals(), UnrollLayers()))
+    run_passes(copy, (InlineCalls(), FindMicrobatchLoop("gpipe", 1), UnrollLayers()))
     with copy.context, ir.Location.unknown():
         return find_layers(copy)
 

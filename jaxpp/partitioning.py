@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxpp.hlo_passes.loop.merge_stages import MergeStages
+from jaxpp.hlo_passes.loop.number_stages import NumberStages
 from jaxpp.layers import Layers
 from jaxpp.memory_limit import Limit, limit_text
 from jaxpp.schedules import Partition, Placement
@@ -33,7 +33,7 @@ def cuts_options(cuts: Partition | Sequence[int] | None) -> dict[str, str]:
 
 
 def _text(cuts: Sequence[int]) -> str:
-    return MergeStages(",".join(map(str, cuts))).cuts
+    return NumberStages(",".join(map(str, cuts))).cuts
 
 
 class _Measurable(Protocol):

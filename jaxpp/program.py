@@ -27,7 +27,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.stages.move_residuals import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.loop import schedule_text
 from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions, stacked_arguments
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.lowering.lower import Lowered
@@ -279,8 +279,7 @@ class TasksSeen(Watch):
     def before(self, step: Pass, module: ir.Module) -> None:
         """Reads the schedule before `unroll-microbatches`."""
         if isinstance(step, UnrollMicrobatches):
-            loop = TrainLoopAttr.of(module)
-            self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
+            self.schedule = schedule_text(module)
 
 
 class _PassProgress:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxpp import schedules
-from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers
+from jaxpp.hlo_passes.loop.number_stages import LoopOfLayers
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.layered_step import LayeredStep, cuts_of_layers, loop_of_layers
 from jaxpp.layers import Layers

@@ -50,7 +50,7 @@ class AssignStages(Pass):
     Later passes keep the attribute, and the operations that they make in the loop's body inherit it. `verify-loop`
     checks it.
 
-    Preconditions: `find-microbatch-loop` ran.
+    Preconditions: `number-stages` ran.
 
     ```mlir
     %h = stablehlo.dot_general %x, %w0     ==>   %h = stablehlo.dot_general %x, %w0 {jaxpp.task = "forward_0"}

@@ -1,6 +1,7 @@
 """Small rewrites that bring loops into a common form, whoever wrote them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace as replace_fields
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -10,8 +11,9 @@ from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Marks
 from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.counted import advance, constant_integer, counters
-from jaxpp.ir.functions import CONDITIONALS, blocks_of, loop_body, operations, terminator
+from jaxpp.ir.counted import advance, constant_integer, counters, wrapped
+from jaxpp.ir.functions import CONDITIONALS, blocks_of, loop_body, nested_by_name, operations, terminator
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.values import defining_op, is_used
 
 
@@ -50,7 +52,16 @@ def _known_branch(op: ir.Operation, branches: Sequence[ir.Block]) -> ir.Block | 
     return branches[number if 0 <= number < len(branches) else -1]
 
 
-def drop_invariants(loop: ir.Operation) -> ir.Operation:
+def drop_invariants(main: ir.Operation, loop: ir.Operation) -> ir.Operation:
+    """Drops what all loops of `main` carry unchanged, and constraints of scalars. Returns the new `loop`."""
+    by_name = nested_by_name(main)
+    drop_scalar_constraints(by_name["sdy.sharding_constraint"])
+    for inner in reversed([op for op in by_name["stablehlo.while"] if op != loop]):
+        _drop_invariants(inner)
+    return _drop_invariants(loop)
+
+
+def _drop_invariants(loop: ir.Operation) -> ir.Operation:
     """Rebuilds `loop` without the carried values that its body returns unchanged. Returns the new loop."""
     body, end = loop_body(loop), terminator(loop_body(loop))
     yielded, operands = list(end.operands), list(loop.operands)
@@ -71,7 +82,16 @@ def drop_invariants(loop: ir.Operation) -> ir.Operation:
     return new
 
 
-def count_from_zero(loop: ir.Operation) -> None:
+def write_counts(loop: MicrobatchLoop) -> MicrobatchLoop:
+    """Brings the counts of microbatches into a common form, and writes `loop` with them. Returns the loop."""
+    _count_from_zero(loop.op)
+    indices, starts, steps = ([wrapped(each[i]) for each in counters(loop.op)] for i in range(3))
+    found = replace_fields(loop, indices=indices, starts=starts, steps=steps)
+    found.write()
+    return found
+
+
+def _count_from_zero(loop: ir.Operation) -> None:
     """Rewrites each integer that the body advances by constants: it counts from a constant, by one addition.
 
     If the start is no constant, the count starts from 0. The body, and the operations after the loop, add the start

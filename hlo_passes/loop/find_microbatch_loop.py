@@ -1,6 +1,6 @@
-"""`find-microbatch-loop`: finds the loop over microbatches, and writes its schedule, length and counters on it."""
+"""`find-microbatch-loop`: finds the loop over microbatches, and writes its schedule, length and counts on it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,73 +8,40 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants, drop_scalar_constraints, split_barriers
-from jaxpp.hlo_passes.loop.idle_stages import check_kept, check_work
-from jaxpp.hlo_passes.loop.marks import (
-    check_marks,
-    check_one_pass,
-    find_marks,
-    marked_stages,
-    number_marks,
-    number_slices,
-    stages_of,
-)
+from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints, write_counts
+from jaxpp.hlo_passes.loop.idle_stages import check_kept
+from jaxpp.hlo_passes.loop.marks import count_marks
 from jaxpp.hlo_passes.loop.of_steps import resolved, takes_steps
-from jaxpp.hlo_passes.loop.own_marks import has_other_shards
-from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
-from jaxpp.hlo_passes.loop.wrong_marks import wrong_number
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.counted import counters, trip_count, trips, wrapped
+from jaxpp.ir.counted import trip_count, trips
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, main_of, nested, nested_by_name, operations
+from jaxpp.ir.functions import body_of, loop_body, main_of, nested, nested_by_name, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.ir.tensors import check_arrays
-from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.given import as_text, check_words, library_name, of_text
 
 _LARGE = 1 << 20
 """The size above which a schedule takes long to make: meshes * (meshes + microbatches)."""
 
 
-def check_schedule_options(schedule: str, meshes: int) -> None:
-    """Raises ValueError for an unknown name of a schedule, or a negative number of meshes."""
-    if schedule:
-        check_words(schedule)
-    if meshes < 0:
-        raise ValueError(f"meshes is {meshes}, expected a number of meshes, or 0 for that of the module")
-
-
 @dataclass(frozen=True)
 class FindMicrobatchLoop(Pass):
-    """Finds the one loop that the schedule unrolls and brings it into a canonical form.
+    """Finds the one loop that the schedule unrolls, resolves its schedule, and brings it into a canonical form.
 
     The loop is the `stablehlo.while` that carries `jaxpp.microbatch_loop` (written by `treduce`), or the only one whose
-    body holds stage marks (a user's `lax.scan` or `fori_loop`). Afterwards:
+    body holds stage marks (a user's `lax.scan` or `fori_loop`). All later passes read its schedule there. Afterwards:
 
     - No loop carries values that its body returns unchanged: the body uses the values from outside. XLA also drops
       such values, and then can't match the carried values with their shardings.
-    - A barrier of several values, one of which is marked, is split into one barrier per value, as the values belong to
-      different stages. `jax.checkpoint` makes such barriers.
-    - A mark that `jax.checkpoint` recomputes is replaced by the first mark of the value, so that each stage recomputes
-      from its own start.
     - An integer that the body advances by constants (a counter of random numbers), in one stage or several, counts from
       a constant by one addition. If its start is no constant, the uses in the body and after the loop add the start.
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`.
-    - The forward marks are numbered 0, 1, 2... in program order, and each backward mark has the number of its forward
-      mark. If a model is applied to several inputs of a microbatch, all applications go through the stages together.
-      Marks that end one stage then have one number.
 
-    The pass refuses a stage without work, and names the line of its mark. A stage has no work if:
-
-    - no operation, or no later stage, uses the result of its mark;
-    - the marked value is the same for all microbatches;
-    - it is the last stage, and nothing is computed after the mark before it.
-
-    The pass also refuses a second pass over a microbatch, whose forward reads gradients of the first pass.
+    `number-stages` checks the marks once the loops over layers and slices are unrolled.
 
     Options:
         schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form. It replaces the loop's schedule.
@@ -82,7 +49,7 @@ class FindMicrobatchLoop(Pass):
         operations: the kinds of tasks that are bound to the user's functions, as `mpmd_jit_with_loop` writes them on
             the module: `tick,log:residuals`.
 
-    Preconditions: `inline-calls` ran; the loop counts to a constant; there are n-1 or n marks for n stages.
+    Preconditions: `inline-calls` ran; the loop counts to a constant.
 
     ```mlir
     %r:3 = stablehlo.while(%w_ = %w, %i = %c0, %acc = %zero)   ==>   %r:2 = stablehlo.while(%i = %c0, %acc = %zero)
@@ -97,78 +64,30 @@ class FindMicrobatchLoop(Pass):
     operations: str = ""
 
     def __post_init__(self) -> None:
-        check_schedule_options(self.schedule, self.meshes)
+        if self.schedule:
+            check_words(self.schedule)
+        if self.meshes < 0:
+            raise ValueError(f"meshes is {self.meshes}, expected a number of meshes, or 0 for that of the module")
         parse_operations(self.operations)
 
     def run(self, module: ir.Module) -> None:
-        """Canonicalizes the loop of `module`.
+        """Finds the loop of `module`, and writes its schedule, length and counts on it.
 
         Raises:
-            PassError: when there is not exactly one such loop, or its marks, schedule or length don't fit.
+            PassError: when there is not exactly one such loop, or its schedule or length don't fit.
         """
         main, operations = main_of(module), self._operations(module)
         write_operations(module, operations)
-        ops = list(nested(main))
-        names = [op.name for op in ops]
-        whiles, constraints = (
-            [op for op, each in zip(ops, names, strict=True) if each == name]
-            for name in ("stablehlo.while", "sdy.sharding_constraint")
-        )
-        loop = find_loop(main, whiles)
+        if self.meshes:
+            module.operation.attributes[at.MESHES] = at.i64(self.meshes)
+        loop = find_loop(main)
         check_arrays(loop.operands, "is carried by the microbatch loop")
-        marks = check_marks(main, ops, loop)
-        loops = [op for op in whiles if op != loop]
-        drop_scalar_constraints(constraints)
-        for inner in reversed(loops):
-            drop_invariants(inner)
-        loop = drop_invariants(loop)
-        split_barriers(marks)
-        marks = reuse_recomputed_marks(loop, marks)
-        check_one_pass(marks, loop)
-        count_from_zero(loop)
+        is_inferred = at.LOOP not in loop.attributes
+        loop = drop_invariants(main, loop)
         length = _length(loop)
         schedule, text = self._schedule(module, loop, length, operations)
-        _check_cuts(loop, schedule)
-        if schedule.slices > 1:
-            number_slices(marks, schedule, loop)
-        else:
-            numbers = stages_of(marks, loop, schedule.stages)
-            # In a graph of stages each mark ends a stage of its own: `after` refers to stages by number.
-            is_twice = numbers is not None and schedule.placement.after and len({*numbers}) < len(numbers)
-            check_kept(module.operation, marks, schedule.stages)
-            if numbers is None or is_twice or has_other_shards(marks, schedule):
-                raise wrong_number(marks, schedule, loop, self._meshes(module))
-            number_marks(marks, numbers)
-        indices = counters(loop)
-        positions, starts, steps = ([wrapped(each[i]) for each in indices] for i in range(3))
         stages = schedule.stages * schedule.slices
-        found = MicrobatchLoop(loop, length, stages, text, positions, starts, steps, schedule.slices)
-        check_work(found)
-        found.write()
-        if at.LOST_MARKS in module.operation.attributes:
-            del module.operation.attributes[at.LOST_MARKS]
-
-    def schedule_of(self, module: ir.Module) -> str:
-        """Returns the text of the schedule that `run` takes, for observers.
-
-        For a schedule of all steps of a `jaxpp.train_loop`, the text is of all steps. Raises PassError like `run` where
-        the loop or its schedule is wrong; `run` may still refuse the marks.
-        """
-        loop = _named_loop(main_of(module)) or find_loop(main_of(module))
-        _, text = self._schedule(module, loop, _microbatches(loop), self._operations(module))
-        steps = TrainLoopAttr.of(module)
-        return (steps and steps.schedule) or text
-
-    def known_schedule(self, module: ir.Module) -> schedules.Schedule | None:
-        """Returns the schedule of `schedule_of`, for earlier passes; None on errors, which `run` reports."""
-        try:
-            return of_text(self.schedule_of(module))
-        except (PassError, schedules.ScheduleError):
-            return None
-
-    def _meshes(self, module: ir.Module) -> int:
-        """Returns the number of meshes; 0 if neither the option nor the module gives it."""
-        return self.meshes or at.integer(module.operation, at.MESHES) or 0
+        write_counts(MicrobatchLoop(loop, length, stages, text, [], [], [], schedule.slices, is_inferred))
 
     def _operations(self, module: ir.Module) -> dict[str, bool]:
         return operations_of(module) | parse_operations(self.operations)
@@ -189,7 +108,7 @@ class FindMicrobatchLoop(Pass):
                     location=loop.location,
                     hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
                 )
-            meshes = self._meshes(module)
+            meshes = at.integer(module.operation, at.MESHES) or 0
             if not meshes and library_name(text):
                 raise PassError(
                     f"a schedule by name ({text}) needs the number of meshes",
@@ -220,8 +139,7 @@ class FindMicrobatchLoop(Pass):
 
 def _check_meshes(loop: ir.Operation, meshes: int, length: int) -> None:
     """Raises PassError for a large schedule by name with more stages than the loop has, before the schedule is made."""
-    count = len(marked_stages(find_marks(loop)))
-    if meshes > count + 1 and meshes * (meshes + length) > _LARGE:
+    if meshes * (meshes + length) > _LARGE and meshes > (count := count_marks(loop_body(loop))) + 1:
         raise PassError(
             f"found {count} stage mark{'s' * (count != 1)}, a schedule for {meshes} meshes has at least as many stages",
             location=loop.location,
@@ -233,18 +151,6 @@ def loop_schedule(loop: ir.Operation) -> str:
     """Returns the text of the schedule that a loop carries; empty when it carries none."""
     schedule = entries(loop).get("schedule")
     return schedule.value if isinstance(schedule, ir.StringAttr) else ""
-
-
-def _check_cuts(loop: ir.Operation, schedule: schedules.Schedule) -> None:
-    """Raises PassError where `merge-stages` left another number of stages than the schedule has."""
-    said = entries(loop).get("stages")
-    if isinstance(said, ir.IntegerAttr) and said.value != schedule.stages:
-        count = f"{said.value} stage{'s' * (said.value != 1)}"
-        raise PassError(
-            f"the cuts are of {count}, the schedule {schedule.name} has {schedule.stages}",
-            location=loop.location,
-            hint=f"give the layers of each of {schedule.stages} stages, or a schedule of {said.value}",
-        )
 
 
 def _length(loop: ir.Operation) -> int:
@@ -302,24 +208,14 @@ def _inside_another(loop: ir.Operation) -> PassError:
     )
 
 
-def _named_loop(main: ir.Operation) -> ir.Operation | None:
-    """Returns the only top-level loop with `jaxpp.microbatch_loop`, or None. Cheaper than `find_loop`: no checks."""
-    loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while" and at.LOOP in op.attributes]
-    return loops[0] if len(loops) == 1 else None
-
-
-def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -> ir.Operation:
+def find_loop(main: ir.Operation) -> ir.Operation:
     """Returns the loop over microbatches: it carries `jaxpp.microbatch_loop`, or its body holds stage marks.
-
-    Args:
-        main: `@main`.
-        loops: all loops of `main`, if they are known.
 
     Raises:
         PassError: when no loop or several loops qualify; or when the loop is inside another loop or a conditional, or
             is differentiated as a whole.
     """
-    loops = nested_by_name(main)["stablehlo.while"] if loops is None else loops
+    loops = nested_by_name(main)["stablehlo.while"]
     outer = [op for op in loops if op.block == body_of(main)]
     named = [op for op in outer if at.LOOP in op.attributes]
     marked = [op for op in outer if op not in named and _has_marks(op)]

@@ -30,7 +30,7 @@ class HoistLoopInvariants(Pass):
     `infer-placement` puts the moved operations on the meshes of their users. Gradients of a cast weight are still
     converted and added for each microbatch, so that the sum stays in the accumulator's own type.
 
-    Preconditions: `find-microbatch-loop` ran. A loop over one microbatch stays as it is.
+    Preconditions: `number-stages` ran. A loop over one microbatch stays as it is.
 
     ```mlir
     %r = stablehlo.while(%i = %c0, %acc = %zero)         ==>   %b = stablehlo.convert %w : (f32) -> bf16

@@ -9,8 +9,10 @@ from jaxpp.hlo_passes.loop.own_marks import set_by_jaxpp
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary, Marks
+from jaxpp.ir.build import replace
+from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import loop_body, operands_with_captures, operations
+from jaxpp.ir.functions import blocks_of, loop_body, nested, operands_with_captures, operations
 from jaxpp.ir.tensors import check_arrays
 
 
@@ -60,9 +62,16 @@ def _construct(op: ir.Operation) -> str:
     return names.get(op.name, op.name)
 
 
-def find_marks(loop: ir.Operation) -> Marks:
-    """Returns the stage marks of the loop's body in program order. Raises PassError for a mark of an unknown form."""
-    return [(op, boundary.read(op)) for op in operations(loop_body(loop)) if boundary.is_mark(op)]
+def count_marks(block: ir.Block) -> int:
+    """Returns the number of forward marks before the first backward mark, one in a loop once for each iteration."""
+    count = 0
+    for op in operations(block):
+        phases = {boundary.read(each).phase for each in (op, *nested(op)) if boundary.is_mark(each)}
+        if "backward" in phases:
+            break
+        if phases:
+            count += 1 if boundary.is_mark(op) else (trips(op) or 1) * sum(map(count_marks, blocks_of(op)))
+    return count
 
 
 def marked_stages(marks: Marks) -> list[int]:
@@ -118,8 +127,10 @@ def check_one_pass(marks: Marks, loop: ir.Operation) -> None:
         _marks_before(loop)
 
 
-def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
+def number_marks(marks: Marks, numbers: Sequence[int | None]) -> None:
     """Writes `numbers` on the forward marks, in program order; each backward mark gets the number of its forward mark.
+
+    Drops the marks whose number is None.
 
     A layer that is traced once and called several times leaves marks of one number on different stages. Their order
     tells them apart: the backward meets the stages in the reverse order of the forward.
@@ -140,7 +151,11 @@ def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
                     f"the backward mark of stage {mark.stage} has no forward mark before it", location=op.location
                 )
             above = stage
-        boundary.write(op, Boundary(numbers[stage], mark.phase, mark.name))
+        number_of_stage = numbers[stage]
+        if number_of_stage is None:
+            replace(op, op.operands)
+        else:
+            boundary.write(op, Boundary(number_of_stage, mark.phase, mark.name))
 
 
 def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> None:

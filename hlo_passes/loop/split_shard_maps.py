@@ -10,11 +10,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, check_schedule_options
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, remake, replace
-from jaxpp.ir.functions import body_of, main_of, nested, operands_with_captures, operations
+from jaxpp.ir.functions import body_of, nested, operands_with_captures, operations
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import traits
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes, manual_axes, shard_count
@@ -34,10 +34,6 @@ class SplitShardMaps(Pass):
     Light operations form one part if they depend on the same products, collectives and marks, and the same marks and
     results depend on them. The casts of the weights of two stages are thus two parts. Each part makes its own
     constants.
-
-    Options:
-        schedule: as that of `find-microbatch-loop`.
-        meshes: as that of `find-microbatch-loop`.
 
     Preconditions: `unroll-layers` ran, which drops the marks of units that no schedule weaves. Marks inside of a
     conditional stay.
@@ -60,22 +56,16 @@ class SplitShardMaps(Pass):
     """
 
     name: ClassVar[str] = "split-shard-maps"
-    schedule: str = ""
-    meshes: int = 0
-
-    def __post_init__(self) -> None:
-        check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
         """Splits each `shard_map` of the microbatch loop that has marks, or all of them if the schedule splits
         backwards.
         """
-        loops = [op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while"]
-        inside = [op for loop in loops if at.LOOP in loop.attributes for op in nested(loop) if op.name == at.SHARD_MAP]
+        loop = MicrobatchLoop.of(module)
+        inside = [op for op in nested(loop.op) if op.name == at.SHARD_MAP]
         if not inside:
             return
-        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
-        if schedule is None or all(task.kind != "weight_grad" for task in schedule):
+        if not loop.stages_with("weight_grad"):
             inside = [op for op in inside if any(_is_mark(each) for each in nested(op))]
         mesh = MeshAxes.written_for(module)
         for op in reversed(inside):  # inner ones first

@@ -55,7 +55,7 @@ class SplitStacks(Pass):
     in another way, or its meshes differ in size (`jaxpp.mesh_sizes`), as a `jax.Array` has equal shards. In a
     `jaxpp.train_loop` only the state is cut: the first dimension of batches and metrics is the steps.
 
-    Preconditions: `find-microbatch-loop` ran, and `forward-rows`, which finds the rows.
+    Preconditions: `number-stages` ran, and `forward-rows`, which finds the rows.
 
     ```mlir
     @main(%w: tensor<4x8x8xf32>, ...)                ==>   @main(%w: tensor<4x8x8xf32> {jaxpp.blocks = [0, 1]}, ...)

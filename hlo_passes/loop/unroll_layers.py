@@ -1,20 +1,18 @@
 """`unroll-layers`: replaces a scan over layers with a mark in its body by its layers, one after the other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints
-from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, check_schedule_options
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, replace
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, loop_body, main_of, nested, nested_by_name, operations, terminator
+from jaxpp.ir.functions import loop_body, main_of, nested, operations, terminator
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.tasks import op_of
 
 
@@ -32,11 +30,7 @@ class UnrollLayers(Pass):
     A loop that runs once, such as that of a stage with one layer, is replaced by its body. Other loops without marks
     stay.
 
-    Options:
-        schedule: as that of `find-microbatch-loop`.
-        meshes: as that of `find-microbatch-loop`.
-
-    Preconditions: `inline-calls` ran. Loops with marks count to constants.
+    Preconditions: `find-microbatch-loop` ran. Loops with marks count to constants.
 
     ```mlir
     %0:2 = stablehlo.while(%i = %c0, %x = %a) {      ==>   %w0 = stablehlo.dynamic_slice %w, %c0, ...
@@ -49,11 +43,6 @@ class UnrollLayers(Pass):
     """
 
     name: ClassVar[str] = "unroll-layers"
-    schedule: str = ""
-    meshes: int = 0
-
-    def __post_init__(self) -> None:
-        check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
         """Unrolls the loops of `module` that have marks or run once.
@@ -61,30 +50,20 @@ class UnrollLayers(Pass):
         Raises:
             PassError: a loop with marks runs an unknown number of times, or would become too many operations.
         """
-        main = main_of(module)
-        by_name = nested_by_name(main)
-        loops = [op for op in by_name["stablehlo.while"] if op.block == body_of(main)]
-        loops = [op for op in loops if at.LOOP in op.attributes] or loops
-        self._drop_units(module, list(filter(boundary.is_unit_mark, by_name[boundary.BARRIER])), loops)
-        if len(loops) == len(by_name["stablehlo.while"]) and "sdy.sharding_constraint" not in by_name:
-            return
-        for loop in loops:
-            ops = list(nested(loop))
-            inside = [op for op in ops if op.name == "stablehlo.while" and at.LOOP not in op.attributes]
-            drop_scalar_constraints(ops)
-            for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
-                _unroll(inner)
+        loop = MicrobatchLoop.of(module)
+        _drop_units(main_of(module), loop)
+        inside = [op for op in nested(loop.op) if op.name == "stablehlo.while"]
+        for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
+            _unroll(inner)
 
-    def _drop_units(self, module: ir.Module, marks: Sequence[ir.Operation], loops: Sequence[ir.Operation]) -> None:
-        """Erases the marks of units that no schedule weaves."""
-        if not marks:
-            return
-        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
-        weaves = schedule is None or any(len({task.microbatch for task in cell}) > 1 for cell in schedule.fused)
-        kept = [weaves and len(loops) > 0 and op_of(loops[0].block, mark) in loops for mark in marks]
-        for mark, stays in zip(marks, kept, strict=True):
-            if not stays:
-                replace(mark, mark.operands)
+
+def _drop_units(main: ir.Operation, loop: MicrobatchLoop) -> None:
+    """Erases the marks of units that no schedule weaves."""
+    marks = [op for op in nested(main) if boundary.is_unit_mark(op)]
+    weaves = bool(marks) and any(len({task.microbatch for task in cell}) > 1 for cell in loop.plan.fused)
+    for mark in marks:
+        if not weaves or op_of(loop.op.block, mark) != loop.op:
+            replace(mark, mark.operands)
 
 
 _MOST = 1 << 19

@@ -9,8 +9,6 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints
-from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, check_schedule_options, find_loop
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.accumulators import ADD, INSERT, carried_updates
@@ -21,12 +19,12 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     has_side_effect,
     loop_body,
-    main_of,
     nested,
     operands_with_captures,
     operations,
     terminator,
 )
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.values import block_of, closure, defining_op, is_integer_scalar, is_used, is_zero
 
@@ -55,11 +53,7 @@ class UnrollSlices(Pass):
     For a schedule without slices the loops stay as they are: `unroll-layers` unrolls them, and each task does all
     slices.
 
-    Options:
-        schedule: as that of `find-microbatch-loop`.
-        meshes: as that of `find-microbatch-loop`.
-
-    Preconditions: `inline-calls` ran.
+    Preconditions: `find-microbatch-loop` ran.
 
     ```mlir
     %0:2 = stablehlo.while(%i = %c0, %kv = %zeros) {   ==>   %m0 = stablehlo.optimization_barrier %y0
@@ -71,31 +65,24 @@ class UnrollSlices(Pass):
     """
 
     name: ClassVar[str] = "unroll-slices"
-    schedule: str = ""
-    meshes: int = 0
-
-    def __post_init__(self) -> None:
-        check_schedule_options(self.schedule, self.meshes)
 
     def run(self, module: ir.Module) -> None:
         """Unrolls the loops of `module`. Raises PassError if the schedule's number of slices does not fit the model."""
-        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
-        if schedule is None or schedule.slices == 1:
+        found = MicrobatchLoop.of(module)
+        loop, slices = found.op, found.slices
+        if slices == 1:
             return
-        slices = schedule.slices
-        loop = drop_invariants(find_loop(main_of(module)))
-        drop_scalar_constraints(nested(loop))
         marked = [op for op in operations(loop_body(loop)) if any(map(boundary.is_mark, (op, *nested(op))))]
         if marked and all(at.SLICE in op.attributes for op in marked):
-            _label_slices(loop, marked, schedule)
+            _label_slices(loop, marked, found.plan)
             return
-        _check(marked, slices, schedule.name, loop)
+        _check(marked, slices, found.plan.name, loop)
         loop, numbers = _with_numbers(loop, slices)
         made: set[ir.Value] = set()
         last: list[tuple[ir.Value, ir.Value]] = []
         first: list[ir.Operation] = []
         for inner in marked:
-            unrolling = _Unrolling(drop_invariants(inner), loop, numbers, made)
+            unrolling = _Unrolling(inner, loop, numbers, made)
             unrolling.run()
             made |= unrolling.new
             last += unrolling.last

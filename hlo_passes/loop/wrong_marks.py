@@ -2,26 +2,30 @@
 
 from collections.abc import Sequence
 
-from jaxlib.mlir import ir
-
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.marks import computed_again, marked_stages, marked_twice
 from jaxpp.hlo_passes.loop.own_marks import of_vocabulary, set_by_jaxpp
 from jaxpp.ir import attributes as at
 from jaxpp.ir.boundary import Marks
 from jaxpp.ir.errors import PassError
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.schedules.given import library_name
 
+_ANOTHER_LOOP = (
+    "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
+    "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
+)
 
-def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation, meshes: int) -> PassError:
+
+def wrong_number(marks: Marks, loop: MicrobatchLoop, meshes: int) -> PassError:
     """Returns the error for marks that don't fit the stages of a schedule.
 
     Args:
         marks: the stage marks of the loop.
-        schedule: the schedule.
         loop: the microbatch loop.
         meshes: the number of meshes, or 0 if it is unknown.
     """
+    schedule = loop.plan
     stages, name = schedule.stages, schedule.name
     of = f"{stages} stage{'s' * (stages != 1)}"
     again = computed_again(marks)
@@ -43,8 +47,8 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation,
     hint = set_by_jaxpp(marks, schedule) or hint
     return PassError(
         f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {of}",
-        location=loop.location,
-        hint=hint if count > stages else _another_loop(loop) + hint,
+        location=loop.op.location,
+        hint=hint if count > stages else (_ANOTHER_LOOP if loop.is_inferred else "") + hint,
     )
 
 
@@ -97,13 +101,3 @@ def _stages(name: str, meshes: int, microbatches: int) -> int | None:
         return schedules.resolve(name, meshes=meshes, microbatches=microbatches).stages
     except schedules.ScheduleError:
         return None
-
-
-def _another_loop(loop: ir.Operation) -> str:
-    """Returns the hint for a loop of the user with too few marks, which may not be the loop over microbatches."""
-    if at.LOOP in loop.attributes:
-        return ""
-    return (
-        "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
-        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
-    )

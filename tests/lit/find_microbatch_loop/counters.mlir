@@ -9,7 +9,7 @@
 // CHECK-DAG:     %[[SEVEN:.*]] = stablehlo.constant dense<7> : tensor<i8>
 // CHECK-DAG:     %[[ZERO:.*]] = stablehlo.constant dense<0> : tensor<ui32>
 // CHECK:         %[[LOOP:.*]]:4 = stablehlo.while(%{{.*}} = %{{.*}}, %[[N:.*]] = %[[ZERO]], %[[M:.*]] = %[[SEVEN]], %{{.*}} = %{{.*}})
-// CHECK-SAME:        indices = array<i64: 0, 1, 2>, length = 3 : i64,
+// CHECK-SAME:        indices = array<i64: 0, 1, 2>, inferred, length = 3 : i64,
 // CHECK-SAME:        starts = array<i64: 0, 0, 7>, steps = array<i64: 1, 5, 5>}
 // CHECK:         do {
 // CHECK-NEXT:      %[[NOW:.*]] = stablehlo.add %[[START]], %[[N]] : tensor<ui32>

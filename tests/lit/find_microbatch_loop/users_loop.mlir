@@ -7,7 +7,7 @@
 
 // CHECK-LABEL: func.func public @main(
 // CHECK:         stablehlo.while(%[[I:.*]] = %{{.*}}, %[[N:.*]] = %{{.*}}, %[[SUM:.*]] = %{{.*}}) : tensor<i64>, tensor<ui32>, tensor<f32>
-// CHECK-SAME:        indices = array<i64: 0, 1>, length = 3 : i64,
+// CHECK-SAME:        indices = array<i64: 0, 1>, inferred, length = 3 : i64,
 // CHECK-SAME:        schedule = "schedule: gpipe\0Aplacement: 0 1\0Amesh 0: 0F0 0F1 0F2 {{.*}}0B0
 // CHECK-SAME:        stages = 2 : i64, starts = array<i64: 1, 1>, steps = array<i64: 1, 2>}
 // CHECK:         stablehlo.while(

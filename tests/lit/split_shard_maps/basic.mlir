@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p split-shard-maps | filecheck %s
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},split-shard-maps" | filecheck %s
 
 // A product, an all-to-all with the mark of a unit behind it, and what is light become a shard_map each. What one hands to
 // another has an entry for each device. A constant is made where it is used. A result that is a mark or an argument has a

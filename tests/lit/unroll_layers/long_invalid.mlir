@@ -1,4 +1,4 @@
-// RUN: not jaxpp-opt %s -p unroll-layers 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-layers" 2>&1 | filecheck %s
 
 // CHECK: long_invalid.mlir:[[# @LINE + 13]]:12: error: a mark inside a loop that runs 2,147,483,647 times: it is not unrolled into more than 524,288 operations
 // CHECK-NEXT: put marks into a shorter loop

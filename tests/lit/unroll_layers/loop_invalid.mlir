@@ -1,4 +1,4 @@
-// RUN: not jaxpp-opt %s -p unroll-layers 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-layers" 2>&1 | filecheck %s
 
 // CHECK: loop_invalid.mlir:[[# @LINE + 13]]:{{.*}} error: a stage mark inside a loop that runs an unknown number of times
 // CHECK-NEXT: loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the stages

@@ -12,9 +12,6 @@ from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.base import Pass, Watch
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
-from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
-from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
-from jaxpp.hlo_passes.loop.unroll_slices import UnrollSlices
 from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
@@ -111,14 +108,16 @@ PASSES = [
         {"gather_weights": "nonsense"},
         "gather_weights is 'nonsense', expected one of microbatch, ",
     ),
-    *[
-        (each, options, text)
-        for each in (FindMicrobatchLoop, UnrollLayers, UnrollSlices, SplitShardMaps)
-        for options, text in [
-            ({"schedule": "1f2b"}, "no schedule is named '1f2b'; did you mean '1f1b'? There are gpipe, "),
-            ({"meshes": -1}, "meshes is -1, expected a number of meshes, or 0 for that of the module"),
-        ]
-    ],
+    (
+        FindMicrobatchLoop,
+        {"schedule": "1f2b"},
+        "no schedule is named '1f2b'; did you mean '1f1b'? There are gpipe, ",
+    ),
+    (
+        FindMicrobatchLoop,
+        {"meshes": -1},
+        "meshes is -1, expected a number of meshes, or 0 for that of the module",
+    ),
 ]
 
 

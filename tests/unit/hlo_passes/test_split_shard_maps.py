@@ -4,6 +4,7 @@ from jaxlib.mlir import ir
 
 from jaxpp import _compat
 from jaxpp.hlo_passes.base import run_passes
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import main_of, nested
@@ -50,7 +51,7 @@ def test_devices_that_do_the_same_count_once() -> None:
                 return FlopCounter(module, products_only=True).inside(main_of(module))
 
             whole = flops()
-            run_passes(module, [SplitShardMaps()])
+            run_passes(module, [FindMicrobatchLoop("gpipe", 1), SplitShardMaps()])
             parts = [op for op in nested(main_of(module)) if op.name == "sdy.manual_computation"]
             assert len(parts) == 3
             assert flops() == whole == 3 * devices * 2 * 16 * (4 + size)

@@ -97,7 +97,7 @@ def test_an_unknown_attribute_like_no_other() -> None:
     ("entry", "hint"),
     [
         ("lenght = 3 : i64", "did you mean 'length'?"),
-        ("xyzzy = 3 : i64", "it may have indices, length, schedule, slices, stages, starts, steps"),
+        ("xyzzy = 3 : i64", "it may have indices, inferred, length, schedule, slices, stages, starts, steps"),
     ],
 )
 def test_unknown_entries_of_the_loop(entry: str, hint: str) -> None:

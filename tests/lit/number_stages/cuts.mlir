@@ -1,11 +1,11 @@
-// RUN: jaxpp-opt %s -p merge-stages{cuts=2,1} | filecheck %s
-// RUN: jaxpp-opt %s -p merge-stages | filecheck %s --check-prefix=ALL
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},number-stages{cuts=2,1}" | filecheck %s
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=3},number-stages" | filecheck %s --check-prefix=ALL
 
 // Of three layers the first two become one stage: their mark goes, in the backward too. What remains is renumbered.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK:         stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %[[X:[^ ]*]] = %{{[^ ]*}})
-// CHECK-SAME:      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "", stages = 2 : i64}}
+// CHECK-SAME:      attributes {jaxpp.microbatch_loop = {{{.*}}length = 3 : i64, {{.*}}, stages = 2 : i64
 // CHECK:           %[[Y0:.*]] = stablehlo.sine %[[X]]
 // CHECK-NEXT:      %[[Y1:.*]] = stablehlo.cosine %[[Y0]]
 // CHECK-NEXT:      %[[M1:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {name = "", phase = "forward", stage = 0 : i64}} %[[Y1]]

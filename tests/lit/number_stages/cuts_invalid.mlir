@@ -1,5 +1,5 @@
-// RUN: not jaxpp-opt %s -p merge-stages{cuts=2,2} 2>&1 | filecheck %s
-// RUN: not jaxpp-opt %s -p merge-stages{cuts=1,0,1} 2>&1 | filecheck %s --check-prefix=EMPTY
+// RUN: not jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},number-stages{cuts=2,2}" 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s -p number-stages{cuts=1,0,1} 2>&1 | filecheck %s --check-prefix=EMPTY
 // RUN: not jaxpp-opt %s --pipeline mpmd --cuts 1,1 --schedule 1f1b --meshes 3 2>&1 | filecheck %s --check-prefix=SCHEDULE
 
 // CHECK: cuts_invalid.mlir:15:10: error: the cuts 2, 2 are of 4 layers, found 2 stage marks

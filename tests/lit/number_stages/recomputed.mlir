@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2}" | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},number-stages" | filecheck %s
 
 // jax.checkpoint around the whole model: the backward would compute up to the mark again. Its users have the first mark's
 // value, and what the barrier held is in a barrier of its own.

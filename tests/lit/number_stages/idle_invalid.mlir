@@ -1,4 +1,4 @@
-// RUN: not jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2}" 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},number-stages" 2>&1 | filecheck %s
 
 // Nobody uses what the first mark returns: the stage would have no end.
 

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p find-microbatch-loop | filecheck %s
+// RUN: jaxpp-opt %s -p find-microbatch-loop,number-stages | filecheck %s
 
 // A model of two stages is applied to two inputs, and its gradient is taken. The marks of both applications end the same
 // stages: a mark's number is how many marks stand before it.

@@ -1,4 +1,4 @@
-// RUN: not jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2}" 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},number-stages" 2>&1 | filecheck %s
 
 // treduce's loop without any mark, for a schedule with two stages.
 

@@ -1,0 +1,164 @@
+"""`number-stages`: numbers the stage marks, and drops those between the layers of one stage."""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import ClassVar, NamedTuple
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, split_barriers, write_counts
+from jaxpp.hlo_passes.loop.idle_stages import check_kept, check_used, check_work
+from jaxpp.hlo_passes.loop.marks import (
+    check_marks,
+    check_one_pass,
+    marked_stages,
+    number_marks,
+    number_slices,
+    stages_of,
+)
+from jaxpp.hlo_passes.loop.own_marks import has_other_shards
+from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
+from jaxpp.hlo_passes.loop.wrong_marks import wrong_number
+from jaxpp.ir import attributes as at
+from jaxpp.ir.boundary import Marks
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import main_of, nested
+from jaxpp.ir.loop import MicrobatchLoop
+
+
+@dataclass(frozen=True)
+class NumberStages(Pass):
+    """Numbers the stage marks of the microbatch loop: each gets the number of the stage that it ends.
+
+    The forward marks are numbered 0, 1, 2... in program order, and each backward mark has the number of its forward
+    mark. If a model is applied to several inputs of a microbatch, all applications go through the stages together.
+    Marks that end one stage then have one number.
+
+    For a model that marks every layer, `cuts` gives the number of layers of each stage, in the order of the forward.
+    The forward and backward marks after the last layer of each stage stay, and get the number of the stage. All other
+    marks are dropped, so that the layers of a stage become one task. Layers of a scan, which `unroll-layers` unrolled,
+    count like layers without a loop. The last layer needs no mark: n layers have n or n - 1 marks.
+
+    Before that:
+
+    - A barrier of several values, one of which is marked, is split into one barrier per value, as the values belong to
+      different stages. `jax.checkpoint` makes such barriers.
+    - A mark that `jax.checkpoint` recomputes is replaced by the first mark of the value, so that each stage recomputes
+      from its own start.
+    - The loop gets its canonical form again (`find-microbatch-loop`), which unrolling may have changed.
+
+    The pass refuses a stage without work, and names the line of its mark. A stage has no work if:
+
+    - no operation, or no later stage, uses the result of its mark;
+    - the marked value is the same for all microbatches;
+    - it is the last stage, and nothing is computed after the mark before it.
+
+    The pass also refuses a second pass over a microbatch, whose forward reads gradients of the first pass.
+
+    Options:
+        cuts: the layers of each stage, from the first one on: `5,5,4,2`. Without it, each mark ends a stage.
+
+    Preconditions: `find-microbatch-loop` ran, and the passes that unroll loops; there are n-1 or n marks for n stages.
+
+    ```mlir
+    // cuts = "2,1"
+    %m0 = stablehlo.optimization_barrier %x0       ==>   %y1 = stablehlo.multiply %x0, %w1
+      {jaxpp.boundary = {stage = 0, ...}}                %m1 = stablehlo.optimization_barrier %y1
+    %y1 = stablehlo.multiply %m0, %w1                      {jaxpp.boundary = {stage = 0, ...}}
+    %m1 = stablehlo.optimization_barrier %y1             %y2 = stablehlo.multiply %m1, %w2
+      {jaxpp.boundary = {stage = 1, ...}}
+    %y2 = stablehlo.multiply %m1, %w2
+    ```
+    """
+
+    name: ClassVar[str] = "number-stages"
+    cuts: str = ""
+
+    def __post_init__(self) -> None:
+        words = self.cuts.split(",") if self.cuts else []
+        if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+            raise ValueError(f"cuts: expected the layers of each stage, such as '5,5,4,2', found {self.cuts!r}")
+
+    def run(self, module: ir.Module) -> None:
+        """Numbers the marks of `module`. Raises PassError where the marks don't fit the schedule or the cuts."""
+        loop, marks = _marked(module)
+        check_one_pass(marks, loop.op)
+        loop, plan = write_counts(loop), loop.plan
+        sizes = [int(word) for word in self.cuts.split(",")] if self.cuts else []
+        if sizes:
+            check_used(loop.op, marks)
+        if plan.slices > 1 and not sizes:
+            number_slices(marks, plan, loop.op)
+        else:
+            check_kept(module.operation, marks, sum(sizes) or plan.stages)
+            number_marks(marks, _numbers(module, marks, loop, sizes))
+        check_work(loop)
+        if at.LOST_MARKS in module.operation.attributes:
+            del module.operation.attributes[at.LOST_MARKS]
+
+
+def _numbers(module: ir.Module, marks: Marks, loop: MicrobatchLoop, cuts: list[int]) -> list[int | None]:
+    """Returns the stage that each of `marked_stages` ends; None for a mark between the layers of a stage.
+
+    Raises:
+        PassError: when the marks don't fit the stages of the schedule, or the layers of the cuts.
+    """
+    plan = loop.plan
+    layers = stages_of(marks, loop.op, sum(cuts) or plan.stages)
+    if cuts and layers is None:
+        found = len(marked_stages(marks))
+        raise PassError(
+            f"the cuts {', '.join(map(str, cuts))} are of {sum(cuts)} layers, found {found} stage marks",
+            location=loop.op.location,
+            hint=f"mark the end of every layer (mark_stage_end), and give cuts that add up to {found}",
+        )
+    if cuts and len(cuts) != plan.stages:
+        raise PassError(
+            f"the cuts are of {len(cuts)} stage{'s' * (len(cuts) != 1)}, the schedule {plan.name} has {plan.stages}",
+            location=loop.op.location,
+            hint=f"give the layers of each of {plan.stages} stages, or a schedule of {len(cuts)}",
+        )
+    last = {layer - 1: stage for stage, layer in enumerate(accumulate(cuts or [1] * plan.stages))}
+    numbers = [last.get(layer) for layer in layers or ()]
+    ends = [number for number in numbers if number is not None]
+    # In a graph of stages each mark ends a stage of its own: `after` refers to stages by number.
+    is_twice = plan.placement.after and len({*ends}) < len(ends)
+    if layers is None or is_twice or has_other_shards(marks, plan):
+        raise wrong_number(marks, loop, at.integer(module.operation, at.MESHES) or 0)
+    return numbers
+
+
+class LoopOfLayers(NamedTuple):
+    """A loop over microbatches whose layers are marked.
+
+    Attributes:
+        layers: the number of marked layers.
+        microbatches: the number of iterations.
+        has_backward: whether one of its marks is a backward mark.
+    """
+
+    layers: int
+    microbatches: int
+    has_backward: bool
+
+
+def find_layers(module: ir.Module) -> LoopOfLayers:
+    """Returns the numbers of layers and microbatches of the loop over microbatches.
+
+    `module` must meet the preconditions of `number-stages`, and is changed. Raises PassError like `number-stages`.
+    """
+    loop, marks = _marked(module)
+    check_used(loop.op, marks)
+    check_kept(module.operation)
+    has_backward = any(mark.phase == "backward" for _, mark in marks)
+    return LoopOfLayers(len(marked_stages(marks)), loop.length, has_backward)
+
+
+def _marked(module: ir.Module) -> tuple[MicrobatchLoop, Marks]:
+    """Returns the loop over microbatches and its marks. Splits barriers, and drops recomputed marks."""
+    main, loop = main_of(module), MicrobatchLoop.of(module)
+    op = drop_invariants(main, loop.op)
+    marks = check_marks(main, nested(main), op)
+    split_barriers(marks)
+    return replace(loop, op=op), reuse_recomputed_marks(op, marks)
