@@ -20,8 +20,7 @@ from jaxpp.hlo_passes.loop.split_caches import SplitCaches
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
-from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
-from jaxpp.hlo_passes.loop.unroll_slices import UnrollSlices
+from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
@@ -82,8 +81,7 @@ def mpmd(
         InlineCalls(),  # first: moves the marks of helpers into the loop body
         FindMicrobatchLoop(schedule, meshes),  # before all passes that read the schedule, which this one resolves
         SplitConditionals(),  # before all passes that follow values: they do not look into branches
-        UnrollSlices(),  # before `unroll-layers`: loops over layers are inside loops over slices
-        UnrollLayers(),  # after inlining, which exposes marks in scans; before marks are counted
+        UnrollLoops(),  # after inlining, which exposes marks in scans; before marks are counted
         SplitShardMaps(),  # after unrolling, which exposes their marks; before marks are counted
         MergeConstants(),  # after inlining and unrolling, which copy constants; before passes that walk over the loop
         ForwardRows(),  # after unrolling, which exposes each layer's reads; before hoisting, which moves whole stacks

@@ -17,7 +17,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.number_stages import LoopOfLayers, find_layers
 from jaxpp.hlo_passes.loop.stage_graph import Reads, stage_reads
-from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
+from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.liveness import loop_peaks
 from jaxpp.ir import attributes as at
@@ -97,7 +97,7 @@ def loop_of_layers(module: ir.Module) -> LoopOfLayers:
         PassError: the marks are not in one loop over microbatches.
     """
     copy = own_copy(module)
-    run_passes(copy, (InlineCalls(), FindMicrobatchLoop("gpipe", 1), UnrollLayers()))
+    run_passes(copy, (InlineCalls(), FindMicrobatchLoop("gpipe", 1), UnrollLoops()))
     with copy.context, ir.Location.unknown():
         return find_layers(copy)
 

@@ -16,17 +16,14 @@ from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
 from jaxpp.hlo_passes.base import Observer, Watch
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
-from jaxpp.hlo_passes.loop.find_microbatch_loop import (
-    location_of_the_loop,
-    microbatches_without_schedule,
-    number_of_microbatches,
-)
+from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule, number_of_microbatches
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.stages.move_residuals import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.functions import main_of
 from jaxpp.ir.loop import schedule_text
 from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions, stacked_arguments
 from jaxpp.ir.train_loop import TrainLoopAttr
@@ -252,7 +249,7 @@ def text_of(schedule: ScheduleLike, lowered: Lowered) -> str:
     """
     module = own_copy(lowered.module)
     run_passes(module, (InlineCalls(),))
-    return _text_for(module, schedule, None, number_of_microbatches(module))
+    return _text_for(find_loop(main_of(module)), schedule, None)
 
 
 def _schedule_text(module: ir.Module, schedule: ScheduleLike | None, meshes: int) -> str:
@@ -260,15 +257,15 @@ def _schedule_text(module: ir.Module, schedule: ScheduleLike | None, meshes: int
     if schedule is None:
         return ""
     run_passes(module, (InlineCalls(),))
-    length = microbatches_without_schedule(module)
-    return "" if length is None else _text_for(module, schedule, meshes, length)
+    loop = find_loop(main_of(module))
+    return "" if loop_schedule(loop) else _text_for(loop, schedule, meshes)
 
 
-def _text_for(module: ir.Module, schedule: ScheduleLike, meshes: int | None, length: int) -> str:
+def _text_for(loop: ir.Operation, schedule: ScheduleLike, meshes: int | None) -> str:
     try:
-        return as_text(schedule, meshes=meshes, microbatches=length)
+        return as_text(schedule, meshes=meshes, microbatches=number_of_microbatches(loop))
     except schedules.ScheduleError as error:
-        raise PassError(str(error), location=location_of_the_loop(module)) from error
+        raise PassError(str(error), location=loop.location) from error
 
 
 class TasksSeen(Watch):

@@ -29,11 +29,12 @@ from jaxpp import schedules
 from jaxpp._compat import make_context, own_copy
 from jaxpp.compile_within import compile_within
 from jaxpp.hlo_passes import run_passes
-from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
+from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
 from jaxpp.ir.byte_counts import parse_bytes
 from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import main_of
 from jaxpp.ir.tensors import DTYPES
 from jaxpp.memory_limit import limit_text
 from jaxpp.planning import Plan, PlanError, Target
@@ -208,7 +209,7 @@ def _refuse_schedule(lowered: ir.Module) -> None:
     """Raises PlanError where a --schedule would be ignored, because the loop names one."""
     module = own_copy(lowered)
     run_passes(module, (InlineCalls(),))
-    if microbatches_without_schedule(module) is None:
+    if loop_schedule(find_loop(main_of(module))):
         raise PlanError("--schedule is for a loop that names none: that of this step names its own")
 
 

@@ -161,27 +161,10 @@ def _length(loop: ir.Operation) -> int:
     return length
 
 
-def microbatches_without_schedule(module: ir.Module) -> int | None:
-    """Returns the number of microbatches of the loop of `module`, if the loop carries no schedule; None otherwise.
-
-    Raises PassError like the pass. `inline-calls` must have run.
-    """
-    loop = find_loop(main_of(module))
-    return None if loop_schedule(loop) else _microbatches(loop)
-
-
-def number_of_microbatches(module: ir.Module) -> int:
-    """Returns the number of microbatches of the loop of `module`. Raises PassError like the pass.
-
-    `inline-calls` must have run.
-    """
-    return _microbatches(find_loop(main_of(module)))
-
-
-def _microbatches(loop: ir.Operation) -> int:
-    """Returns `_length` of a loop that is not canonical yet: sharding constraints may hide its counter."""
+def number_of_microbatches(loop: ir.Operation) -> int:
+    """Returns how often a loop that `find_loop` found runs. Raises PassError like the pass."""
     if trips(loop) is None:
-        drop_scalar_constraints(nested(loop))
+        drop_scalar_constraints(nested(loop))  # they may hide its counter
     return _length(loop)
 
 
@@ -189,11 +172,6 @@ def _is_backward(loop: ir.Operation) -> bool:
     """Whether a loop has marks, all of phase `backward`: it is the gradient of another loop."""
     phases = {boundary.read(op).phase for op in nested(loop) if boundary.is_mark(op)}
     return phases == {"backward"}
-
-
-def location_of_the_loop(module: ir.Module) -> ir.Location:
-    """Returns where the user wrote the loop, for errors. Raises PassError like `find_loop`."""
-    return find_loop(main_of(module)).location
 
 
 def _has_marks(op: ir.Operation) -> bool:

@@ -44,7 +44,7 @@ class ForwardRows(Pass):
     over zeros (in a loop that reads `w[i]`). The gradient of `w[rows]` is added to zeros at these rows. Rows that are
     set, added to or scaled at constant indices (`w.at[1].set(w[0])`) are known too.
 
-    Preconditions: `unroll-layers` ran.
+    Preconditions: `unroll-loops` ran.
 
     ```mlir
     %w_1 = stablehlo.dynamic_slice %w, %c1, ...          ==>   %w_1 = stablehlo.slice %w [1:2, 0:8, 0:8]

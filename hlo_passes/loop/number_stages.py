@@ -37,7 +37,7 @@ class NumberStages(Pass):
 
     For a model that marks every layer, `cuts` gives the number of layers of each stage, in the order of the forward.
     The forward and backward marks after the last layer of each stage stay, and get the number of the stage. All other
-    marks are dropped, so that the layers of a stage become one task. Layers of a scan, which `unroll-layers` unrolled,
+    marks are dropped, so that the layers of a stage become one task. Layers of a scan, which `unroll-loops` unrolled,
     count like layers without a loop. The last layer needs no mark: n layers have n or n - 1 marks.
 
     Before that:

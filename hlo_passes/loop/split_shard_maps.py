@@ -35,7 +35,7 @@ class SplitShardMaps(Pass):
     results depend on them. The casts of the weights of two stages are thus two parts. Each part makes its own
     constants.
 
-    Preconditions: `unroll-layers` ran, which drops the marks of units that no schedule weaves. Marks inside of a
+    Preconditions: `unroll-loops` ran, which drops the marks of units that no schedule weaves. Marks inside of a
     conditional stay.
 
     ```mlir

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-layers,forward-rows" | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-loops,forward-rows" | filecheck %s
 
 // A scan over two layers with a mark in its body is the two layers: each takes its row of the stacked weights.
 

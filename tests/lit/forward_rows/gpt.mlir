@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,unroll-layers,forward-rows,number-stages,hoist-loop-invariants | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,unroll-loops,forward-rows,number-stages,hoist-loop-invariants | filecheck %s
 
 // The rows that this GPT gathers are those of its tokens, which are known when it runs only: they stay.
 

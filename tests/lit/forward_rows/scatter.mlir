@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-layers,forward-rows" | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-loops,forward-rows" | filecheck %s
 
 // The gradient of rows that were gathered at constant indices is added to zeros at these: a sum for each row, in the order
 // of the stack. Row 1 was gathered twice, row 2 never: it stays zeros, outside of the loop.

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=1f1b meshes=1},unroll-layers,number-stages{cuts=2}" | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=1f1b meshes=1},unroll-loops,number-stages{cuts=2}" | filecheck %s
 
 // Both blocks of a GPT as one stage: of each pair of marks the last one stays, in the forward and in the backward.
 

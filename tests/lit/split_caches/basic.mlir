@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-slices,number-stages,assign-stages,split-caches | filecheck %s
+// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-loops,number-stages,assign-stages,split-caches | filecheck %s
 
 // Each slice writes its row over the rows of the slices before it and zeros, which it puts together; so the second slice
 // takes the first one's row, not the array that it made. The loop carries the last row.

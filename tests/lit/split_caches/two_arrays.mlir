@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-slices,number-stages,assign-stages,split-caches | filecheck %s
+// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-loops,number-stages,assign-stages,split-caches | filecheck %s
 
 // An operation of stage 1 reads two arrays that stage 0 writes: it gets both from their rows, and neither array crosses.
 

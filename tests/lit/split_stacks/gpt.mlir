@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,unroll-layers,forward-rows,number-stages,assign-stages,split-stacks | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,unroll-loops,forward-rows,number-stages,assign-stages,split-stacks | filecheck %s
 // RUN: jaxpp-opt %S/../Inputs/gpt.mlir --pipeline mpmd | filecheck %s --check-prefix=PROGRAM
 
 // The blocks of this GPT have their own arrays, and its positions are read whole: nothing is a stack.

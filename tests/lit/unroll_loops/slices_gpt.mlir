@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/decoder.mlir -p inline-calls,find-microbatch-loop,unroll-slices | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/decoder.mlir -p inline-calls,find-microbatch-loop,unroll-loops | filecheck %s
 
 // A decoder that scans over two slices, with two stages: the forward of both slices, then the backward of both in
 // reverse, with no loop over slices.

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-slices | filecheck %s
+// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-loops | filecheck %s
 
 // Each slice has a count that stands still, its number, with which it reads its part and writes its row. The first
 // keys and values come from outside of the loop, and the loop carries the last ones, so that all slices are alike.

@@ -1,14 +1,11 @@
-"""`unroll-slices`: replaces a scan over slices of the sequence by its slices, one after the other."""
+"""Unrolls loops over slices of the sequence, so that all slices of a stage are one program in the end."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp import schedules
-from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.accumulators import ADD, INSERT, carried_updates
@@ -29,14 +26,8 @@ from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.values import block_of, closure, defining_op, is_integer_scalar, is_used, is_zero
 
 
-@dataclass(frozen=True)
-class UnrollSlices(Pass):
-    """Unrolls the loops over slices of the sequence, forward and backward, if the tasks of the schedule have slices.
-
-    A decoder attends to earlier positions only, so its sequence can be cut into slices. Each slice takes the keys and
-    values of the slices before it. A `lax.scan` with stage marks in its body carries them (Seq1F1B, arXiv 2406.03488).
-    The gradient is a loop from the last slice to the first, which carries the gradients of keys and values. After this
-    pass each slice has its own marks, and all its operations have `jaxpp.slice`, the index of the slice.
+def unroll_slices(found: MicrobatchLoop) -> None:
+    """Unrolls the loops over slices of the sequence; does nothing for a schedule without slices.
 
     Values that differ from slice to slice become operands, so that all slices of a stage are one program in the end:
 
@@ -47,52 +38,33 @@ class UnrollSlices(Pass):
 
     A sum over the slices that starts from zero, such as the gradient of a weight, starts from its first summand.
 
-    Slices of several lengths (`scan_slices(cuts=...)`) are in no loop. Their marks carry the index of their slice, and
-    the pass writes it on all operations before these marks.
-
-    For a schedule without slices the loops stay as they are: `unroll-layers` unrolls them, and each task does all
-    slices.
-
-    Preconditions: `find-microbatch-loop` ran.
-
-    ```mlir
-    %0:2 = stablehlo.while(%i = %c0, %kv = %zeros) {   ==>   %m0 = stablehlo.optimization_barrier %y0
-      %x = stablehlo.dynamic_slice %xs, %i, ...                {jaxpp.boundary = {...}, jaxpp.slice = 0}
-      %m = stablehlo.optimization_barrier %y                 %x1 = stablehlo.dynamic_slice %xs, %slice1, ...
-        {jaxpp.boundary = {stage = 0, ...}} ... }            %m1 = stablehlo.optimization_barrier %y1
-                                                               {jaxpp.boundary = {...}, jaxpp.slice = 1}
-    ```
+    Raises:
+        PassError: the number of slices of the schedule does not fit the model.
     """
-
-    name: ClassVar[str] = "unroll-slices"
-
-    def run(self, module: ir.Module) -> None:
-        """Unrolls the loops of `module`. Raises PassError if the schedule's number of slices does not fit the model."""
-        found = MicrobatchLoop.of(module)
-        loop, slices = found.op, found.slices
-        if slices == 1:
-            return
-        marked = [op for op in operations(loop_body(loop)) if any(map(boundary.is_mark, (op, *nested(op))))]
-        if marked and all(at.SLICE in op.attributes for op in marked):
-            _label_slices(loop, marked, found.plan)
-            return
-        _check(marked, slices, found.plan.name, loop)
-        loop, numbers = _with_numbers(loop, slices)
-        made: set[ir.Value] = set()
-        last: list[tuple[ir.Value, ir.Value]] = []
-        first: list[ir.Operation] = []
-        for inner in marked:
-            unrolling = _Unrolling(inner, loop, numbers, made)
-            unrolling.run()
-            made |= unrolling.new
-            last += unrolling.last
-            first += unrolling.first
-        for number, op in enumerate(first):
-            op.attributes[at.APART] = at.i64(number)
-        new = _carrying(loop, [first for first, _ in last])
-        end = terminator(loop_body(new))
-        for position, (_, value) in enumerate(last, len(end.operands) - len(last)):
-            end.operands[position] = value
+    loop, slices = found.op, found.slices
+    if slices == 1:
+        return
+    marked = [op for op in operations(loop_body(loop)) if any(map(boundary.is_mark, (op, *nested(op))))]
+    if marked and all(at.SLICE in op.attributes for op in marked):
+        _label_slices(loop, marked, found.plan)
+        return
+    _check(marked, slices, found.plan.name, loop)
+    loop, numbers = _with_numbers(loop, slices)
+    made: set[ir.Value] = set()
+    last: list[tuple[ir.Value, ir.Value]] = []
+    first: list[ir.Operation] = []
+    for inner in marked:
+        unrolling = _Unrolling(inner, loop, numbers, made)
+        unrolling.run()
+        made |= unrolling.new
+        last += unrolling.last
+        first += unrolling.first
+    for number, op in enumerate(first):
+        op.attributes[at.APART] = at.i64(number)
+    new = _carrying(loop, [first for first, _ in last])
+    end = terminator(loop_body(new))
+    for position, (_, value) in enumerate(last, len(end.operands) - len(last)):
+        end.operands[position] = value
 
 
 def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: schedules.Schedule) -> None:

@@ -1,4 +1,4 @@
-// RUN: not jaxpp-opt %s -p find-microbatch-loop,unroll-slices --split-input-file 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s -p find-microbatch-loop,unroll-loops --split-input-file 2>&1 | filecheck %s
 
 // CHECK: error: the schedule two slices has 2 slices, the loop over slices runs 4 times
 // CHECK-NEXT:  cut the sequence into 2 slices, or take a schedule of as many as the loop has

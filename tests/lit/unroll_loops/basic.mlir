@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-layers" | filecheck %s
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-loops" | filecheck %s
 
 // A scan over two layers with a mark in its body is the two layers. Each mark has the number of its layer.
 

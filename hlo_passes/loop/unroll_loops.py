@@ -1,4 +1,4 @@
-"""`unroll-layers`: replaces a scan over layers with a mark in its body by its layers, one after the other."""
+"""`unroll-loops`: replaces a scan with a mark in its body by its layers or slices, one after the other."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,6 +6,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.slices import unroll_slices
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, replace
@@ -17,8 +18,8 @@ from jaxpp.ir.tasks import op_of
 
 
 @dataclass(frozen=True)
-class UnrollLayers(Pass):
-    """Unrolls each loop with marks inside the microbatch loop: a `lax.scan` over all layers, and its gradient.
+class UnrollLoops(Pass):
+    """Unrolls each loop with marks inside the microbatch loop: over layers or over slices, and its gradient.
 
     Large models often stack the parameters of all layers and scan over them. After this pass each layer has its own
     mark, between the marks of its neighbours. `forward-rows` then finds which rows each layer reads.
@@ -30,6 +31,17 @@ class UnrollLayers(Pass):
     A loop that runs once, such as that of a stage with one layer, is replaced by its body. Other loops without marks
     stay.
 
+    A decoder attends to earlier positions only, so its sequence can be cut into slices. Each slice takes the keys and
+    values of the slices before it. A `lax.scan` with stage marks in its body carries them (Seq1F1B, arXiv 2406.03488).
+    The gradient is a loop from the last slice to the first, which carries the gradients of keys and values. If the
+    schedule has slices, each slice has its own marks after this pass, and all its operations have `jaxpp.slice`, the
+    index of the slice. Values that differ from slice to slice become operands: the index of a slice is a count of the
+    microbatch loop that never advances, and the first keys and values come from outside of this loop. For a schedule
+    without slices each task does all slices.
+
+    Slices of several lengths (`scan_slices(cuts=...)`) are in no loop. Their marks carry the index of their slice, and
+    the pass writes it on all operations before these marks.
+
     Preconditions: `find-microbatch-loop` ran. Loops with marks count to constants.
 
     ```mlir
@@ -39,20 +51,27 @@ class UnrollLayers(Pass):
       %m = stablehlo.optimization_barrier %y                 {jaxpp.boundary = {...}, jaxpp.layer = 0}
         {jaxpp.boundary = {stage = 0, ...}}                %i1 = stablehlo.add %c0, %c1
       %i1 = stablehlo.add %i, %c1 ... }                    %w1 = stablehlo.dynamic_slice %w, %i1, ...
+
+    %0:2 = stablehlo.while(%i = %c0, %kv = %zeros) {   ==>   %m0 = stablehlo.optimization_barrier %y0
+      %x = stablehlo.dynamic_slice %xs, %i, ...                {jaxpp.boundary = {...}, jaxpp.slice = 0}
+      %m = stablehlo.optimization_barrier %y                 %x1 = stablehlo.dynamic_slice %xs, %slice1, ...
+        {jaxpp.boundary = {stage = 0, ...}} ... }            %m1 = stablehlo.optimization_barrier %y1
+                                                               {jaxpp.boundary = {...}, jaxpp.slice = 1}
     ```
     """
 
-    name: ClassVar[str] = "unroll-layers"
+    name: ClassVar[str] = "unroll-loops"
 
     def run(self, module: ir.Module) -> None:
         """Unrolls the loops of `module` that have marks or run once.
 
         Raises:
-            PassError: a loop with marks runs an unknown number of times, or would become too many operations.
+            PassError: a loop with marks runs an unknown number of times, would become too many operations, or does not
+                fit the slices of the schedule.
         """
-        loop = MicrobatchLoop.of(module)
-        _drop_units(main_of(module), loop)
-        inside = [op for op in nested(loop.op) if op.name == "stablehlo.while"]
+        _drop_units(main_of(module), MicrobatchLoop.of(module))
+        unroll_slices(MicrobatchLoop.of(module))
+        inside = [op for op in nested(MicrobatchLoop.of(module).op) if op.name == "stablehlo.while"]
         for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
             _unroll(inner)
 

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-layers" | filecheck %s
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},unroll-loops" | filecheck %s
 
 // A loop that runs once is its body, also without a mark. One that runs twice stays, and so does that over the single
 // microbatch.
