@@ -13,7 +13,7 @@ from jaxpp.lowering.mesh import Host, MpmdMesh
 from jaxpp.planning.backend import PlanBackend
 from jaxpp.planning.target import target_of
 from jaxpp.program import ProgramModule
-from jaxpp.runtime import Event, Executable, Program, load, trace_step
+from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.fetch import Handle
@@ -91,7 +91,7 @@ class LocalBackend:
 
     def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> "LocalProgram":
         """Implements `Backend.compile`. In a job all processes call it."""
-        return self.restore(lowered, program, load(program.module), compiler_options, {})
+        return self.restore(lowered, program, program.loaded, compiler_options, {})
 
     def restore(
         self,

@@ -29,7 +29,7 @@ from jaxpp.layers import Layers, Peaks
 from jaxpp.lowering.lower import Lowered
 from jaxpp.partitioning import cuts_options
 from jaxpp.program import rewrite
-from jaxpp.runtime import Event, kept_places, load, mesh_speeds
+from jaxpp.runtime import Event, kept_places, mesh_speeds
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import Costs, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
@@ -87,7 +87,7 @@ class LayeredStep:
     def _peaks(self, cuts: Cuts, schedule: Schedule) -> Peaks:
         """Rewrites the step with these cuts and this schedule, and returns the peaks of its program."""
         found = rewrite(self._donating(), None, {**self._kept, **cuts_options(cuts), "schedule": str(schedule)})
-        return loop_peaks(load(found.module)), found.peak_bytes
+        return loop_peaks(found.loaded), found.peak_bytes
 
 
 def loop_of_layers(module: ir.Module) -> LoopOfLayers:

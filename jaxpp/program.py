@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -31,6 +32,7 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
 from jaxpp.planning.target import target_of
+from jaxpp.runtime import Program, load
 from jaxpp.runtime.execution.progress import Progress
 from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.schedules.given import as_text
@@ -71,6 +73,11 @@ class ProgramModule:
         buffer = io.BytesIO()
         self.module.operation.write_bytecode(buffer)
         return buffer.getvalue()
+
+    @cached_property
+    def loaded(self) -> Program:
+        """The program as plain data, as the runtime takes it."""
+        return load(self.module)
 
     @property
     def once_per_step_bytes(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, ScheduleLike, rewrite, text_of
-from jaxpp.runtime import Event, load, measured_costs, mesh_speeds
+from jaxpp.runtime import Event, measured_costs, mesh_speeds
 from jaxpp.runtime.execution.options import Options, named
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
@@ -77,12 +77,12 @@ class LoweredStep:
     @property
     def in_shardings(self) -> Any:
         """The shardings of the arguments, as `CompiledStep.in_shardings`, without compiling."""
-        return StepShardings(self._lowered, load(self.program().module)).of_arguments()
+        return StepShardings(self._lowered, self.program().loaded).of_arguments()
 
     @property
     def out_shardings(self) -> Any:
         """The shardings of the results, as `CompiledStep.out_shardings`, without compiling."""
-        return StepShardings(self._lowered, load(self.program().module)).of_results()
+        return StepShardings(self._lowered, self.program().loaded).of_results()
 
     @property
     def lowered(self) -> Lowered:

@@ -12,7 +12,7 @@ from jaxpp.planning.make import make_plan
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError, Target
 from jaxpp.program import ProgramModule
-from jaxpp.runtime import Program, load
+from jaxpp.runtime import Program
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.measuring.analysis import calls
@@ -77,7 +77,7 @@ def plan_program(
     Raises:
         PlanError: the target has too few devices.
     """
-    loaded = load(program.module)
+    loaded = program.loaded
     meshes = meshes[: loaded.meshes] or _in_order(loaded, target)
     compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks)
     plan = make_plan(loaded, compiled, meshes, target, name=name, schedule=program.schedule)

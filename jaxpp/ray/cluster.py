@@ -15,7 +15,6 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.program import ProgramModule
 from jaxpp.ray.executable import RemoteExecutable
 from jaxpp.ray.pool import Pool
-from jaxpp.runtime import load
 from jaxpp.runtime.execution.options import Options
 
 
@@ -96,7 +95,7 @@ class Cluster(Pool):
 
     def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> RemoteExecutable:
         """Compiles a program on the actors, for the protocol `jaxpp.backend.Backend`."""
-        return RemoteExecutable(self, lowered, load(program.module), compiler_options)
+        return RemoteExecutable(self, lowered, program.loaded, compiler_options)
 
     def __enter__(self) -> "Cluster":
         return self
