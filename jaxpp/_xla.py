@@ -97,7 +97,7 @@ GPU: Final = (
         "xla_gpu_enable_latency_hiding_scheduler",
         True,
         "devices",
-        "collectives of a stage run beside its products: each is synchronous otherwise; XLA's own default, of late",
+        "collectives of a stage run beside its products: XLA's own default, of late",
         "https://docs.nvidia.com/jax-toolbox/environment-variables",
     ),
     XlaOption(
