@@ -4,11 +4,12 @@ Operations are no keys of dictionaries: their hash is made of their operands and
 Indices or results are keys. The tests make it an error to hash an operation.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import operands_with_captures
+from jaxpp.ir.functions import has_side_effect, operands_with_captures
 from jaxpp.ir.values import closure
 
 
@@ -39,7 +40,44 @@ class Numbered:
             [number for value in operands if (number := find(value)) is not None] for operands in self.operands
         ]
 
-    def behind(self, values: Iterable[ir.Value], through: Callable[[int], bool] = lambda _: True) -> list[int]:
-        """Returns the operations that `values` depend on, in program order; those that fail `through` end the way."""
-        makers = (number for value in values if (number := self.producers.get(value)) is not None)
-        return sorted(closure(filter(through, makers), lambda number: filter(through, self.makers[number])))
+    @cached_property
+    def acting(self) -> list[int]:
+        """The operations with side effects, such as callbacks."""
+        return [number for number, op in enumerate(self.ops) if has_side_effect(op)]
+
+    def behind(
+        self, values: Iterable[ir.Value], through: Callable[[int], bool] = lambda _: True, also: Iterable[int] = ()
+    ) -> list[int]:
+        """Returns the operations that `values` and the operations `also` depend on, in program order, with `also`.
+
+        Operations that fail `through` end the way.
+        """
+        makers = [number for value in values if (number := self.producers.get(value)) is not None]
+        roots = [*filter(through, makers), *also]
+        return sorted(closure(roots, lambda number: filter(through, self.makers[number])))
+
+    def values_behind(
+        self, values: Iterable[ir.Value], instead: Mapping[ir.Value, Sequence[ir.Value]] | None = None
+    ) -> set[ir.Value]:
+        """Returns `values` and all values on which they depend, including the values from elsewhere.
+
+        `instead` maps some values to those on which they depend, in place of the operands of the operation that makes
+        them. An argument of a loop's body, for example, depends on the value for the next trip.
+        """
+        known = instead or {}
+
+        def read(value: ir.Value) -> Sequence[ir.Value]:
+            number = self.producers.get(value)
+            return known[value] if value in known else () if number is None else self.operands[number]
+
+        return set(closure(values, read))
+
+    def making(self, values: Collection[ir.Value]) -> list[int]:
+        """Returns the operations that make any of `values`."""
+        return [number for number, results in enumerate(self.results) if any(value in values for value in results)]
+
+    def read(self, numbers: Collection[int], values: Iterable[ir.Value] = ()) -> dict[ir.Value, None]:
+        """Returns `values` and the values that these operations use, without those that these operations make."""
+        made = set(numbers)
+        used = [*values, *(value for number in numbers for value in self.operands[number])]
+        return dict.fromkeys(value for value in used if self.producers.get(value) not in made)

@@ -1,14 +1,14 @@
 """Divides a block inside a backward, the body of a loop or a branch of a conditional, into an early and a late half."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.hlo_passes.stages.halves import may_be_in_either
+from jaxpp.ir.build import NONE
 from jaxpp.ir.counted import counters
-from jaxpp.ir.functions import blocks_of, has_side_effect, operands_with_captures, operations
+from jaxpp.ir.functions import blocks_of, operands_with_captures, operations
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
 
@@ -57,50 +57,50 @@ class BlockHalves:
         body: the operations of the block, without those that two others replace.
         before_barriers: maps each result of a barrier to the value that enters the first barrier of its chain.
         values: the values that the early half has.
-        early: the numbers of the operations that make `values`.
+        early: the operations that make `values`.
+        late: the operations that only the late half needs, in program order, as `find_late` finds them.
 
     Args:
-        block: the body of a loop, or a branch of a conditional.
+        ops: the operations of the body of a loop, or of a branch of a conditional.
         known: the properties of the backward's values.
         wanted: values that the early half has to make besides `known.early`.
         following: in the body of a loop, maps each argument to the value that the next trip gets for it.
     """
 
+    late: list[int]
+
     def __init__(
         self,
-        block: ir.Block,
+        ops: Iterable[ir.Operation],
         known: Known,
         wanted: Iterable[ir.Value],
-        following: Mapping[ir.Value, ir.Value] | None = None,
+        following: Mapping[ir.Value, ir.Value] = NONE,
     ) -> None:
-        ops = [op for op in operations(block)[:-1] if known.replaced.isdisjoint(op.results)]
-        self.known, self.following = known, following or {}
+        self.known, self.following = known, following
+        ops = [op for op in ops if known.replaced.isdisjoint(op.results)]
         self.before_barriers = _before_barriers(ops)
         self.body = Numbered(ops, self.before_barriers)
-        roots = [value for value in (*self.following, *self.body.producers) if value in known.early]
-        self.values = Dependences(Numbered(ops), instead=self.following).behind([*roots, *wanted])
-        self.early = self.making(self.values)
+        roots = [value for value in (*following, *self.body.producers) if value in known.early]
+        self._carried = {argument: [value] for argument, value in following.items()}
+        self.values = Numbered(ops).values_behind([*roots, *wanted], self._carried)
+        self.early = set(self.body.making(self.values))
 
     def past(self, value: ir.Value) -> ir.Value:
         """Returns the value that enters the chain of barriers that ends in `value`; `value` itself if none does."""
         return self.before_barriers.get(value, value)
 
-    def making(self, values: Collection[ir.Value]) -> set[int]:
-        """Returns the numbers of the operations that make any of `values`."""
-        return {number for number, op in enumerate(self.body.ops) if any(result in values for result in op.results)}
-
-    def find_late(self, roots: Iterable[ir.Value]) -> tuple[set[ir.Value], list[int]]:
-        """Returns the values that only the late half needs, and the numbers of the operations that make them.
+    def find_late(self, roots: Iterable[ir.Value]) -> set[ir.Value]:
+        """Sets `late`. Returns the values that only the late half needs.
 
         The late half needs `roots`, its operations with side effects, and everything on which these depend.
         """
-        late = [number for number in range(len(self.body.ops)) if number not in self.early]
-        effects = {number for number in late if has_side_effect(self.body.ops[number])}
+        effects = set(self.body.acting) - self.early
         acting = [value for op in effects for value in (*self.body.results[op], *self.body.operands[op])]
-        needs = Dependences(self.body, instead={**self.following, **self.before_barriers})
-        values = needs.behind([*roots, *acting]).difference(self.values, self.before_barriers)
-        needed = effects | self.making(values)
-        return values, [op for op in late if op in needed]
+        past = {result: [value] for result, value in self.before_barriers.items()}
+        values = self.body.values_behind([*roots, *acting], self._carried | past)
+        values.difference_update(self.values, self.before_barriers)
+        self.late = sorted(effects.union(self.body.making(values)) - self.early)
+        return values
 
     def all(self, numbers: Iterable[int]) -> list[ir.Operation]:
         """Returns the operations with these numbers."""
@@ -139,8 +139,3 @@ def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:
             for result, value in zip(op.results, op.operands, strict=True):
                 before[result] = before.get(value, value)
     return before
-
-
-def made_by(body: Numbered, numbers: Sequence[int]) -> list[ir.Value]:
-    """Returns the results of the operations with these numbers."""
-    return [result for number in numbers for result in body.results[number]]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known, made_by
+from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, sharded, shardings
-from jaxpp.ir.functions import blocks_of, terminator
+from jaxpp.ir.functions import blocks_of, operations, terminator
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import is_used
@@ -53,16 +53,12 @@ class _Branch(BlockHalves):
 
     def __init__(self, block: ir.Block, known: Known, early: Sequence[int], late: Sequence[int]) -> None:
         self._returned = list(terminator(block).operands)
-        super().__init__(block, known, [self._returned[number] for number in early])
+        super().__init__(operations(block)[:-1], known, [self._returned[number] for number in early])
         self._location = terminator(block).location
         self._last = [self.past(self._returned[number]) for number in late]
-        _, needed = self.find_late(self._returned[number] for number in late)
-        moved, again = divide(self, needed, self._last)
-        self._first = sorted(self.early | moved)
-        self._second = sorted((set(needed) - moved) | again)
-        read = {value for op in self._second for value in self.body.operands[op]}.union(self._last)
-        made = set(made_by(self.body, self._second))
-        self.kept = [value for value in made_by(self.body, self._first) if value in read and value not in made]
+        self.find_late(self._returned[number] for number in late)
+        division = divide(self, self.late, self._last)
+        self._first, self._second, self.kept = division.halves(self.body, self.early, self.late, self._last)
 
     def places(self, slots: Sequence[_Slot], mesh: MeshAxes | None) -> dict[ir.Value, int]:
         """Returns a distinct slot for each kept value: the index in `slots` of an entry with its type and sharding."""

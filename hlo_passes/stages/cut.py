@@ -1,6 +1,6 @@
 """Divides a computation into an early and a late half so that the fewest bytes stay alive between them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from jaxlib.mlir import ir
@@ -42,6 +42,17 @@ class Division(NamedTuple):
 
     moved: set[int]
     again: set[int]
+
+    def halves(
+        self, body: Numbered, early: Set[int], late: Iterable[int], wanted: Iterable[ir.Value] = ()
+    ) -> tuple[list[int], list[int], list[ir.Value]]:
+        """Returns the operations of the two halves, and the results of the early half that the late half reads.
+
+        Before the division the operations were `early` and `late`. The late half also reads the values `wanted`.
+        """
+        first, second = sorted(early | self.moved), sorted((set(late) - self.moved) | self.again)
+        read = body.read(second, wanted)
+        return first, second, [result for number in first for result in body.results[number] if result in read]
 
 
 def divide(
@@ -85,14 +96,8 @@ def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callabl
         length = 1 + sum(lengths.get(body.producers.get(value, -1), 0) for value in body.operands[op])
         if length <= MOST_RECOMPUTED:
             lengths[op] = length
-    found: list[int] = []
-    needed: set[ir.Value] = set()
-    for op in reversed(lengths):
-        results = body.results[op]
-        if not needed.isdisjoint(results) or any(map(is_wanted, results)):
-            found.append(op)
-            needed.update(body.operands[op])
-    return found[::-1]
+    wanted = [result for op in lengths for result in body.results[op] if is_wanted(result)]
+    return body.behind(wanted, lengths.__contains__)
 
 
 class _FlowProblem:

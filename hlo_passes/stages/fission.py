@@ -5,15 +5,14 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known, made_by
+from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known
 from jaxpp.hlo_passes.stages.conditional_fission import divide_conditional
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.hlo_passes.stages.dependences import Dependences, opened_ops
 from jaxpp.hlo_passes.stages.halves import Backward
-from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops, tested
-from jaxpp.ir.counted import counters, trips
-from jaxpp.ir.functions import blocks_of, is_product, loop_body, operations, terminator
-from jaxpp.ir.numbered import Numbered
+from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.hlo_passes.stages.two_loops import Written
+from jaxpp.ir.functions import blocks_of, is_product, loop_body, operations
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import byte_size, is_used
 
@@ -80,59 +79,39 @@ def _divide(plan: _Plan, known: Known, mesh: MeshAxes | None) -> None:
         divide_conditional(plan.op, known, mesh)
         return
     halves = _LoopHalves(plan.op, known)
-    if halves.has_late_products:
-        known.divided(plan.op, halves.divided().write(mesh).first.results)
+    if any(is_product(halves.body.ops[number]) for number in halves.late):  # otherwise the loop stays whole
+        known.divided(plan.op, halves.write(mesh).op.results)
 
 
 class _LoopHalves(BlockHalves):
-    """The body of a loop, as an early and a late half.
+    """The body of a loop, as an early and a late half."""
 
-    Attributes:
-        has_late_products: whether the late half makes a product; without one the loop stays whole.
-    """
+    def __init__(self, op: ir.Operation, known: Known) -> None:
+        self._loop = loop = OpenLoop(op)
+        following = dict(zip(loop.arguments, loop.following, strict=True))
+        super().__init__(loop.body.ops, known, loop.tested, following)
+        pairs = zip(following, op.results, strict=True)
+        values = self.find_late(value for value, result in pairs if is_used(result) and value not in self.values)
+        self._late = [argument for argument in following if argument in values]
 
-    def __init__(self, loop: ir.Operation, known: Known) -> None:
-        block = loop_body(loop)
-        following: dict[ir.Value, ir.Value] = dict(zip(block.arguments, terminator(block).operands, strict=True))
-        self._loop, self._trips, self._tested = loop, trips(loop) or 0, tested(loop)
-        super().__init__(block, known, self._tested, following)
-        results = zip(following, loop.results, strict=True)
-        values, self._late = self.find_late(
-            argument for argument, result in results if is_used(result) and argument not in self.values
+    def write(self, mesh: MeshAxes | None) -> Written:
+        """Writes the two loops, with the fewest bytes of stacks between them. Returns the first one."""
+        loop, early = self._loop, [argument for argument in self.following if argument in self.values]
+        last = [self.past(self.following[argument]) for argument in self._late]
+        _, second, kept = divide(self, self.late, last, self._size).halves(self.body, self.early, self.late, last)
+        read = self.body.read(second, last)
+        # Both loops carry the counters that they read, and the values that the test reads.
+        both = {*loop.counts, *loop.tested}
+        kept = [*(value for value in early if value in read and value not in both), *kept]
+        acting = set(self.body.acting)
+        first = loop.first(
+            map(loop.arguments.__getitem__, early), kept, mesh, self.late_barriers(), self.all(acting & self.early)
         )
-        self._late_arguments = [argument for argument in following if argument in values]
-        self.has_late_products = any(is_product(self.body.ops[number]) for number in self._late)
-
-    def divided(self) -> TwoLoops:
-        """Returns the two loops, with the fewest bytes of stacks between them."""
-        last = [self.past(self.following[argument]) for argument in self._late_arguments]
-        moved, again = divide(self, self._late, last, self._size)
-        first = sorted(self.early | moved)
-        rest = (set(self._late) - moved) | again
-        used = {value for op in rest for value in self.body.operands[op]}.union(last)
-        counting = [argument for argument in self._counting(used) if argument not in self._late_arguments]
-        behind = Dependences(Numbered(self.body.ops)).behind(self.following[argument] for argument in counting)
-        second = sorted(rest | self.making(behind))
-        made = set(made_by(self.body, second))
-        carried = [argument for argument in self.following if argument in self.values]
-        here = [argument for argument in carried if argument not in counting] + made_by(self.body, first)
-        kept = [value for value in here if value in used and value not in made]
-        late = [*counting, *self._late_arguments]
-        position = {argument: number for number, argument in enumerate(self.following)}
-        return TwoLoops(
-            self._loop,
-            Half([position[argument] for argument in carried], self.all(first), self.late_barriers()),
-            Half([position[argument] for argument in late], self.all(second), self.before_barriers),
-            kept,
-        )
-
-    def _counting(self, used: Collection[ir.Value]) -> list[ir.Value]:
-        """Returns the arguments of the body that the test reads, and the counters among `used`, in order."""
-        arguments = list(self.following)
-        read = {arguments[position] for position, *_ in counters(self._loop)}.intersection(used)
-        return [argument for argument in arguments if argument in read or argument in self._tested]
+        late = map(loop.arguments.__getitem__, self._late)
+        loop.second(late, first.stacks, mesh, self.before_barriers, self.all(acting.intersection(self.late)))
+        return first
 
     def _size(self, value: ir.Value) -> int:
         """Returns the cost of keeping `value`: its bytes, or for a value of the body its bytes in all trips, plus 1."""
         inside = value in self.body.producers or value in self.following
-        return self._trips * byte_size(value.type) + 1 if inside else byte_size(value.type)
+        return self._loop.trips * byte_size(value.type) + 1 if inside else byte_size(value.type)

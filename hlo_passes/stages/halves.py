@@ -12,10 +12,8 @@ from jaxpp.ir.accumulators import ADD, Accumulator
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     body_of,
-    has_side_effect,
     is_product,
     kind_and_stage,
-    operands_with_captures,
     operations,
     terminator,
 )
@@ -61,19 +59,12 @@ class Backward:
     ) -> None:
         """Reads the call of a backward; `weights` holds the shapes of the weights of the stage."""
         self.stage = kind_and_stage(function)[1]
-        every = operations(body_of(function))[:-1]
         self.returned = list(terminator(body_of(function)).operands)
-        effects = [op for op in every if has_side_effect(op)]
-        self._effects = {value for op in effects for value in (*op.results, *operands_with_captures(op))}
-        self.body = Numbered(every)
-        live = self.live(Dependences(self.body))
-        used = [
-            op
-            for op, results in zip(every, self.body.results, strict=True)
-            if op in effects or not live.isdisjoint(results)
-        ]
-        if len(used) < len(every):
-            self.body = Numbered(used)
+        self.body = body = Numbered(operations(body_of(function))[:-1])
+        self._effects = {value for number in body.acting for value in (*body.results[number], *body.operands[number])}
+        used = body.behind(self.returned, also=body.acting)
+        if len(used) < len(body.ops):
+            self.body = Numbered([body.ops[number] for number in used])
         self.arguments: list[ir.Value] = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()
@@ -197,16 +188,11 @@ def halve(backward: Backward) -> Halved:
     # Only dependences with opened loops show the products on which a loop's next trip depends.
     in_loops = backward.early(Dependences(backward.body, opened_ops(backward.ops)))
     values = backward.early(Dependences(backward.body), in_loops)
-    ops, results = backward.ops, backward.body.results
-    early = {number for number in range(len(ops)) if not values.isdisjoint(results[number])}
-    late = [number for number in range(len(ops)) if number not in early]
-    if not any(is_product(ops[number]) for number in late):
+    early = set(backward.body.making(values))
+    late = [number for number in range(len(backward.ops)) if number not in early]
+    if not any(is_product(backward.ops[number]) for number in late):
         _check_apart(backward)
-    moved, again = divide(_Sides(backward, early), late)
-    first, second = sorted(early | moved), sorted((set(late) - moved) | again)
-    used = {value for number in second for value in backward.body.operands[number]}
-    kept = [result for number in first if number not in again for result in results[number] if result in used]
-    return Halved(first, second, kept)
+    return Halved(*divide(_Sides(backward, early), late).halves(backward.body, early, late))
 
 
 def _check_apart(backward: Backward) -> None:

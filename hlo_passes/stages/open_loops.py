@@ -1,4 +1,4 @@
-"""Loops of a forward, such as a `lax.scan` over layers, of which each operation may be recomputed on its own."""
+"""Loops such as a `lax.scan` over layers, seen from inside: a part of each trip may run in another loop."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,13 @@ from functools import cached_property
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, tested
+from jaxpp.hlo_passes.stages.two_loops import Half, Row, Stacks, Written, write_half
+from jaxpp.ir.build import NONE
 from jaxpp.ir.counted import affine, counters, trips
-from jaxpp.ir.functions import has_side_effect, loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.rows import stack_type
+from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import defining_op
 
 _ROW_OF_ONE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
@@ -31,19 +34,14 @@ class OpenLoop:
         return trips(self.op) or 0
 
     @cached_property
-    def ops(self) -> list[ir.Operation]:
+    def body(self) -> Numbered:
         """The operations of the body."""
-        return operations(loop_body(self.op))[:-1]
+        return Numbered(operations(loop_body(self.op))[:-1])
 
     @property
     def acting(self) -> list[ir.Operation]:
         """The operations of the body that have side effects, such as callbacks."""
-        return [op for op in self.ops if has_side_effect(op)]
-
-    @cached_property
-    def operands(self) -> list[list[ir.Value]]:
-        """The values that each operation of the body uses, also in its regions."""
-        return [operands_with_captures(op) for op in self.ops]
+        return [self.body.ops[number] for number in self.body.acting]
 
     @cached_property
     def arguments(self) -> dict[ir.Value, int]:
@@ -64,7 +62,14 @@ class OpenLoop:
     @cached_property
     def inside(self) -> set[ir.Value]:
         """The arguments of the body, and the results of its operations."""
-        return {*self.arguments, *(result for op in self.ops for result in op.results)}
+        return {*self.arguments, *self.body.producers}
+
+    @cached_property
+    def tested(self) -> list[ir.Value]:
+        """The arguments of the body for the carried values that the test reads."""
+        test = self.op.regions[0].blocks[0]
+        needed = Numbered(operations(test)[:-1]).values_behind(terminator(test).operands)
+        return [argument for own, argument in zip(test.arguments, self.arguments, strict=True) if own in needed]
 
     @cached_property
     def rows(self) -> dict[ir.Value, Row]:
@@ -80,38 +85,39 @@ class OpenLoop:
         """The positions whose results are stacks, each with the value of the body that it stacks."""
         return {row.position: value for value, row in self.rows.items()}
 
-    def divided(
+    def first(
         self,
-        first: Iterable[int],
-        second: Iterable[int],
+        positions: Iterable[int],
         kept: Collection[ir.Value],
-        twins: Mapping[ir.Value, ir.Value],
+        mesh: MeshAxes | None,
+        same: Mapping[ir.Value, ir.Value] = NONE,
         acting: Sequence[ir.Operation] = (),
-    ) -> TwoLoops:
-        """Returns the split into a loop of the forward and a loop of the recompute, yet to be written.
+    ) -> Written:
+        """Writes a loop that makes `positions` and keeps the values `kept` of all trips for another loop, in stacks.
 
-        Args:
-            first: the positions whose results the forward makes.
-            second: the positions whose results the recompute makes.
-            kept: the values of the body that the forward stacks for the recompute.
-            twins: maps some values of the body to the values that the recompute uses instead.
-            acting: the operations that the forward runs for their side effects. The recompute does not run them.
+        `same` and `acting` are as in `half`. A value that the new loop stacks anyway gets no second stack.
         """
-        rows = {value: self.rows[value] for value in kept if value in self.rows}
-        return TwoLoops(
-            self.op,
-            self.half({*first, *(row.position for row in rows.values())}, kept, acting=acting),
-            self.half(second, (), kept, twins),
-            [value for value in kept if value not in rows],
-            rows,
-        )
+        half = self.half(positions, kept, (), same, acting)
+        there = {value: row for value, row in self.rows.items() if row.position in half.positions}
+        return write_half(self.op, half, mesh, {value: there.get(value) for value in kept}, {})
+
+    def second(
+        self,
+        positions: Iterable[int],
+        stacks: Stacks,
+        mesh: MeshAxes | None,
+        same: Mapping[ir.Value, ir.Value] = NONE,
+        acting: Sequence[ir.Operation] = (),
+    ) -> Written:
+        """Writes a loop that makes `positions` from rows of `stacks`; `same` and `acting` are as in `half`."""
+        return write_half(self.op, self.half(positions, (), stacks, same, acting), mesh, {}, stacks)
 
     def half(
         self,
         positions: Iterable[int],
-        values: Collection[ir.Value],
+        values: Iterable[ir.Value],
         given: Collection[ir.Value] = (),
-        twins: Mapping[ir.Value, ir.Value] | None = None,
+        same: Mapping[ir.Value, ir.Value] = NONE,
         acting: Sequence[ir.Operation] = (),
     ) -> Half:
         """Returns the part of the loop that carries `positions` and makes `values`.
@@ -120,29 +126,20 @@ class OpenLoop:
             positions: the positions whose results the half makes.
             values: the values of the body that the half makes.
             given: the values of the body that the half has without making them.
-            twins: maps some values of the body to the values that the half uses instead.
+            same: maps some values of the body to the values that the half uses instead.
             acting: the operations that the half runs for their side effects.
         """
-        twins = {value: twin for value, twin in (twins or {}).items() if value not in given}
-        carried = {*map(self.arguments.__getitem__, tested(self.op)), *positions}
-        made: set[ir.Value] = set()
-        work, seen = [*values, *(self.following[position] for position in carried)], set(given)
-        work += [value for op in acting for value in operands_with_captures(op)]
-        while work:
-            value = work.pop()
-            value = twins.get(value, value)
-            if value in seen:
-                continue
-            seen.add(value)
-            position, op = self.arguments.get(value), defining_op(value)
-            if position is not None:
-                carried.add(position)
-                work.append(self.following[position])
-            elif op is not None and op.block == loop_body(self.op):
-                made.add(value)
-                work += operands_with_captures(op)
-        ops = [op for op in self.ops if op in acting or not made.isdisjoint(op.results)]
-        return Half(sorted(carried), ops, twins)
+        same = {value: other for value, other in same.items() if value not in given}
+        carried = {*map(self.arguments.__getitem__, self.tested), *positions}
+        instead = {argument: [self.following[position]] for argument, position in self.arguments.items()}
+        instead |= {value: [other] for value, other in same.items()} | {value: [] for value in given}
+        roots = [*values, *(self.following[position] for position in carried)]
+        roots += [value for op in acting for value in operands_with_captures(op)]
+        made = self.body.values_behind(roots, instead).difference(same, given)
+        carried.update(self.arguments[value] for value in made if value in self.arguments)
+        pairs = zip(self.body.ops, self.body.results, strict=True)
+        ops = [op for op, results in pairs if op in acting or not made.isdisjoint(results)]
+        return Half(sorted(carried), ops, same)
 
     def read(self, half: Half) -> set[ir.Value]:
         """Returns the values that the operations of `half` use, and those that it hands to its next trip."""

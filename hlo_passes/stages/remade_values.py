@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.hlo_passes.stages.kept_values import Keep
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.hlo_passes.stages.ties import ties
-from jaxpp.hlo_passes.stages.two_loops import Divided
+from jaxpp.hlo_passes.stages.two_loops import Written
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
@@ -64,12 +64,12 @@ class Forward:
         self._together = together
         self._counter = FlopCounter(module)
         self._mesh = MeshAxes.of(module)
-        self._all_ops = ops
-        self._ops = behind(ops, residuals)
+        self._body = body = Numbered(ops)
+        self._behind = body.behind(residuals)
         self._free = set(free)
         self._loops: dict[ir.Value, OpenLoop] = {}  # the key is the loop's first result
-        self._operands = [operands_with_captures(op) for op in self._ops]
-        self._find_free(self._ops, self._operands)
+        self._pairs = [(ops[number], body.operands[number]) for number in self._behind]
+        self._find_free(self._pairs)
         self._residuals = residuals
         self._replaced: list[ir.Operation] = []
 
@@ -84,18 +84,18 @@ class Forward:
             PassError: the forward can't keep as few bytes as `keep` allows.
         """
         if keep.inputs:
-            return _without_effects(self._ops)
+            return _without_effects([op for op, _ in self._pairs])
         choice, builder = self._choice(keep)
         again = choice.fewest_bytes(self.budget(keep)) if keep.size is None else _fewest_flops(choice, keep.size)
         if again is None:
             least = choice.kept_bytes(choice.fewest_bytes())
-            first = next((op for op in self._all_ops if source_of(op.location)), self._all_ops[0])
+            first = next((op for op in self._body.ops if source_of(op.location)), self._body.ops[0])
             raise PassError(
                 f"a forward can't keep as little as {keep.size:,} bytes of a microbatch: {least:,} is the least",
                 location=first.location,
                 hint="keep more, or offload what is kept",
             )
-        block = self._all_ops[0].block
+        block = self._body.ops[0].block
         done = [op for op in map(builder.ops.__getitem__, again) if op.block == block and self._loop(op) is None]
         kept = dict.fromkeys(builder.values[number] for number in choice.kept(again))
         return self._divided(done, kept, handed_on)
@@ -119,19 +119,19 @@ class Forward:
         """Returns the most FLOPs that a recompute may take; None for no limit."""
         if keep.budget is None:
             return None
-        return math.floor(keep.budget * sum(map(self._counter.of, self._all_ops)))
+        return math.floor(keep.budget * sum(map(self._counter.of, self._body.ops)))
 
     def _loop(self, op: ir.Operation) -> OpenLoop | None:
         """Returns `op` as an opened loop; None unless it is a loop that runs a known number of times."""
         return self._loops.get(op.results[0]) if len(op.results) else None
 
-    def _find_free(self, ops: Iterable[ir.Operation], uses: Iterable[Sequence[ir.Value]]) -> None:
-        """Opens the counted loops among `ops`, and adds values made from free values without FLOPs to the free ones.
+    def _find_free(self, pairs: Iterable[tuple[ir.Operation, Sequence[ir.Value]]]) -> None:
+        """Opens the counted loops, and adds values made from free values without FLOPs to the free ones.
 
         Examples are constants, masks of positions and slices. A scalar made from free values is free even if it takes
         FLOPs.
         """
-        for op, operands in zip(ops, uses, strict=True):
+        for op, operands in pairs:
             scalar = all(not shape_of(result) for result in op.results) and not len(op.regions)
             no_work = (scalar or not self._counter.of(op)) and not has_side_effect(op)
             if no_work and self._free.issuperset(operands):
@@ -139,13 +139,13 @@ class Forward:
             elif is_counted(op):
                 loop = self._loops[op.results[0]] = OpenLoop(op)
                 self._free.update(loop.counts)
-                self._find_free(loop.ops, loop.operands)
+                self._find_free(zip(loop.body.ops, loop.body.operands, strict=True))
                 self._free.update(op.results[position] for position, row in loop.stacks.items() if row in self._free)
 
     def _choice(self, keep: Keep) -> tuple[Recomputation, "_RecomputationBuilder"]:
         """Returns the choice, and the builder that knows the values and operations of its numbers."""
         builder = _RecomputationBuilder(self._free, self._together)
-        self._add_all(builder, zip(self._ops, self._operands, strict=True), keep)
+        self._add_all(builder, self._pairs, keep)
         return builder.choice(self._residuals), builder
 
     def _add_all(
@@ -164,7 +164,7 @@ class Forward:
                 continue
             builder.add_loop(loop, trips)
             writes = {loop.following[position] for position in loop.stacks}
-            pairs = zip(loop.ops, loop.operands, strict=True)
+            pairs = zip(loop.body.ops, loop.body.operands, strict=True)
             inside = (pair for pair in pairs if writes.isdisjoint(pair[0].results))
             self._add_all(builder, inside, keep, trips * loop.trips)
             builder.add_stacks(loop)
@@ -183,63 +183,72 @@ class Forward:
         because splitting a loop changes the operands of later operations.
         """
         kept = dict.fromkeys([*kept, *self._stacks_of(kept)])
-        loops = [loop for op in self._ops if (loop := self._loop(op)) is not None]
+        body = self._body
+        loops = [loop for op, _ in self._pairs if (loop := self._loop(op)) is not None]
         rows = [loop.op.results[0] for loop in loops if not self._within(loop).isdisjoint(kept)]
-        here = behind(self._all_ops, [*handed_on, *kept, *rows], effects=True)
-        needed = {value for op in here for value in operands_with_captures(op)}.union(handed_on, kept)
+        here = set(body.behind([*handed_on, *kept, *rows], also=body.acting))
+        needed = {value for number in here for value in body.operands[number]}.union(handed_on, kept)
         wanted = {value for op in again for value in operands_with_captures(op)}.union(self._residuals)
         done = {result for op in again for result in op.results}
         twins: dict[ir.Value, ir.Value] = {}
-        for op in reversed(self._ops):
+        for number in reversed(self._behind):
+            op = body.ops[number]
             if self._loop(op) is None:
                 if any(result in wanted and result in self._free for result in op.results):
                     done.update(op.results)
-                    wanted.update(operands_with_captures(op))
+                    wanted.update(body.operands[number])
                 continue
             second = [p for p, result in enumerate(op.results) if result in wanted and result not in kept]
             made = op
-            if second and op in here:
+            if second and number in here:
                 first = [p for p, result in enumerate(op.results) if result in needed]
-                divided = self._divide(op, first, second, kept)
-                made = divided.second
-                twins |= divided.twins
+                _, made = self._divide(op, first, second, kept, twins)
             if second:
                 done.update(made.results)
                 wanted.update(operands_with_captures(made))
-        ops = [op for op in operations(self._all_ops[0].block) if not done.isdisjoint(op.results)]
+        ops = [op for op in operations(body.ops[0].block) if not done.isdisjoint(op.results)]
         return Remaking(ops, twins, self._replaced)
 
     def _divide(
-        self, op: ir.Operation, first: Collection[int], second: Collection[int], kept: Collection[ir.Value]
-    ) -> Divided:
+        self,
+        op: ir.Operation,
+        first: Collection[int],
+        second: Collection[int],
+        kept: Collection[ir.Value],
+        twins: dict[ir.Value, ir.Value],
+    ) -> tuple[Written, ir.Operation]:
         """Splits a loop, after the loops inside of it that are recomputed, from the last one to the first.
 
-        A stack of an inner loop is a value in each trip of the outer loop, which stacks it in turn.
+        A stack of an inner loop is a value in each trip of the outer loop, which stacks it in turn. Returns the first
+        loop, and the second one. Adds the results that both have to `twins`.
         """
-        twins: dict[ir.Value, ir.Value] = {}
+        same: dict[ir.Value, ir.Value] = {}
         kept = dict.fromkeys(kept)
-        for each in reversed(OpenLoop(op).ops):
+        for each in reversed(OpenLoop(op).body.ops):
             if self._loop(each) is None:
                 continue
             loop = OpenLoop(op)
             here = [value for value in kept if value in loop.inside]
-            read = [loop.read(loop.half(first, here)).union(here), loop.read(loop.half(second, (), here, twins))]
+            read = [loop.read(loop.half(first, here)).union(here), loop.read(loop.half(second, (), here, same))]
             mine, again = ([p for p, result in enumerate(each.results) if result in values] for values in read)
             again = [position for position in again if each.results[position] not in kept]
             if again:
-                divided = self._divide(each, mine, again, kept)
-                twins |= divided.twins
-                stand = (divided.results.get(value, value) for value in kept)
-                kept = dict.fromkeys([*stand, *divided.stacks])
+                inner, _ = self._divide(each, mine, again, kept, same)
+                stacks = (stack for stack, _ in inner.stacks.values())
+                kept = dict.fromkeys([*(inner.results.get(value, value) for value in kept), *stacks])
         loop = OpenLoop(op)
         inside = [value for value in kept if value in loop.inside]
         acting = [each for each in loop.acting if each not in self._replaced]
         self._replaced.append(op)
-        return loop.divided(first, second, inside, twins, acting).write(self._mesh)
+        there = (row.position for value, row in loop.rows.items() if value in inside)
+        one = loop.first({*first, *there}, inside, self._mesh, acting=acting)
+        other = loop.second(second, one.stacks, self._mesh, same)
+        twins |= {one.results[old]: new for old, new in other.results.items() if old in one.results}
+        return one, other.op
 
     def _within(self, loop: OpenLoop) -> set[ir.Value]:
         """Returns the values inside of a loop, also inside of nested loops."""
-        inner = (each for op in loop.ops if (each := self._loop(op)) is not None)
+        inner = (each for op in loop.body.ops if (each := self._loop(op)) is not None)
         return loop.inside.union(*map(self._within, inner))
 
     def _stacks_of(self, kept: Collection[ir.Value]) -> list[ir.Value]:
@@ -363,16 +372,3 @@ def _erase_unused(op: ir.Operation) -> None:
             _erase_unused(inner)
         else:
             inner.erase()
-
-
-def behind(ops: Sequence[ir.Operation], outputs: Collection[ir.Value], *, effects: bool = False) -> list[ir.Operation]:
-    """Returns the operations of `ops` on which `outputs` depend, in program order.
-
-    With `effects` it also returns the operations with side effects, and the ones on which these depend.
-    """
-    needed, found = set(outputs), list[ir.Operation]()
-    for op in reversed(ops):
-        if not needed.isdisjoint(op.results) or (effects and has_side_effect(op)):
-            found.append(op)
-            needed.update(operands_with_captures(op))
-    return found[::-1]

@@ -1,6 +1,6 @@
 """Loops of a backward that read stacks of its forward's loops row by row, and their rewriting to smaller stacks."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -8,10 +8,10 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.hlo_passes.stages.ties import read_together
-from jaxpp.hlo_passes.stages.two_loops import Row, counted, read_row, trip_of
+from jaxpp.hlo_passes.stages.two_loops import Stacks, counted, read_row, trip_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import clone, erase_dead, sharded
-from jaxpp.ir.functions import loop_body, operands_with_captures
+from jaxpp.ir.functions import loop_body
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import is_used
@@ -33,7 +33,7 @@ class RowReader:
 
     def together(self) -> Iterator[list[ir.Value]]:
         """Yields, for each operation of this loop whose result jumps, the forward's values that it reads."""
-        return read_together(Numbered(self.loop.ops), {op.results[0]: value for op, value in self.rows})
+        return read_together(self.loop.body, {op.results[0]: value for op, value in self.rows})
 
     def rewrite(self, less: "RewrittenStacks", there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
         """Makes the body read rows of the new stacks, and rematerialise from them the rows that it read before.
@@ -41,20 +41,18 @@ class RowReader:
         `there` maps values of the forward to the values that replace them around this loop.
         """
         body, again = loop_body(self.loop.op), less.again
-        wanted = less.wanted(self)
+        wanted, values = less.wanted(self), dict(there)
         ops = again.behind(wanted)
-        read = dict.fromkeys([*(value for op in ops for value in again.operands(op)), *wanted])
-        values = dict(there)
         with ir.InsertionPoint.at_block_begin(body) as ip, self.loop.op.location:
             trip = counted(trip_of(self.loop.op), *self.trips)
-            for value in read:
+            for value in again.read(ops, wanted):
                 if value in less.stacks:
                     stack, row = less.stacks[value]
                     values[value] = read_row(there.get(stack, stack), value, row.at(trip), mesh)
-                elif value in again.counts:
-                    values[value] = _as(value.type, counted(trip, *again.counts[value]))
+                elif value in less.loop.counts:
+                    values[value] = _as(value.type, counted(trip, *less.loop.counts[value]))
             for op in ops:
-                clone(again.inside.ops[op], values, ip)
+                clone(again.ops[op], values, ip)
         for inner in less.inner:
             inner.let_read(body, values, mesh)
         for op, value in self.rows:
@@ -70,7 +68,7 @@ class RewrittenStacks:
     Attributes:
         loop: the old loop, which stays until no reader uses it.
         readers: the loops of the backward that read rows of its stacks.
-        again: the operations that the readers rematerialise.
+        ops: the operations of its body that the readers rematerialise.
         stacks: maps values of the body to the new stack that holds them, and to the row of each trip.
         inner: the rewritten stacks of the loops inside of it.
         gone: the results of the old inner loops. The readers read them only for loops inside of themselves, and need
@@ -79,10 +77,15 @@ class RewrittenStacks:
 
     loop: OpenLoop
     readers: Sequence[RowReader]
-    again: "Rematerialised"
-    stacks: Mapping[ir.Value, tuple[ir.Value, Row]]
+    ops: Sequence[ir.Operation]
+    stacks: Stacks
     inner: "Sequence[RewrittenStacks]"
     gone: Collection[ir.Value]
+
+    @property
+    def again(self) -> Numbered:
+        """The operations `ops`, read anew: rewriting a loop in front of them has changed their operands."""
+        return Numbered(self.ops)
 
     def wanted(self, reader: RowReader) -> dict[ir.Value, None]:
         """Returns the values of the body that `reader` and the readers inside of it need."""
@@ -92,7 +95,8 @@ class RewrittenStacks:
 
     def needed(self) -> list[ir.Value]:
         """Returns the values from outside of the loop that the readers need: new stacks, and operands from outside."""
-        read = self.again.read(value for reader in self.readers for value in self.wanted(reader))
+        wanted = (value for reader in self.readers for value in self.wanted(reader))
+        read = self.again.read(range(len(self.ops)), wanted)
         return [*(stack for stack, _ in self.stacks.values()), *(v for v in read if v not in self.loop.inside)]
 
     def is_read_in(self, block: ir.Block) -> bool:
@@ -104,40 +108,6 @@ class RewrittenStacks:
         for reader in self.readers:
             if reader.loop.op.block == block:
                 reader.rewrite(self, there, mesh)
-
-
-@dataclass(frozen=True)
-class Rematerialised:
-    """Operations of a loop of the forward that the loops of the backward rematerialise.
-
-    Attributes:
-        inside: the operations of the loop's body.
-        ops: the numbers of the operations that are rematerialised.
-        counts: the arguments of the body that are counters, each with (start, step).
-    """
-
-    inside: Numbered
-    ops: Sequence[int]
-    counts: Mapping[ir.Value, tuple[int, int]]
-
-    def operands(self, op: int) -> Sequence[ir.Value]:
-        """Returns the values that an operation uses now. They change when a loop in front of it is rewritten."""
-        return operands_with_captures(self.inside.ops[op])
-
-    def read(self, wanted: Iterable[ir.Value]) -> list[ir.Value]:
-        """Returns the values of `wanted`, and the operands of the operations `ops`, that `ops` do not make."""
-        made = {result for op in self.ops for result in self.inside.results[op]}
-        read = dict.fromkeys([*wanted, *(value for op in self.ops for value in self.operands(op))])
-        return [value for value in read if value not in made]
-
-    def behind(self, wanted: Iterable[ir.Value]) -> list[int]:
-        """Returns the operations of `ops` on which `wanted` depends, in program order."""
-        needed, found = set(wanted), list[int]()
-        for op in reversed(self.ops):
-            if not needed.isdisjoint(self.inside.results[op]):
-                found.append(op)
-                needed.update(self.operands(op))
-        return found[::-1]
 
 
 def _as(type_: ir.Type, value: ir.Value) -> ir.Value:

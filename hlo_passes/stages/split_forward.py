@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.kept_values import INPUTS, Keep, parse_keep
-from jaxpp.hlo_passes.stages.remade_values import Forward, Remaking, behind
+from jaxpp.hlo_passes.stages.remade_values import Forward, Remaking
 from jaxpp.hlo_passes.stages.ties import read_together
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
@@ -186,8 +186,9 @@ class _SplitForward:
         kept = [value for value in dict.fromkeys([*residuals, *read]) if value not in remade and value not in given]
         self._function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
         outputs = list(dict.fromkeys([*handed_on, *kept]))
-        ops = [op for op in self._ops if op not in again.replaced]
-        given |= self._add("forward", name, behind(ops, outputs, effects=True), outputs, given)
+        body = Numbered([op for op in self._ops if op not in again.replaced])
+        ops = [body.ops[number] for number in body.behind(outputs, also=body.acting)]
+        given |= self._add("forward", name, ops, outputs, given)
         for value, twin in again.twins.items():  # only the recompute is still to be outlined
             value.replace_all_uses_with(twin)
         outputs = [remade[value] for value in residuals if value in remade]

@@ -9,8 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.cut import divide, without_long_chains
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
-from jaxpp.hlo_passes.stages.row_readers import Rematerialised, RewrittenStacks, RowReader
-from jaxpp.hlo_passes.stages.two_loops import Row, stack_more
+from jaxpp.hlo_passes.stages.row_readers import RewrittenStacks, RowReader
 from jaxpp.ir.build import erase_dead
 from jaxpp.ir.counted import affine, is_counted
 from jaxpp.ir.functions import loop_body, operations
@@ -125,7 +124,7 @@ class _Stacks:
     @cached_property
     def inner(self) -> "list[_Stacks]":
         """The stacks of the counted loops in the body, from the last loop to the first."""
-        return [_Stacks.of(op, self) for op in reversed(self.loop.ops) if is_counted(op)]
+        return [_Stacks.of(op, self) for op in reversed(self.loop.body.ops) if is_counted(op)]
 
     @property
     def wanted(self) -> list[ir.Value]:
@@ -145,29 +144,20 @@ class _Stacks:
     def _reduced(
         self, inner: "Sequence[RewrittenStacks]", remade: Set[ir.Value], mesh: MeshAxes | None
     ) -> "RewrittenStacks | None":
-        body = Numbered(self.loop.ops)
-        again = Rematerialised(
-            body, [op for op, made in enumerate(body.results) if not remade.isdisjoint(made)], self.loop.counts
-        )
+        loop = self.loop
+        again = Numbered([loop.body.ops[number] for number in loop.body.making(remade)])
         if not again.ops and not inner:
             return None
         gone = {result for less in inner for result in less.loop.op.results}
         rows = [value for reader in self.readers for _, value in reader.rows if value not in gone]
         wanted = dict.fromkeys([*rows, *(value for less in inner for value in less.needed())])
-        read = again.read(wanted)
-        kept = {value: None for value in read if value in self.loop.inside and value not in again.counts}
-        positions = [p for p in range(len(self.loop.following)) if p in self.used or self.loop.stacks.get(p) in kept]
-        new = [value for value in kept if value not in self.loop.rows]
+        read = again.read(range(len(again.ops)), wanted)
+        kept = {value: None for value in read if value in loop.inside and value not in loop.counts}
+        positions = self.used.union(position for position, value in loop.stacks.items() if value in kept)
         # The side effects of an inner loop that was rewritten are in its new version.
-        acting = [op for op in self.loop.acting if gone.isdisjoint(op.results)]
-        half = self.loop.half(positions, new, acting=acting)
-        made, added = stack_more(self.loop.op, half, new, mesh)
-        stacks = {value: (stack, Row(-1, 0, 1)) for value, stack in zip(new, added, strict=True)}
-        for value in kept:
-            if value in self.loop.rows:
-                row = self.loop.rows[value]
-                stacks[value] = made.results[half.positions.index(row.position)], row
-        return RewrittenStacks(self.loop, self.readers, again, stacks, inner, gone)
+        acting = [op for op in loop.acting if gone.isdisjoint(op.results)]
+        stacks = loop.first(positions, kept, mesh, acting=acting).stacks
+        return RewrittenStacks(loop, self.readers, again.ops, stacks, inner, gone)
 
     def uses(self, value: ir.Value) -> Iterator[ir.OpOperand]:
         """Yields the uses of a stack that an inner loop makes: in the body, and where readers read it as a row."""
@@ -238,7 +228,7 @@ class _Nest:
         self._wanted = dict.fromkeys(value for each in loops for value in each.wanted)
         self._together = [values for each in loops for reader in each.readers for values in reader.together()]
         self._too_long: set[int] = set()
-        self.body = Numbered([op for each in loops for op in each.loop.ops])
+        self.body = Numbered([op for each in loops for op in each.loop.body.ops])
 
     def again(self) -> set[ir.Value]:
         """Returns the values that the loops of the backward rematerialise, so that the fewest bytes are stacked."""

@@ -1,14 +1,12 @@
-"""Writes the two loops into which a loop is split, and the stacks between them."""
+"""Writes the loops into which a loop is split, and the stacks between them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.stages.dependences import Dependences
-from jaxpp.ir.build import constant, remake, sharded, shardings
+from jaxpp.ir.build import NONE, constant, remake, sharded, shardings
 from jaxpp.ir.counted import counter_of_test, trips
 from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.numbered import Numbered
@@ -18,8 +16,7 @@ from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes
 
 
-@dataclass(frozen=True)
-class Half:
+class Half(NamedTuple):
     """One of the two loops.
 
     Attributes:
@@ -45,67 +42,83 @@ class Row(NamedTuple):
         return counted(trip, self.first, self.step)
 
 
-class Divided(NamedTuple):
-    """The two loops, once they are written.
+Stacks = Mapping[ir.Value, tuple[ir.Value, Row]]
+"""The stack of each value, and the row of the stack that holds the value of each trip."""
+
+
+class Written(NamedTuple):
+    """A loop that was written.
 
     Attributes:
-        first: the first loop.
-        second: the second loop.
-        results: maps results of the old loop to results of the first loop.
-        stacks: the new stacks that the first loop makes for the second.
-        twins: maps results of the first loop to the equal results of the second loop, where both have them.
+        op: the loop.
+        results: maps results of the old loop to the results of this loop that replace them.
+        stacks: the stacks of the values that the loop keeps for another one.
     """
 
-    first: ir.Operation
-    second: ir.Operation
-    results: dict[ir.Value, ir.Value]
-    stacks: Sequence[ir.Value]
-    twins: dict[ir.Value, ir.Value]
+    op: ir.Operation
+    results: Mapping[ir.Value, ir.Value]
+    stacks: Stacks
 
 
-@dataclass(frozen=True)
-class TwoLoops:
-    """A split of `loop` into two loops with as many trips.
+def write_half(
+    old: ir.Operation,
+    half: Half,
+    mesh: MeshAxes | None,
+    kept: Mapping[ir.Value, Row | None],
+    read: Stacks,
+) -> Written:
+    """Writes a half of the loop `old` in front of it. Its results replace those of `old` that it has too.
 
-    The first loop stacks the values `kept` for the second. The second also reads `rows` of stacks that the first loop
-    carries anyway. Where both loops have a result of the old loop, the users of that result read the first loop's.
+    Args:
+        old: the loop that is split.
+        half: the part of it to write.
+        mesh: the axes of the meshes; None where a mesh is one device.
+        kept: the values of the body that another loop reads, each with the row in which this half stacks it anyway. The
+            half makes a new stack of a value without one.
+        read: the stacks from which this half reads values of the body.
     """
+    new, carried = [value for value, row in kept.items() if row is None], len(half.positions)
+    op = _without_body(old, half, new, mesh)
+    body = loop_body(op)
+    arguments = (loop_body(old).arguments[position] for position in half.positions)
+    values: dict[ir.Value, ir.Value] = dict(zip(arguments, body.arguments, strict=False))
+    with ir.InsertionPoint(body), old.location:
+        for value, (stack, row) in read.items():
+            values[value] = read_row(stack, value, row.at(trip_of(old, values)), mesh)
+        clone_into(body, half.ops, values, half.same)
+        following = (terminator(loop_body(old)).operands[position] for position in half.positions)
+        returned = [values.get(each, each) for each in (half.same.get(value, value) for value in following)]
+        for value, stack in zip(new, list(body.arguments)[carried:], strict=True):
+            row = sharded(stablehlo.reshape(stack_type(value.type, 1), values[value]), _stacked(value, mesh))
+            written = stablehlo.dynamic_update_slice(stack, row, _start(trip_of(old, values), value))
+            returned.append(sharded(written, _stacked(value, mesh)))
+        stablehlo.return_(returned)
+    results = dict(zip((old.results[position] for position in half.positions), op.results, strict=False))
+    for result, replacement in results.items():
+        result.replace_all_uses_with(replacement)
+    stacks = {value: (stack, Row(-1, 0, 1)) for value, stack in zip(new, list(op.results)[carried:], strict=True)}
+    there = {value: (results[old.results[row.position]], row) for value, row in kept.items() if row is not None}
+    return Written(op, results, stacks | there)
 
-    loop: ir.Operation
-    first: Half
-    second: Half
-    kept: list[ir.Value]
-    rows: Mapping[ir.Value, Row] = field(default_factory=dict[ir.Value, Row])
 
-    def write(self, mesh: MeshAxes | None) -> Divided:
-        """Writes both loops in front of the old one, whose results have no uses afterwards."""
-        first = _Writer(self.loop, self.first, mesh)
-        first.write(self.kept)
-        second = _Writer(self.loop, self.second, mesh)
-        second.open([])
-        for stack, value in zip(first.stacks, self.kept, strict=True):
-            second.read_row(stack, value)
-        for value, row in self.rows.items():
-            second.read_row(first.op.results[self.first.positions.index(row.position)], value, row)
-        second.clone()
-        second.close([])
-        for half in (first, second):
-            half.replace_results()
-        twins = {first.results[old]: new for old, new in second.results.items() if old in first.results}
-        return Divided(first.op, second.op, first.results, first.stacks, twins)
-
-
-def stack_more(
-    loop: ir.Operation, half: Half, values: Sequence[ir.Value], mesh: MeshAxes | None
-) -> tuple[ir.Operation, Sequence[ir.Value]]:
-    """Writes a half of `loop` in front of it that also stacks `values`. Returns the new loop and the stacks.
-
-    The results of the new loop replace the results that it shares with the old loop.
-    """
-    writer = _Writer(loop, half, mesh)
-    writer.write(values)
-    writer.replace_results()
-    return writer.op, writer.stacks
+def _without_body(old: ir.Operation, half: Half, new: Sequence[ir.Value], mesh: MeshAxes | None) -> ir.Operation:
+    """Returns a loop with the test of `old` and an empty body, which also carries stacks of zeros for `new`."""
+    with ir.InsertionPoint(old), old.location:
+        zeros = [constant(stack_type(value.type, trips(old) or 0), 0) for value in new]
+    stacks = [sharded(zero, _stacked(value, mesh)) for zero, value in zip(zeros, new, strict=True)]
+    operands = [*(old.operands[position] for position in half.positions), *stacks]
+    known = [*(_sharding(old.results[p], mesh) for p in half.positions), *(_stacked(value, mesh) for value in new)]
+    types = [value.type for value in operands]
+    op = remake(old, operands, types, shardings(known), empty=True)
+    for region in op.regions:
+        ir.Block.create_at_start(region, types, [old.location] * len(types))
+    test, copy = (loop.regions[0].blocks[0] for loop in (old, op))
+    values = dict(zip((test.arguments[position] for position in half.positions), copy.arguments, strict=False))
+    ops, end = Numbered(operations(test)[:-1]), terminator(test)
+    clone_into(copy, [ops.ops[number] for number in ops.behind(end.operands)], values)
+    tests = [values.get(value, value) for value in end.operands]
+    stablehlo.return_(tests, ip=ir.InsertionPoint(copy), loc=end.location)
+    return op
 
 
 def counted(trip: ir.Value, first: int, step: int) -> ir.Value:
@@ -115,15 +128,16 @@ def counted(trip: ir.Value, first: int, step: int) -> ir.Value:
     return stablehlo.add(trip, constant(trip.type, first)) if first else trip
 
 
-def trip_of(loop: ir.Operation) -> ir.Value:
-    """Returns the index of the trip, from 0, in the body of a loop."""
+def trip_of(loop: ir.Operation, values: Mapping[ir.Value, ir.Value] = NONE) -> ir.Value:
+    """Returns the index of the trip, from 0, in the body of `loop`, or in that of a half where `values` replaces its.
+
+    The counter of the test makes it: all halves carry this counter, and it never wraps around. The index has a type
+    that holds the difference between the counter and its start.
+    """
     position, start, step = counter_of_test(loop)
-    return _trip(loop_body(loop).arguments[position], start, step, trips(loop) or 0)
-
-
-def _trip(count: ir.Value, start: int, step: int, runs: int) -> ir.Value:
-    """Returns the index of the trip, in a type that holds the difference between the counter and its start."""
-    if step * runs >= 1 << (ir.IntegerType(element_of(count)).width - 1):
+    count = loop_body(loop).arguments[position]
+    count = values.get(count, count)
+    if step * (trips(loop) or 0) >= 1 << (ir.IntegerType(element_of(count)).width - 1):
         count = stablehlo.convert(ir.RankedTensorType.get([], ir.IntegerType.get_signless(64)), count)
     if start:
         count = stablehlo.subtract(count, constant(count.type, start))
@@ -149,104 +163,3 @@ def _sharding(value: ir.Value, mesh: MeshAxes | None) -> ir.Attribute | None:
 def _stacked(value: ir.Value, mesh: MeshAxes | None) -> ir.Attribute | None:
     """Returns the sharding of a stack of values such as `value`; None where a mesh is one device."""
     return None if mesh is None else mesh.attribute([(), *mesh.read(value)])
-
-
-class _Writer:
-    """Writes one of the two loops, which carries the positions of `half` and then the new stacks."""
-
-    op: ir.Operation
-
-    def __init__(self, old: ir.Operation, half: Half, mesh: MeshAxes | None) -> None:
-        self._old, self._half, self._mesh = old, half, mesh
-        self._values: dict[ir.Value, ir.Value] = {}
-
-    @property
-    def stacks(self) -> Sequence[ir.Value]:
-        """The new stacks, as results of the loop."""
-        return list(self.op.results)[len(self._half.positions) :]
-
-    @property
-    def results(self) -> dict[ir.Value, ir.Value]:
-        """The results of the old loop that this loop has too, each with this loop's result."""
-        carried = (self._old.results[position] for position in self._half.positions)
-        return dict(zip(carried, self.op.results, strict=False))
-
-    def write(self, kept: Sequence[ir.Value]) -> None:
-        """Writes the loop, with a stack for each of `kept`."""
-        self.open(kept)
-        self.clone()
-        self.close([self._write_row(number, value) for number, value in enumerate(kept)])
-
-    def open(self, kept: Sequence[ir.Value]) -> None:
-        """Creates the loop with its test, a body without operations, and a stack of zeros for each of `kept`."""
-        old, positions = self._old, self._half.positions
-        operands = [*(old.operands[position] for position in positions), *map(self._zeros, kept)]
-        types = [value.type for value in operands]
-        carried = [old.results[position] for position in positions]
-        known = (_sharding(value, self._mesh) for value in carried)
-        every = shardings([*known, *(_stacked(value, self._mesh) for value in kept)])
-        self.op = remake(old, operands, types, every, empty=True)
-        for region in self.op.regions:
-            ir.Block.create_at_start(region, types, [old.location] * len(types))
-        self._copy_test()
-        arguments = (loop_body(old).arguments[position] for position in positions)
-        self._values.update(zip(arguments, loop_body(self.op).arguments, strict=False))
-
-    def clone(self) -> None:
-        """Adds the operations of this half to the body."""
-        clone_into(loop_body(self.op), self._half.ops, self._values, self._half.same)
-
-    def read_row(self, stack: ir.Value, value: ir.Value, row: Row | None = None) -> None:
-        """Adds a read of `stack` that replaces `value` of the old body: of `row`, by default the row of the trip."""
-        with ir.InsertionPoint(loop_body(self.op)), self._old.location:
-            trip = self._trip()
-            self._values[value] = read_row(stack, value, trip if row is None else row.at(trip), self._mesh)
-
-    def close(self, stacks: Sequence[ir.Value]) -> None:
-        """Ends the body with the values of this half for the next trip, and `stacks`."""
-        following = terminator(loop_body(self._old)).operands
-        values = [following[position] for position in self._half.positions]
-        values = [self._half.same.get(value, value) for value in values]
-        operands = [*(self._values.get(value, value) for value in values), *stacks]
-        stablehlo.return_(operands, ip=ir.InsertionPoint(loop_body(self.op)), loc=self._old.location)
-
-    def replace_results(self) -> None:
-        """Replaces the results of the old loop that this loop has too."""
-        for old, new in self.results.items():
-            old.replace_all_uses_with(new)
-
-    def _copy_test(self) -> None:
-        old, new = self._old.regions[0].blocks[0], self.op.regions[0].blocks[0]
-        values = dict(zip((old.arguments[p] for p in self._half.positions), new.arguments, strict=False))
-        end = terminator(old)
-        needed = Dependences(Numbered(operations(old)[:-1])).behind(end.operands)
-        clone_into(new, [op for op in operations(old)[:-1] if not needed.isdisjoint(op.results)], values)
-        tests = [values.get(value, value) for value in end.operands]
-        stablehlo.return_(tests, ip=ir.InsertionPoint(new), loc=end.location)
-
-    def _write_row(self, number: int, value: ir.Value) -> ir.Value:
-        """Writes `value` of the old body to the row of the trip in new stack `number`. Returns the updated stack."""
-        stack = loop_body(self.op).arguments[len(self._half.positions) + number]
-        sharding = _stacked(value, self._mesh)
-        with ir.InsertionPoint(loop_body(self.op)), self._old.location:
-            row = sharded(stablehlo.reshape(stack_type(value.type, 1), self._values[value]), sharding)
-            written = stablehlo.dynamic_update_slice(stack, row, _start(self._trip(), value))
-        return sharded(written, sharding)
-
-    def _trip(self) -> ir.Value:
-        """Returns the index of the trip, from the test's counter: both loops carry it, and it never wraps around."""
-        position, start, step = counter_of_test(self._old)
-        return _trip(self._values[loop_body(self._old).arguments[position]], start, step, trips(self._old) or 0)
-
-    def _zeros(self, value: ir.Value) -> ir.Value:
-        type_ = stack_type(value.type, trips(self._old) or 0)
-        made = constant(type_, 0, ip=ir.InsertionPoint(self._old), loc=self._old.location)
-        return sharded(made, _stacked(value, self._mesh))
-
-
-def tested(loop: ir.Operation) -> list[ir.Value]:
-    """Returns the arguments of the body for the carried values that the test reads."""
-    test, body = (region.blocks[0] for region in loop.regions)
-    needed = Dependences(Numbered(operations(test)[:-1])).behind(terminator(test).operands)
-    pairs = zip(test.arguments, body.arguments, strict=True)
-    return [argument for own, argument in pairs if own in needed]
