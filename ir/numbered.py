@@ -72,6 +72,21 @@ class Numbered:
 
         return set(closure(values, read))
 
+    def part(
+        self,
+        values: Iterable[ir.Value],
+        instead: Mapping[ir.Value, Sequence[ir.Value]],
+        acting: Collection[ir.Operation] = (),
+    ) -> tuple[set[ir.Value], list[int]]:
+        """Returns the values behind `values` and the operations `acting`, and the operations that these take.
+
+        Results among the keys of `instead`, which is as in `values_behind`, need no operation.
+        """
+        also = [number for number, op in enumerate(self.ops) if op in acting]
+        roots = [*values, *(value for number in also for value in self.operands[number])]
+        needed = self.values_behind(roots, instead)
+        return needed, sorted({*also, *self.making(needed.difference(instead))})
+
     def making(self, values: Collection[ir.Value]) -> list[int]:
         """Returns the operations that make any of `values`."""
         return [number for number, results in enumerate(self.results) if any(value in values for value in results)]

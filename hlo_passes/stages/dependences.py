@@ -1,6 +1,6 @@
 """Use-def chains of values, which pass through loops and conditionals result by result."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
@@ -32,13 +32,20 @@ class Dependences:
     Args:
         body: the operations of one block.
         opened: the loops and conditionals to look into, as `opened_ops` returns them.
+        instead: maps some results of operations to the only value that they depend on.
     """
 
-    def __init__(self, body: Numbered, opened: Collection[ir.Operation] = ()) -> None:
+    def __init__(
+        self,
+        body: Numbered,
+        opened: Collection[ir.Operation] = (),
+        instead: Mapping[ir.Value, ir.Value] | None = None,
+    ) -> None:
         self._read: dict[ir.Value, Sequence[ir.Value]] = {}
         self._used: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
         self._products: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
         self._add(body, opened)
+        self._read.update((value, [other]) for value, other in (instead or {}).items())
 
     def _add(self, body: Numbered, opened: Collection[ir.Operation]) -> None:
         for op, operands, results in zip(body.ops, body.operands, body.results, strict=True):

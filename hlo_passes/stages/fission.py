@@ -1,65 +1,94 @@
-"""Fission: splits each loop or conditional that makes both the input gradient and weight gradients into two."""
+"""Divides a backward between its input gradient and its weight gradient, also inside of loops and conditionals."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.block_halves import BlockHalves, Known
-from jaxpp.hlo_passes.stages.conditional_fission import divide_conditional
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.hlo_passes.stages.dependences import Dependences, opened_ops
 from jaxpp.hlo_passes.stages.halves import Backward
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
-from jaxpp.hlo_passes.stages.two_loops import Written
-from jaxpp.ir.functions import blocks_of, is_product, loop_body, operations
-from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.values import byte_size, is_used
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import blocks_of, is_product, loop_body, operations, terminator
+from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.ops import is_cheap, traits
+from jaxpp.ir.values import byte_size
+
+_CONDITIONAL = ("conditional that returns a token", "compute both branches and choose with jnp.where")
+
+# Operations that may make both gradients and can't be divided: the name of each, and a hint for the user.
+_CONSTRUCTS = {
+    "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
+    "stablehlo.case": _CONDITIONAL,
+    "stablehlo.if": _CONDITIONAL,
+    at.SHARD_MAP: ("shard_map", "unroll the loop that is in it or around it, or write it on whole arrays"),
+}
 
 
-def divide_constructs(backward: Backward, mesh: MeshAxes | None) -> bool:
-    """Splits the loops and conditionals of `backward` that make both gradients. Returns whether there were any.
+class Halved(NamedTuple):
+    """The two halves of a backward, as decided before any edit.
 
-    An example is the loop of a `lax.scan` over layers. The first of the two new loops makes the values that the input
-    gradient needs. The second loop makes the others, from values that the first loop stacks in each trip. The stacks
-    have the fewest bytes, like the values kept between the halves of any backward. Nested loops and conditionals are
-    split before the ones that contain them.
+    Attributes:
+        constructs: the loops and conditionals that make both gradients. An outer one comes before those inside of it.
+        early: the values that the input gradient has, also inside of `constructs`.
+        late: the values that only the weight gradient needs.
+        kept: the values that the input gradient keeps for the weight gradient, of each trip where they are in a loop.
+        acting: the operations with side effects of the input gradient, and those of the weight gradient.
+        barriers: maps each result of a barrier in `constructs` to the value that enters the first barrier of its chain.
+    """
+
+    constructs: list[ir.Operation]
+    early: set[ir.Value]
+    late: set[ir.Value]
+    kept: list[ir.Value]
+    acting: tuple[list[ir.Operation], list[ir.Operation]]
+    barriers: Mapping[ir.Value, ir.Value]
+
+    @property
+    def early_barriers(self) -> Mapping[ir.Value, ir.Value]:
+        """The entries of `barriers` for the barriers at which the input gradient does not wait either."""
+        return {result: value for result, value in self.barriers.items() if result not in self.early}
+
+
+def halve(backward: Backward) -> Halved:
+    """Decides what the input gradient and the weight gradient of `backward` make.
+
+    A loop that makes both gradients, such as that of a `lax.scan` over layers, becomes two, and so does a conditional.
+    The first one makes the values that the input gradient needs. The second one makes the others from values that the
+    first one keeps, in each trip of a loop. One minimum cut chooses the kept values inside and outside of loops.
+
+    Raises:
+        PassError: an operation that can't be divided makes both gradients.
     """
     opened = opened_ops(backward.ops)
     needs = Dependences(backward.body, opened)
-    arguments = set(backward.arguments).difference(backward.carried)
-    known = Known(backward.early(needs), set(backward.free), arguments)
-    plans = _plans(backward.ops, opened, needs, known.early, backward.live(needs))
-    if plans:
-        known.add_free(backward.ops, opened)
-    for plan in plans:
-        _divide(plan, known, mesh)
-    for plan in plans:
-        if not any(map(is_used, plan.op.results)):
-            plan.op.erase()
-    return bool(plans)
+    early, live = backward.early(needs), backward.live(needs)
+    constructs = list(_of_both(backward.ops, opened, needs, early, live))
+    while True:
+        sides = _Sides(backward, constructs, early)
+        whole = sides.undivided
+        if not whole:
+            break
+        constructs = [op for op in constructs if op not in whole]
+    if not any(is_product(sides.body.ops[number]) for number in sides.late_ops):
+        _check_apart(backward, needs, early, live)
+    return sides.halved()
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A loop or a conditional to split, and the plans for the ones inside of it, which are split first."""
-
-    op: ir.Operation
-    inner: list["_Plan"]
-
-
-def _plans(
+def _of_both(
     ops: Iterable[ir.Operation],
     opened: Collection[ir.Operation],
     needs: Dependences,
     early: Collection[ir.Value],
     live: Collection[ir.Value],
-) -> list[_Plan]:
-    """Returns plans for the loops and conditionals of one block that make values of both halves.
+) -> Iterator[ir.Operation]:
+    """Yields the loops and conditionals that make values of both halves, also those inside of others.
 
-    Only those are split whose late results need products that the early half does not make.
+    The late results of each need products that the early half does not make.
     """
-    plans: list[_Plan] = []
     made = needs.products(early)
     for op in ops:
         if op in opened:
@@ -67,51 +96,143 @@ def _plans(
             late = [value for value in values if value in live and value not in early]
             some_early = any(value in early for value in values)
             if some_early and not needs.products(needs.behind(late)) <= made:
-                inside = [inner for block in blocks_of(op) for inner in operations(block)]
-                plans.append(_Plan(op, _plans(inside, opened, needs, early, live)))
-    return plans
+                yield op
+                for block in blocks_of(op):
+                    yield from _of_both(operations(block), opened, needs, early, live)
 
 
-def _divide(plan: _Plan, known: Known, mesh: MeshAxes | None) -> None:
-    for inner in plan.inner:
-        _divide(inner, known, mesh)
-    if plan.op.name != "stablehlo.while":
-        divide_conditional(plan.op, known, mesh)
-        return
-    halves = _LoopHalves(plan.op, known)
-    if any(is_product(halves.body.ops[number]) for number in halves.late):  # otherwise the loop stays whole
-        known.divided(plan.op, halves.write(mesh).op.results)
+def _check_apart(
+    backward: Backward, needs: Dependences, early: Collection[ir.Value], live: Collection[ir.Value]
+) -> None:
+    """Raises PassError where an operation that can't be divided makes the input gradient and weight gradients."""
+    for op, _ in needs:
+        sides = {result in early for result in op.results if result in live}
+        if op.name in _CONSTRUCTS and len(sides) > 1 and is_product(op):
+            name, instead = _CONSTRUCTS[op.name]
+            raise PassError(
+                f"the backward of stage {backward.stage} can't be split: a {name} makes its input gradient and its "
+                "weight gradients together",
+                location=op.location,
+                hint=f"{instead}, or take a schedule of whole backwards",
+            )
 
 
-class _LoopHalves(BlockHalves):
-    """The body of a loop, as an early and a late half."""
+class _Sides:
+    """The input gradient as the early half and the weight gradient as the late one, for `cut.divide`.
 
-    def __init__(self, op: ir.Operation, known: Known) -> None:
-        self._loop = loop = OpenLoop(op)
-        following = dict(zip(loop.arguments, loop.following, strict=True))
-        super().__init__(loop.body.ops, known, loop.tested, following)
-        pairs = zip(following, op.results, strict=True)
-        values = self.find_late(value for value, result in pairs if is_used(result) and value not in self.values)
-        self._late = [argument for argument in following if argument in values]
+    Inside of `constructs` the late half does not wait at a barrier of `jax.checkpoint`: it reads the barrier's
+    operands, not its results.
 
-    def write(self, mesh: MeshAxes | None) -> Written:
-        """Writes the two loops, with the fewest bytes of stacks between them. Returns the first one."""
-        loop, early = self._loop, [argument for argument in self.following if argument in self.values]
-        last = [self.past(self.following[argument]) for argument in self._late]
-        _, second, kept = divide(self, self.late, last, self._size).halves(self.body, self.early, self.late, last)
-        read = self.body.read(second, last)
-        # Both loops carry the counters that they read, and the values that the test reads.
-        both = {*loop.counts, *loop.tested}
-        kept = [*(value for value in early if value in read and value not in both), *kept]
+    Attributes:
+        body: the operations of the backward and of `constructs`, without the tests of loops.
+        late_ops: the operations that only the late half needs.
+    """
+
+    def __init__(self, backward: Backward, constructs: list[ir.Operation], early: Collection[ir.Value]) -> None:
+        self._backward = backward
+        self._constructs: list[ir.Operation] = []
+        self._ops: list[ir.Operation] = []
+        self._loops: list[tuple[OpenLoop, range]] = []
+        self._conditionals: list[ir.Operation] = []
+        self._trips: dict[ir.Value, int] = {}
+        self._barriers: dict[ir.Value, ir.Value] = {}
+        self._both = {*backward.free, *backward.carried}
+        self._open(backward.ops, constructs, 0)
+        self.body = Numbered(self._ops, self._barriers) if constructs else backward.body
+        self._values = backward.early(Dependences(backward.body, constructs), early)
+        self._early = set(self.body.making(self._values))
+        acting = set(self.body.acting) - self._early
+        effects = [value for op in acting for value in (*self.body.results[op], *self.body.operands[op])]
+        needs = Dependences(backward.body, constructs, self._barriers)
+        self._late = needs.behind([*backward.returned, *effects]).difference(self._values, self._barriers)
+        self.late_ops = sorted(acting.union(self.body.making(self._late)) - self._early)
+
+    def _open(self, ops: Iterable[ir.Operation], constructs: Collection[ir.Operation], trips: int) -> None:
+        """Adds operations that run `trips` times, with those of `constructs` in place of these; 0 is for no loop."""
+        for op in ops:
+            if op not in constructs:
+                self._ops.append(op)
+                continue
+            self._constructs.append(op)
+            if op.name == "stablehlo.while":
+                loop, start = OpenLoop(op), len(self._ops)
+                self._both.update(loop.counts, loop.tested)
+                self._open_block(loop_body(op), constructs, max(trips, 1) * loop.trips)
+                self._loops.append((loop, range(start, len(self._ops))))
+            else:
+                self._conditionals.append(op)
+                for block in blocks_of(op):
+                    self._open_block(block, constructs, trips)
+
+    def _open_block(self, block: ir.Block, constructs: Collection[ir.Operation], trips: int) -> None:
+        ops = operations(block)[:-1]
+        for op in ops:
+            if op.name == "stablehlo.optimization_barrier":
+                pairs = zip(op.results, op.operands, strict=True)
+                self._barriers.update((result, self._past(value)) for result, value in pairs)
+        if trips:
+            values = [*block.arguments, *(result for op in ops for result in op.results)]
+            self._trips.update(dict.fromkeys(values, trips))
+        self._open(ops, constructs, trips)
+
+    def _past(self, value: ir.Value) -> ir.Value:
+        """Returns the value that enters the chain of barriers that ends in `value`; `value` itself if none does."""
+        return self._barriers.get(value, value)
+
+    @property
+    def undivided(self) -> list[ir.Operation]:
+        """The loops in which the late half makes no product, and the conditionals without late results."""
+        products = {number for number in self.late_ops if is_product(self.body.ops[number])}
+        loops = [loop.op for loop, inside in self._loops if products.isdisjoint(inside)]
+        return loops + [op for op in self._conditionals if self._late.isdisjoint(op.results)]
+
+    def halved(self) -> Halved:
+        """Returns the halves between which the fewest bytes are kept."""
+        wanted = list(self._wanted())
+        division = divide(self, self.late_ops, wanted, self._size)
+        first, second, kept = division.halves(self.body, self._early, self.late_ops, wanted)
+        made = self._values.difference(self.body.producers, self._backward.arguments, self._both)
+        kept = [*(value for value in self.body.read(second, wanted) if value in made), *kept]
         acting = set(self.body.acting)
-        first = loop.first(
-            map(loop.arguments.__getitem__, early), kept, mesh, self.late_barriers(), self.all(acting & self.early)
-        )
-        late = map(loop.arguments.__getitem__, self._late)
-        loop.second(late, first.stacks, mesh, self.before_barriers, self.all(acting.intersection(self.late)))
-        return first
+        early, late = ([self.body.ops[op] for op in half if op in acting] for half in (first, second))
+        return Halved(self._constructs, self._values, self._late, kept, (early, late), self._barriers)
+
+    def _wanted(self) -> Iterator[ir.Value]:
+        """Yields the values that the second of the two loops or conditionals reads besides the late operations."""
+        for loop, _ in self._loops:
+            yield from map(self._past, loop.test_captures)
+            for argument, position in loop.arguments.items():
+                if argument in self._late:
+                    yield self._past(loop.following[position])
+                if argument in self._late or argument in loop.tested:
+                    yield self._past(loop.op.operands[position])
+        for op in self._conditionals:
+            yield self._past(op.operands[0])
+            for block in blocks_of(op):
+                returned = zip(op.results, terminator(block).operands, strict=True)
+                yield from (self._past(value) for result, value in returned if result in self._late)
 
     def _size(self, value: ir.Value) -> int:
-        """Returns the cost of keeping `value`: its bytes, or for a value of the body its bytes in all trips, plus 1."""
-        inside = value in self.body.producers or value in self.following
-        return self._loop.trips * byte_size(value.type) + 1 if inside else byte_size(value.type)
+        """Returns the cost of keeping `value`: its bytes, or for a value in a loop its bytes in all trips, plus 1."""
+        trips = self._trips.get(value, 0)
+        return trips * byte_size(value.type) + 1 if trips else byte_size(value.type)
+
+    def is_free(self, value: ir.Value) -> bool:
+        return value in self._both
+
+    def is_early(self, value: ir.Value) -> bool:
+        op = self.body.producers.get(value)
+        return op in self._early if op is not None else value in self._values or value in self._backward.arguments
+
+    def may_move(self, op: int) -> bool:
+        return op not in self._fixed and traits(self.body.ops[op]).light
+
+    @cached_property
+    def _fixed(self) -> set[int]:
+        """The operations that read what the microbatch loop carries, or whose results the backward returns."""
+        carried, pairs = self._backward.carried, enumerate(self.body.operands)
+        reading = {number for number, operands in pairs if any(value in carried for value in operands)}
+        return reading.union(self.body.making(self._backward.returned))
+
+    def may_repeat(self, op: int) -> bool:
+        return op in self._early and is_cheap(self.body.ops[op])

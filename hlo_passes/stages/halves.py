@@ -1,36 +1,22 @@
-"""Decides which operations of a backward belong to its input gradient, and which to its weight gradient."""
+"""The backward of a stage, and the values of it that its input gradient makes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.cut import divide
-from jaxpp.hlo_passes.stages.dependences import Dependences, opened_ops
+from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, Accumulator
-from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     body_of,
-    is_product,
     kind_and_stage,
     operations,
     terminator,
 )
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.ops import is_cheap, shape_of, traits
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.values import block_of, closure, defining_op, only_use
-
-_CONDITIONAL = ("conditional that returns a token", "compute both branches and choose with jnp.where")
-
-# Operations that may make both gradients and can't be divided: the name of each, and a hint for the user.
-_CONSTRUCTS = {
-    "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
-    "stablehlo.case": _CONDITIONAL,
-    "stablehlo.if": _CONDITIONAL,
-    at.SHARD_MAP: ("shard_map", "unroll the loop that is in it or around it, or write it on whole arrays"),
-}
 
 
 class Backward:
@@ -167,79 +153,3 @@ def _is_awaited(loop: MicrobatchLoop, call: ir.Operation, result: ir.Value) -> b
         if any(user != call for user in users):
             return True
     return False
-
-
-@dataclass(frozen=True)
-class Halved:
-    """The numbers of the operations in the two halves of a backward, in program order; both may have cheap ones."""
-
-    input_grad: list[int]
-    weight_grad: list[int]
-    kept: list[ir.Value]
-    """The values that the input gradient makes and the weight gradient reads."""
-
-
-def halve(backward: Backward) -> Halved:
-    """Divides the operations of `backward` between its input gradient and its weight gradient.
-
-    Raises:
-        PassError: an operation that can't be divided makes both gradients.
-    """
-    # Only dependences with opened loops show the products on which a loop's next trip depends.
-    in_loops = backward.early(Dependences(backward.body, opened_ops(backward.ops)))
-    values = backward.early(Dependences(backward.body), in_loops)
-    early = set(backward.body.making(values))
-    late = [number for number in range(len(backward.ops)) if number not in early]
-    if not any(is_product(backward.ops[number]) for number in late):
-        _check_apart(backward)
-    return Halved(*divide(_Sides(backward, early), late).halves(backward.body, early, late))
-
-
-def _check_apart(backward: Backward) -> None:
-    """Raises PassError where an operation that can't be divided makes the input gradient and weight gradients."""
-    needs = Dependences(backward.body, opened_ops(backward.ops))
-    early, live = backward.early(needs), backward.live(needs)
-    for op, _ in needs:
-        sides = {result in early for result in op.results if result in live}
-        if op.name in _CONSTRUCTS and len(sides) > 1 and is_product(op):
-            name, instead = _CONSTRUCTS[op.name]
-            raise PassError(
-                f"the backward of stage {backward.stage} can't be split: a {name} makes its input gradient and its "
-                "weight gradients together",
-                location=op.location,
-                hint=f"{instead}, or take a schedule of whole backwards",
-            )
-
-
-def may_be_in_either(op: ir.Operation) -> bool:
-    """Whether `op` may be in either half: it takes about as long as reading its operands, or less."""
-    return traits(op).light
-
-
-@dataclass(frozen=True)
-class _Sides:
-    """The input gradient as the early half and the weight gradient as the late one, for `cut.divide`."""
-
-    backward: Backward
-    early: Collection[int]
-
-    @property
-    def body(self) -> Numbered:
-        return self.backward.body
-
-    def is_free(self, value: ir.Value) -> bool:
-        return value in self.backward.free or value in self.backward.carried
-
-    def is_early(self, value: ir.Value) -> bool:
-        op = self.body.producers.get(value)
-        return op is None or op in self.early
-
-    def may_move(self, op: int) -> bool:
-        return (
-            may_be_in_either(self.backward.ops[op])
-            and not any(value in self.backward.carried for value in self.body.operands[op])
-            and not any(result in self.backward.returned for result in self.body.results[op])
-        )
-
-    def may_repeat(self, op: int) -> bool:
-        return op in self.early and is_cheap(self.backward.ops[op])

@@ -13,7 +13,7 @@ from jaxpp.ir.functions import loop_body, operands_with_captures, operations, te
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import block_of, defining_op
 
 _ROW_OF_ONE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
@@ -65,11 +65,22 @@ class OpenLoop:
         return {*self.arguments, *self.body.producers}
 
     @cached_property
+    def _test(self) -> set[ir.Value]:
+        """The values on which the result of the test depends."""
+        test = self.op.regions[0].blocks[0]
+        return Numbered(operations(test)[:-1]).values_behind(terminator(test).operands)
+
+    @cached_property
     def tested(self) -> list[ir.Value]:
         """The arguments of the body for the carried values that the test reads."""
         test = self.op.regions[0].blocks[0]
-        needed = Numbered(operations(test)[:-1]).values_behind(terminator(test).operands)
-        return [argument for own, argument in zip(test.arguments, self.arguments, strict=True) if own in needed]
+        return [argument for own, argument in zip(test.arguments, self.arguments, strict=True) if own in self._test]
+
+    @property
+    def test_captures(self) -> list[ir.Value]:
+        """The values from outside of the loop that the test reads."""
+        test = self.op.regions[0].blocks[0]
+        return [value for value in self._test if block_of(value) != test]
 
     @cached_property
     def rows(self) -> dict[ir.Value, Row]:
@@ -134,12 +145,9 @@ class OpenLoop:
         instead = {argument: [self.following[position]] for argument, position in self.arguments.items()}
         instead |= {value: [other] for value, other in same.items()} | {value: [] for value in given}
         roots = [*values, *(self.following[position] for position in carried)]
-        roots += [value for op in acting for value in operands_with_captures(op)]
-        made = self.body.values_behind(roots, instead).difference(same, given)
-        carried.update(self.arguments[value] for value in made if value in self.arguments)
-        pairs = zip(self.body.ops, self.body.results, strict=True)
-        ops = [op for op, results in pairs if op in acting or not made.isdisjoint(results)]
-        return Half(sorted(carried), ops, same)
+        needed, numbers = self.body.part(roots, instead, acting)
+        carried.update(self.arguments[value] for value in needed.difference(given) if value in self.arguments)
+        return Half(sorted(carried), [self.body.ops[number] for number in numbers], same)
 
     def read(self, half: Half) -> set[ir.Value]:
         """Returns the values that the operations of `half` use, and those that it hands to its next trip."""

@@ -7,12 +7,14 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.fission import divide_constructs
-from jaxpp.hlo_passes.stages.halves import Backward, halve, weight_shapes
+from jaxpp.hlo_passes.stages.fission import halve
+from jaxpp.hlo_passes.stages.halves import Backward, weight_shapes
+from jaxpp.hlo_passes.stages.two_halves import write_constructs
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
-from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations
+from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import MeshAxes, Shardings
@@ -68,12 +70,8 @@ class SplitBackward(Pass):
         mesh, weights = MeshAxes.of(module), weight_shapes(loop)
         backwards = [Backward(loop, *each, sums, weights[kind_and_stage(each[0])[1]]) for each in split]
         _treat_slices_alike(loop, split, backwards)
-        for number, (each, backward) in enumerate(zip(split, backwards, strict=True)):
-            if divide_constructs(backward, mesh):
-                backwards[number] = Backward(loop, *each, sums, weights[backward.stage])
-        _treat_slices_alike(loop, split, backwards)
         for each, backward in zip(split, backwards, strict=True):
-            _split(module, *each, backward)
+            _split(module, *each, backward, mesh)
 
 
 def _treat_slices_alike(
@@ -100,20 +98,28 @@ def _is_backward(function: ir.Operation, stages: set[int]) -> bool:
     return kind == "backward" and stage in stages
 
 
-def _split(module: ir.Module, function: ir.Operation, old: ir.Operation, backward: Backward) -> None:
+def _split(
+    module: ir.Module, function: ir.Operation, old: ir.Operation, backward: Backward, mesh: MeshAxes | None
+) -> None:
     """Replaces `old`, the call of `function`, by calls of its halves, and erases `function`."""
-    halved, body = halve(backward), backward.body
+    halved = halve(backward)
+    kept = write_constructs(halved, mesh)
+    body = Numbered(operations(body_of(function))[:-1]) if halved.constructs else backward.body
     values: dict[ir.Value, ir.Value] = dict(zip(body_of(function).arguments, old.operands, strict=True))
-    made = {result for number in halved.input_grad for result in body.results[number]}
-    returned = list(dict.fromkeys(backward.returned))
-    first = list(dict.fromkeys([value for value in returned if value in made] + halved.kept))
-    second = [value for value in returned if value not in made and value in body.producers]
-    shardings, both = Shardings(module), {*halved.input_grad}.intersection(halved.weight_grad)
-    for kind, ops, outputs in (("input_grad", halved.input_grad, first), ("weight_grad", halved.weight_grad, second)):
+    returned = list(terminator(body_of(function)).operands)
+    sides: tuple[list[ir.Value], list[ir.Value]] = ([], [])
+    for value, before in zip(returned, backward.returned, strict=True):
+        if value in body.producers:
+            sides[before not in halved.early].append(value)
+    first, second = (list(dict.fromkeys(outputs)) for outputs in ([*sides[0], *kept], sides[1]))
+    _, input_grad = body.part(first, {}, halved.acting[0])
+    _, weight_grad = body.part(second, dict.fromkeys(kept, ()), halved.acting[1])
+    shardings, both = Shardings(module), {*input_grad}.intersection(weight_grad)
+    for kind, ops, outputs in (("input_grad", input_grad, first), ("weight_grad", weight_grad, second)):
         members = [Member(body.ops[op], body.operands[op], body.results[op], op not in both) for op in ops]
         if members:
             _add(module, kind, members, outputs, shardings, old, values)
-    for result, value in zip(old.results, backward.returned, strict=True):
+    for result, value in zip(old.results, returned, strict=True):
         result.replace_all_uses_with(values[value])
     old.erase()
     function.erase()
