@@ -12,7 +12,7 @@ from jaxpp.ir.boundary import Marks
 from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import advance, constant_integer, counters, wrapped
-from jaxpp.ir.functions import CONDITIONALS, blocks_of, loop_body, nested_by_name, operations, terminator
+from jaxpp.ir.functions import CONDITIONALS, blocks_of, loop_body, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.values import defining_op, is_used
 
@@ -52,12 +52,14 @@ def _known_branch(op: ir.Operation, branches: Sequence[ir.Block]) -> ir.Block | 
     return branches[number if 0 <= number < len(branches) else -1]
 
 
-def drop_invariants(main: ir.Operation, loop: ir.Operation) -> ir.Operation:
-    """Drops what all loops of `main` carry unchanged, and constraints of scalars. Returns the new `loop`."""
-    by_name = nested_by_name(main)
-    drop_scalar_constraints(by_name["sdy.sharding_constraint"])
-    for inner in reversed([op for op in by_name["stablehlo.while"] if op != loop]):
-        _drop_invariants(inner)
+def drop_invariants(ops: Iterable[ir.Operation], loop: ir.Operation) -> ir.Operation:
+    """Drops what the loops among `ops` carry unchanged, and constraints of scalars. Returns the new `loop`."""
+    names = {"stablehlo.while", "sdy.sharding_constraint"}
+    found = [(op, name) for op in ops if (name := op.name) in names]
+    inner = [op for op, name in found if name == "stablehlo.while" and op != loop]
+    drop_scalar_constraints(op for op, name in found if name != "stablehlo.while")
+    for each in reversed(inner):
+        _drop_invariants(each)
     return _drop_invariants(loop)
 
 

@@ -1,6 +1,6 @@
 """`find-microbatch-loop`: finds the loop over microbatches, and writes its schedule, length and counts on it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -80,10 +80,12 @@ class FindMicrobatchLoop(Pass):
         write_operations(module, operations)
         if self.meshes:
             module.operation.attributes[at.MESHES] = at.i64(self.meshes)
-        loop = find_loop(main)
+        by_name = nested_by_name(main)
+        loops, constraints = by_name["stablehlo.while"], by_name["sdy.sharding_constraint"]
+        loop = find_loop(main, loops)
         check_arrays(loop.operands, "is carried by the microbatch loop")
         is_inferred = at.LOOP not in loop.attributes
-        loop = drop_invariants(main, loop)
+        loop = drop_invariants([*loops, *constraints], loop)
         length = _length(loop)
         schedule, text = self._schedule(module, loop, length, operations)
         stages = schedule.stages * schedule.slices
@@ -186,14 +188,18 @@ def _inside_another(loop: ir.Operation) -> PassError:
     )
 
 
-def find_loop(main: ir.Operation) -> ir.Operation:
+def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -> ir.Operation:
     """Returns the loop over microbatches: it carries `jaxpp.microbatch_loop`, or its body holds stage marks.
+
+    Args:
+        main: `@main`.
+        loops: all loops of `main`, if they are known.
 
     Raises:
         PassError: when no loop or several loops qualify; or when the loop is inside another loop or a conditional, or
             is differentiated as a whole.
     """
-    loops = nested_by_name(main)["stablehlo.while"]
+    loops = nested_by_name(main)["stablehlo.while"] if loops is None else loops
     outer = [op for op in loops if op.block == body_of(main)]
     named = [op for op in outer if at.LOOP in op.attributes]
     marked = [op for op in outer if op not in named and _has_marks(op)]

@@ -158,7 +158,8 @@ def find_layers(module: ir.Module) -> LoopOfLayers:
 def _marked(module: ir.Module) -> tuple[MicrobatchLoop, Marks]:
     """Returns the loop over microbatches and its marks. Splits barriers, and drops recomputed marks."""
     main, loop = main_of(module), MicrobatchLoop.of(module)
-    op = drop_invariants(main, loop.op)
-    marks = check_marks(main, nested(main), op)
+    ops = list(nested(main))
+    marks = check_marks(main, ops, loop.op)
+    op = drop_invariants(ops, loop.op)
     split_barriers(marks)
     return replace(loop, op=op), reuse_recomputed_marks(op, marks)

@@ -1,5 +1,6 @@
 """`unroll-loops`: replaces a scan with a mark in its body by its layers or slices, one after the other."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, replace
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import loop_body, main_of, nested, operations, terminator
+from jaxpp.ir.functions import loop_body, main_of, nested, nested_by_name, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.tasks import op_of
 
@@ -69,16 +70,19 @@ class UnrollLoops(Pass):
             PassError: a loop with marks runs an unknown number of times, would become too many operations, or does not
                 fit the slices of the schedule.
         """
-        _drop_units(main_of(module), MicrobatchLoop.of(module))
-        unroll_slices(MicrobatchLoop.of(module))
+        loop, by_name = MicrobatchLoop.of(module), nested_by_name(main_of(module))
+        _drop_units(by_name[boundary.BARRIER], loop)
+        unroll_slices(loop)
+        if len(by_name["stablehlo.while"]) == 1:
+            return
         inside = [op for op in nested(MicrobatchLoop.of(module).op) if op.name == "stablehlo.while"]
         for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
             _unroll(inner)
 
 
-def _drop_units(main: ir.Operation, loop: MicrobatchLoop) -> None:
+def _drop_units(barriers: Iterable[ir.Operation], loop: MicrobatchLoop) -> None:
     """Erases the marks of units that no schedule weaves."""
-    marks = [op for op in nested(main) if boundary.is_unit_mark(op)]
+    marks = list(filter(boundary.is_unit_mark, barriers))
     weaves = bool(marks) and any(len({task.microbatch for task in cell}) > 1 for cell in loop.plan.fused)
     for mark in marks:
         if not weaves or op_of(loop.op.block, mark) != loop.op:
