@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxpp.lowering.arguments import leaf_names
-from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.prefixes import entries_per_leaf
+from jaxpp.lowering.structures import is_array, leaf_names
 from jaxpp.schedules.errors import whole_number
 
 

@@ -12,10 +12,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpp.ir.errors import described_value
-from jaxpp.lowering.locations import here
-from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding, without_axis
 from jaxpp.lowering.prefixes import entries_per_leaf, entries_per_result
+from jaxpp.lowering.structures import is_array, leaf_names
 
 HOST, DEVICE = "pinned_host", "device"
 """Kinds of memory, under JAX's names."""
@@ -83,11 +82,6 @@ def named_arguments(fun: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     return [names[k] if k < len(names) else f"args[{k}]" for k in range(len(args))]
 
 
-def leaf_names(name: str, tree: Any) -> list[str]:
-    """Returns a name for every leaf of an argument `state`: `state['params']['w']`."""
-    return [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-
-
 def check_arrays(name: str, argument: Any) -> None:
     """Refuses an argument with a leaf that is not an array.
 
@@ -117,17 +111,6 @@ def _has_equinox_module(argument: Any) -> bool:
         return False
     nodes = jax.tree.leaves(argument, is_leaf=lambda node: isinstance(node, kind))
     return any(isinstance(node, kind) for node in nodes)
-
-
-def check_leaves(caller: str, name: str, tree: Any, hint: str = "") -> None:
-    """Refuses a value that a user gave to `caller` under this name, if a leaf is not an array.
-
-    Raises:
-        TypeError: a leaf is not an array; the message names the leaf.
-    """
-    for leaf_name, leaf in zip(leaf_names(name, tree), jax.tree.leaves(tree), strict=True):
-        if not is_array(leaf):
-            raise TypeError(f"{here()}{caller}: {leaf_name} is of type {type(leaf).__name__}, not an array{hint}")
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 
-from jaxpp.lowering.arguments import check_leaves
 from jaxpp.lowering.locations import here
+from jaxpp.lowering.structures import check_leaves
 
 T = TypeVar("T")
 

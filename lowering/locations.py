@@ -1,9 +1,11 @@
 """The user's file and line: of an MLIR location, and of the call that is being traced."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from types import FrameType
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -30,6 +32,19 @@ def check_whole(who: str, **numbers: object) -> None:
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
             raise TypeError(f"{here()}{who}: {name} must be a whole number, found {number!r}")
+
+
+def called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function that a partial calls: JAX's messages don't name a partial."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def name_of_function(function: Callable[..., Any]) -> str:
+    """Returns the name of a function, or of the class of another callable."""
+    function = called(function)
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def position() -> str:

@@ -24,12 +24,13 @@ from jaxpp.ir.kinds import write_operations
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import match_state
-from jaxpp.lowering.locations import source_line
+from jaxpp.lowering.locations import name_of_function, source_line
 from jaxpp.lowering.marks import lost_marks, stage_numbering, traced_marks
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.narrow import Axes, narrow
 from jaxpp.lowering.operations import BoundFunction
+from jaxpp.lowering.structures import leaf_names
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.given import library_name
 
@@ -144,13 +145,12 @@ def lower(
         feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
     narrow(module, Axes(placer.mesh.axis_names, placer.mesh.axis_sizes, mpmd_mesh.mpmd_axis))
     names = request.in_names()
-    out_names = tuple(arguments_.leaf_names("result", lowered.out_info))
+    out_names = tuple(leaf_names("result", lowered.out_info))
     _check_types(out_names, traced.jaxpr.out_avals)
     _check_memory(module, out_names, placer)
     _set_sizes(module, mpmd_mesh)
-    _set_feeds(module, feeds)
     results = arguments_.result_memories(placer, request.out_shardings, lowered.out_info)
-    _set_memories(module, {names.index(name): kind for name, kind in placer.memories.items()}, results)
+    _annotate(module, feeds, {names.index(name): kind for name, kind in placer.memories.items()}, results)
     _set_schedule(module, schedule, mpmd_mesh.mpmd_dim)
     if lost := lost_marks(marks, module):
         with module.context:
@@ -182,10 +182,7 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
             return fun(*args, **kwargs)
 
     functools.update_wrapper(traced, fun)
-    named: Any = fun
-    while isinstance(named, functools.partial):
-        named = named.func
-    traced.__name__ = getattr(named, "__name__", type(named).__name__)
+    traced.__name__ = name_of_function(fun)
     return traced
 
 
@@ -211,7 +208,7 @@ class _Request:
         return positional + list(arguments_.keyword_leaves(self.kwargs, self.static).items())
 
     def in_names(self) -> tuple[str, ...]:
-        return tuple(leaf for name, arg in self.named() for leaf in arguments_.leaf_names(name, arg))
+        return tuple(leaf for name, arg in self.named() for leaf in leaf_names(name, arg))
 
     def check(self) -> None:
         for name, argument in self.named():
@@ -335,25 +332,19 @@ def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:
             module.operation.attributes[at.MESH_SIZES] = ir.ArrayAttr.get(sizes)
 
 
-def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
-    with module.context:
-        main = main_of(module)
-        results = at.result_attributes(main)
-        for result, argument in feeds.items():
-            results[result][at.FEEDS] = at.i64(argument)
-        at.set_tables(main, results=results)
-
-
-def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapping[int, str]) -> None:
-    """Writes the memory of arguments and results that are not in the devices' own memory."""
+def _annotate(
+    module: ir.Module, feeds: Mapping[int, int], arguments: Mapping[int, str], results: Mapping[int, str]
+) -> None:
+    """Writes which argument each result feeds, and the memory of arguments and results on the host."""
     main = main_of(module)
     with module.context:
         tables = at.argument_attributes(main), at.result_attributes(main)
+        for result, argument in feeds.items():
+            tables[1][result][at.FEEDS] = at.i64(argument)
         for table, memories in zip(tables, (arguments, results), strict=True):
             for number, kind in memories.items():
                 table[number][at.MEMORY] = ir.StringAttr.get(kind)
-        if arguments or results:
-            at.set_tables(main, *tables)
+        at.set_tables(main, *tables)
 
 
 def _set_schedule(module: ir.Module, schedule: Any, meshes: int) -> None:

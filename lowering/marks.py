@@ -17,6 +17,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import nested
 from jaxpp.lowering.locations import here, is_for_shapes, position
+from jaxpp.lowering.structures import check_leaves
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -146,20 +147,8 @@ def _leaves(x: Any, caller: str) -> tuple[list[Any], Any]:
     leaves, tree = jax.tree.flatten(x)
     if not leaves:
         raise ValueError(f"{here()}{caller}: its argument holds no array, so it marks nothing")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        if not is_array(leaf):
-            where = f"x{jax.tree_util.keystr(path)}"
-            raise TypeError(f"{here()}{caller}: {where} is of type {type(leaf).__name__}, not an array")
+    check_leaves(caller, "x", x)
     return leaves, tree
-
-
-def is_array(leaf: Any) -> bool:
-    """Whether JAX takes `leaf` as an array: a jax.Array, a numeric numpy array, a Python number, a ShapeDtypeStruct."""
-    try:
-        jax.typeof(leaf)
-    except TypeError:
-        return False
-    return True
 
 
 def _identity(*values: Any, **_: Any) -> list[Any]:

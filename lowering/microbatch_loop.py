@@ -16,12 +16,12 @@ from jaxlib.mlir import ir
 from jaxpp._compat import closed_over_as_arguments
 from jaxpp._rules import register_checks, register_key_use
 from jaxpp.ir import attributes as at
-from jaxpp.lowering.arguments import check_leaves
 from jaxpp.lowering.expectation import no_expectations
-from jaxpp.lowering.locations import check_whole, here
-from jaxpp.lowering.marks import is_array, stage_numbering
+from jaxpp.lowering.locations import called, check_whole, here
+from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.prefixes import entries_per_result
-from jaxpp.lowering.reductions import Add, Concat, Max, Op
+from jaxpp.lowering.reductions import Add, Concat, Max, Op, type_for_op
+from jaxpp.lowering.structures import check_leaves, leaf_names
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.given import as_text
 
@@ -60,7 +60,7 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
     check_whole("treduce", axis=axis)
     length = _batch_length(batch, axis)
 
-    @wraps(_called(fn), updated=())
+    @wraps(called(fn), updated=())
     def on_slice(index: jax.Array) -> Any:
         return fn(jax.tree.map(partial(_take, index=index, axis=axis), batch))
 
@@ -92,11 +92,10 @@ def _take(leaf: Any, *, index: jax.Array, axis: int) -> jax.Array:
 def _batch_length(batch: Any, axis: int) -> int:
     """Returns the size M that every leaf of `batch` has along `axis`."""
     sizes: list[tuple[str, int]] = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        name = f"batch{jax.tree_util.keystr(path)}"
-        if not is_array(leaf) or jax.typeof(leaf).dtype == jax.dtypes.float0:
-            kind = type(leaf).__name__ if not is_array(leaf) else "float0"
-            raise TypeError(f"{here()}treduce: {name} is of type {kind}, not an array")
+    check_leaves("treduce", "batch", batch)
+    for name, leaf in zip(leaf_names("batch", batch), jax.tree.leaves(batch), strict=True):
+        if jax.typeof(leaf).dtype == jax.dtypes.float0:
+            raise TypeError(f"{here()}treduce: {name} is of type float0, not an array")
         shape = jax.typeof(leaf).shape
         if not -len(shape) <= axis < len(shape):
             raise ValueError(f"{here()}treduce: {name} has shape {shape}, so no microbatch axis {axis}")
@@ -144,8 +143,7 @@ class _Result:
             raise TypeError(
                 f"{here()}Max: {self.name} is {aval.dtype}; complex numbers have no order, reduce jnp.abs of it"
             )
-        sharding = None if aval.sharding.mesh.empty else aval.sharding
-        return jnp.asarray(self.op.state(length, jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)))
+        return jnp.asarray(self.op.state(length, type_for_op(aval)))
 
     def updated(self, state: jax.Array, value: jax.Array, index: jax.Array) -> jax.Array:
         """Returns the accumulator after one more microbatch."""
@@ -215,17 +213,10 @@ def _chained(values: ClosedJaxpr, update: ClosedJaxpr) -> tuple[ClosedJaxpr, lis
     return closed_over_as_arguments(ClosedJaxpr(chained, [*values.consts, *update.consts]))
 
 
-def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function that a partial calls, as JAX's messages don't name it; they do name a wrapped function."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return fn
-
-
 def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array], Any]:
     """Returns `fn` with an error for a result that is not an array."""
 
-    @wraps(_called(fn), updated=())
+    @wraps(called(fn), updated=())
     def checked(index: jax.Array) -> Any:
         returned = fn(index)
         check_leaves(caller, "result", returned)
@@ -240,7 +231,7 @@ def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> l
         operation = _default_operation(shapes, caller)
     what = f"{here()}{caller}: operation {operation} does not"
     ops = entries_per_result(operation, shapes, _is_operation, what, "operation")
-    paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
+    paths = leaf_names("result", shapes)
     for name, op in zip(paths, ops, strict=True):
         if not _is_operation(op):
             raise TypeError(

@@ -1,5 +1,6 @@
 """Narrows a module over the whole mesh to one that serves every submesh."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +9,13 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import nested
+from jaxpp.ir.functions import name_of, nested
 from jaxpp.lowering import other_meshes
 from jaxpp.lowering.locations import source_line
 from jaxpp.lowering.other_meshes import SHARDINGS
 
 MESH = "mesh"
+_REPLICATED = re.compile(r"replicated=\{[^}]*\}")
 
 
 @dataclass(frozen=True)
@@ -73,35 +75,27 @@ def narrow(module: ir.Module, axes: Axes) -> None:
     with module.context, ir.Location.unknown():
         operations = list(nested(module.operation))
         other_meshes.onto(operations, list(zip(axes.names, axes.sizes, strict=True)))
-        for op in operations:
-            _refuse_mpmd_sharding(op, axes)
-        meshes = [op for op in operations if op.name == "sdy.mesh"]
-        for op in operations:
-            _narrow_operation(op, axes)
-        _one_mesh(module, meshes, axes)
+        if axes.groups > 1:
+            for op in operations:
+                _refuse_mpmd_sharding(op, axes)
+            for op in operations:
+                _narrow_operation(op, axes)
+        _one_mesh(module, axes)
         i32 = ir.IntegerType.get_signless(32)
         module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, axes.devices)
 
 
 def _refuse_mpmd_sharding(op: ir.Operation, axes: Axes) -> None:
-    if axes.groups == 1:
-        return
+    """Raises ValueError where a value is sharded, or unreduced, over the mpmd axis; it may be replicated over it."""
+    places: list[tuple[str, Any]] = [("", op.attributes)]
     if op.name == "func.func":
-        _refuse_in_signature(op, axes)
-        return
-    for name in SHARDINGS:
-        if name in op.attributes and _uses_axis(op.attributes[name], axes.mpmd_name):
-            raise ValueError(_sharded_over_mpmd(f"{source_line(op.location)}: a value", op.attributes[name], axes))
-
-
-def _refuse_in_signature(function: ir.Operation, axes: Axes) -> None:
-    for what, table in (
-        ("argument", at.argument_attributes(function)),
-        ("result", at.result_attributes(function)),
-    ):
-        for k, entries in enumerate(table):
-            if at.SHARDING in entries and _uses_axis(entries[at.SHARDING], axes.mpmd_name):
-                raise ValueError(_sharded_over_mpmd(f"{what} {k}", entries[at.SHARDING], axes))
+        tables = {"argument": at.argument_attributes(op), "result": at.result_attributes(op)}
+        places = [(f"{what} {k}", entries) for what, table in tables.items() for k, entries in enumerate(table)]
+    for what, entries in places:
+        for name in SHARDINGS:
+            if name in entries and f'"{axes.mpmd_name}"' in _REPLICATED.sub("", str(entries[name])):
+                where = what or f"{source_line(op.location)}: a value"
+                raise ValueError(_sharded_over_mpmd(where, entries[name], axes))
 
 
 def _sharded_over_mpmd(what: str, sharding: Any, axes: Axes) -> str:
@@ -114,54 +108,34 @@ def _sharded_over_mpmd(what: str, sharding: Any, axes: Axes) -> str:
     )
 
 
-def _uses_axis(attribute: ir.Attribute, axis: str) -> bool:
-    """Whether a dimension is sharded (or unreduced) over `axis`; a value that is replicated over it does not use it."""
-    if f'"{axis}"' not in str(attribute):
-        return False
-    if sdy.TensorShardingPerValueAttr.isinstance(attribute):
-        return any(_uses_axis(sharding, axis) for sharding in sdy.TensorShardingPerValueAttr(attribute).shardings)
-    sharding = sdy.TensorShardingAttr(attribute)
-    dimensions = [ref for entry in sharding.dimension_shardings for ref in sdy.DimensionShardingAttr(entry).axes]
-    return any(sdy.AxisRefAttr(ref).name == axis for ref in [*dimensions, *sharding.unreduced_axes])
-
-
 def _narrow_operation(op: ir.Operation, axes: Axes) -> None:
     if op.name == "stablehlo.partition_id":
         _narrow_partition_id(op, axes)
-    elif "replica_groups" in op.attributes:
-        _narrow_groups(op, axes)
-    elif "source_target_pairs" in op.attributes:
-        _narrow_pairs(op, axes)
+        return
+    for name in ("replica_groups", "source_target_pairs"):
+        if name in op.attributes:
+            _narrow_rows(op, name, axes)
 
 
-def _narrow_groups(op: ir.Operation, axes: Axes) -> None:
-    attribute = op.attributes["replica_groups"]
+def _narrow_rows(op: ir.Operation, name: str, axes: Axes) -> None:
+    """Keeps the rows of devices of submesh 0, a group or a pair each; all submeshes have the same rows."""
+    attribute = op.attributes[name]
     if not isinstance(attribute, ir.DenseElementsAttr):
         if f'"{axes.mpmd_name}"' in str(attribute):
             raise ValueError(_collective_over_mpmd(op, axes))
         return
-    groups = np.array(attribute)
-    if "channel_handle" not in op.attributes and groups.size == 1:
+    rows = np.array(attribute)
+    if "channel_handle" not in op.attributes and rows.size == 1:
         return  # the collective is over the only replica
-    kept = [row for row in groups if row.size and axes.group(row[row >= 0][:1]) == 0]
-    for row in groups:
-        if len(set(axes.group(row[row >= 0]).tolist())) > 1:
+    kept: list[Any] = []
+    for row in rows:
+        groups = set(axes.group(row[row >= 0]).tolist())
+        if len(groups) > 1:
             raise ValueError(_collective_over_mpmd(op, axes))
-    renumbered = np.array([np.where(row >= 0, axes.within(row), row) for row in kept], np.int64)
-    op.attributes["replica_groups"] = _elements(renumbered)
-
-
-def _narrow_pairs(op: ir.Operation, axes: Axes) -> None:
-    pairs = np.array(op.attributes["source_target_pairs"]).reshape(-1, 2)
-    groups = axes.group(pairs)
-    if (groups[:, 0] != groups[:, 1]).any():
-        raise ValueError(_collective_over_mpmd(op, axes))
-    kept = np.ascontiguousarray(axes.within(pairs[groups[:, 0] == 0]), np.int64)
-    op.attributes["source_target_pairs"] = _elements(kept)
-
-
-def _elements(numbers: Any) -> ir.Attribute:
-    return ir.DenseElementsAttr.get(numbers)
+        if groups == {0}:
+            kept.append(np.where(row >= 0, axes.within(row), row))
+    renumbered: Any = np.array(kept, np.int64).reshape(-1, rows.shape[-1])
+    op.attributes[name] = ir.DenseElementsAttr.get(renumbered)
 
 
 def _collective_over_mpmd(op: ir.Operation, axes: Axes) -> str:
@@ -173,8 +147,6 @@ def _collective_over_mpmd(op: ir.Operation, axes: Axes) -> str:
 
 def _narrow_partition_id(op: ir.Operation, axes: Axes) -> None:
     """Replaces the id by the id in the whole mesh of the device at the same position of submesh 0."""
-    if axes.groups == 1:
-        return
     with ir.InsertionPoint(op), op.location:
         own = stablehlo.partition_id()
         outer = stablehlo.divide(own, _constant(axes.inner, own.type))
@@ -189,36 +161,14 @@ def _constant(value: int, kind: ir.Type) -> ir.Value:
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(element, value)))
 
 
-def _one_mesh(module: ir.Module, meshes: list[ir.Operation], axes: Axes) -> None:
+def _one_mesh(module: ir.Module, axes: Axes) -> None:
     """Puts one `sdy.mesh`, `@mesh`, in place of all, except for JAX's own meshes of one device, for callbacks."""
-    for op in meshes:
-        _narrow_mesh(op, axes)
-    sizes = [1 if k == axes.mpmd else size for k, size in enumerate(axes.sizes)]
-    whole = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(*axis) for axis in zip(axes.names, sizes, strict=True)])
     symbols = ir.SymbolTable(module.operation)
-    names = [ir.StringAttr(op.attributes["sym_name"]).value for op in meshes]
-    for name, op in zip(names, meshes, strict=True):
+    for op in [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]:
         mesh = sdy.MeshAttr(op.attributes["mesh"])
-        if not list(mesh.axes) and list(mesh.device_ids):
-            if name == MESH:
-                free = next(new for k in range(len(names)) if (new := f"{MESH}_{k}") not in names)
-                ir.SymbolTable.replace_all_symbol_uses(name, free, module.operation)
-                symbols.set_symbol_name(op, free)
-            continue
-        ir.SymbolTable.replace_all_symbol_uses(name, MESH, module.operation)
-        symbols.erase(op.opview)
+        if list(mesh.axes) or not list(mesh.device_ids):
+            ir.SymbolTable.replace_all_symbol_uses(name_of(op), MESH, module.operation)
+            symbols.erase(op.opview)
+    sizes = [1 if k == axes.mpmd else size for k, size in enumerate(axes.sizes)]
     with ir.InsertionPoint.at_block_begin(module.body):
-        sdy.MeshOp(MESH, whole)
-
-
-def _narrow_mesh(op: ir.Operation, axes: Axes) -> None:
-    mesh = sdy.MeshAttr(op.attributes["mesh"])
-    present = [sdy.MeshAxisAttr(axis) for axis in mesh.axes]
-    if axes.mpmd_name not in [axis.name for axis in present]:
-        return
-    if list(mesh.device_ids):
-        raise ValueError(f"{source_line(op.location)}: a mesh with its own order of devices can't be narrowed: {mesh}")
-    narrowed = [sdy.MeshAxisAttr.get(axis.name, 1 if axis.name == axes.mpmd_name else axis.size) for axis in present]
-    op.attributes["mesh"] = sdy.MeshAttr.get(narrowed)
-    if "stablehlo.mesh" in op.attributes:  # JAX's second copy of the mesh, for collectives that name axes
-        del op.attributes["stablehlo.mesh"]
+        sdy.MeshOp(MESH, other_meshes.mesh_with(zip(axes.names, sizes, strict=True)))

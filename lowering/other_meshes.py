@@ -37,13 +37,18 @@ def onto(operations: Sequence[ir.Operation], axes: AxisSizes) -> None:
         ValueError: a mesh has its devices in another order, or an axis that is no part of ours; has the user's line.
     """
     meshes = {name_of(op): sdy.MeshAttr(op.attributes["mesh"]) for op in operations if op.name == "sdy.mesh"}
-    others = {name: mesh for name, mesh in meshes.items() if list(mesh.axes) and _sizes(mesh) != list(axes)}
+    others = {name: mesh for name, mesh in meshes.items() if list(mesh.axes) and mesh != mesh_with(axes)}
     if not others:
         return
     for op in operations:
         for name in SHARDINGS if op.name != "func.func" else _SIGNATURES:
             if name in op.attributes:
                 op.attributes[name] = _translated(op.attributes[name], op, others, axes)
+
+
+def mesh_with(axes: Iterable[tuple[str, int]]) -> ir.Attribute:
+    """Returns an `#sdy.mesh` with these axes, and its devices in order."""
+    return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(*axis) for axis in axes])
 
 
 def parts_of(axis: str, sizes: AxisSizes, ours: AxisSizes) -> list[AxisPart] | None:

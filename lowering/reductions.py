@@ -91,6 +91,12 @@ class Concat(Op):
         return self.axis % (ndim + 1)
 
 
+def type_for_op(aval: Any) -> jax.ShapeDtypeStruct:
+    """Returns the type of a traced value as an `Op` gets it: with its sharding where mesh axes are Explicit."""
+    sharding = None if aval.sharding.mesh.empty else aval.sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+
+
 def filled(shape: tuple[int, ...], value: Any, like: jax.ShapeDtypeStruct, new_axis: int | None = None) -> jax.Array:
     """Returns an array of one value with the dtype of `like`, and with its sharding if it has one (Explicit axes).
 

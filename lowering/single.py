@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jaxpp._compat import closed_over_as_arguments, is_key_type, key_implementation
 from jaxpp.lowering.marks import BACKWARD, FORWARD, mark_p, mark_stage_end
 from jaxpp.lowering.microbatch_loop import loop_p
-from jaxpp.lowering.reductions import filled
+from jaxpp.lowering.reductions import filled, type_for_op
 from jaxpp.schedules import Placement, Schedule, Task
 
 
@@ -183,15 +183,10 @@ def _loop(fun: Callable[[], Sequence[Any]], avals: Sequence[Any], schedule: str)
 
     index = jnp.int32(0)
     _, *shapes = jax.make_jaxpr(step)(index).out_avals
-    initial = [_zeros(aval) for aval in shapes]
+    initial = [filled(aval.shape, 0, type_for_op(aval)) for aval in shapes]
     body, consts = closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
     results = loop_p.bind(*consts, *initial, body=body, length=1, schedule=schedule)
     return [
         jax.random.wrap_key_data(value, impl=key_implementation(keys[k])) if k in keys else value
         for k, value in enumerate(results)
     ]
-
-
-def _zeros(aval: Any) -> jax.Array:
-    sharding = None if aval.sharding.mesh.empty else aval.sharding
-    return filled(aval.shape, 0, jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding))

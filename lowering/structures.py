@@ -1,10 +1,37 @@
-"""Describes to the user how arguments differ in structure from those that a step was compiled for."""
+"""Describes to the user the leaves of pytrees, and how their structures differ from those a step was compiled for."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.tree_util import keystr, tree_leaves_with_path
+
+from jaxpp.lowering.locations import here
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether JAX takes `leaf` as an array: a jax.Array, a numeric numpy array, a Python number, a ShapeDtypeStruct."""
+    try:
+        jax.typeof(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def leaf_names(name: str, tree: Any) -> list[str]:
+    """Returns a name for every leaf of an argument `state`: `state['params']['w']`."""
+    return [f"{name}{keystr(path)}" for path, _ in tree_leaves_with_path(tree)]
+
+
+def check_leaves(caller: str, name: str, tree: Any, hint: str = "") -> None:
+    """Refuses a value that a user gave to `caller` under this name, if a leaf is not an array.
+
+    Raises:
+        TypeError: a leaf is not an array; the message names the leaf.
+    """
+    for leaf_name, leaf in zip(leaf_names(name, tree), jax.tree.leaves(tree), strict=True):
+        if not is_array(leaf):
+            raise TypeError(f"{here()}{caller}: {leaf_name} is of type {type(leaf).__name__}, not an array{hint}")
 
 
 def differences(expected: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:

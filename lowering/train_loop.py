@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.lowering.arguments import check_leaves, is_sharding, leaf_names, per_leaf
+from jaxpp.lowering.arguments import is_sharding, per_leaf
 from jaxpp.lowering.expectation import assumptions
-from jaxpp.lowering.locations import here
+from jaxpp.lowering.locations import here, name_of_function
 from jaxpp.lowering.lower import Lowered, lower
 from jaxpp.lowering.mesh import MpmdSharding
+from jaxpp.lowering.structures import check_leaves, leaf_names
 from jaxpp.schedules.errors import whole_number
 
 _CLOSE_OVER = "; close over Python values"
@@ -83,10 +84,7 @@ class TrainLoop:
 
     @property
     def __name__(self) -> str:
-        named: Any = self.step
-        while isinstance(named, functools.partial):
-            named = named.func
-        return getattr(named, "__name__", type(named).__name__)
+        return name_of_function(self.step)
 
     def start(self, state: Any) -> Any:
         """Returns the argument of the first call: `state`, or with a delay `(state, older)`, all weights equal.

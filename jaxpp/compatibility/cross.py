@@ -14,7 +14,7 @@ import jax.core
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpp.lowering.marks import is_array
+from jaxpp.lowering.structures import is_array
 
 
 def cross_mpmd_all_reduce(*arrays: Any) -> jax.Array:

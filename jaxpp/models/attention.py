@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxpp.lowering.locations import here
-from jaxpp.lowering.marks import is_array, mark_stage_end
+from jaxpp.lowering.marks import mark_stage_end
+from jaxpp.lowering.structures import is_array
 
 _NOTHING = -1e30
 """The logarithm of a sum over no keys: finite, as the difference of two infinities is not a number."""

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpp.lowering.locations import check_whole, here
-from jaxpp.lowering.marks import is_array, marks_of_slice
+from jaxpp.lowering.marks import marks_of_slice
+from jaxpp.lowering.structures import is_array
 from jaxpp.models.looking_ahead import check_ahead
 
 

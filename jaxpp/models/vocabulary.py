@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpp.lowering.locations import check_whole, here
-from jaxpp.lowering.marks import is_array, mark_stage_end
+from jaxpp.lowering.marks import mark_stage_end
+from jaxpp.lowering.structures import is_array
 
 
 def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shards: int) -> jax.Array:
