@@ -38,9 +38,8 @@ from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
 from jaxpp.hlo_passes.program.weave_units import WeaveUnits
-from jaxpp.hlo_passes.stages.call_operations import CallOperations
+from jaxpp.hlo_passes.stages.add_tasks import AddTasks
 from jaxpp.hlo_passes.stages.merge_slices import MergeSlices
-from jaxpp.hlo_passes.stages.move_residuals import MoveResiduals
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
@@ -71,7 +70,7 @@ def mpmd(
         gather_weights: option of `delay-reductions` and `gather-weights`.
         scatter_gradients: option of `delay-reductions`.
         recompute: option `keep` of `split-forward`.
-        offload: option `stages` of `move-residuals`.
+        offload: option of `add-tasks`.
         memory_limit: option of `verify-program`.
         host_memory_limit: option of `verify-program`.
         transport: option of `insert-transfers` and `verify-program`.
@@ -98,8 +97,7 @@ def mpmd(
         OutlineStages(),  # before unrolling microbatches: one function per task serves all of them
         SplitBackward(),  # before unrolling microbatches; needs the values that cross to other tasks
         SplitForward(recompute),  # after the backward is split: both halves read the recomputed residuals
-        CallOperations(),  # after the backward is split; before `move-residuals`
-        MoveResiduals(offload),  # after all passes that decide which residuals a backward reads
+        AddTasks(offload),  # after all passes that decide which residuals a backward reads
         MergeSlices(),  # last of its phase: each slice has all its functions
         UnrollMicrobatches(),  # puts task calls into the schedule's order
         FuseTasks(),  # after unrolling, which marks the calls that are one task

@@ -14,7 +14,7 @@ from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.once_per import CHOICES
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of
-from jaxpp.hlo_passes.stages.residuals import tasks_of
+from jaxpp.hlo_passes.stages.add_tasks import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import choices
 from jaxpp.ir.byte_counts import UNITS, parse_bytes
 from jaxpp.ir.errors import LimitError

@@ -21,7 +21,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule,
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
-from jaxpp.hlo_passes.stages.move_residuals import HOST
+from jaxpp.hlo_passes.stages.add_tasks import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import main_of
@@ -49,7 +49,7 @@ class ProgramModule:
     """A verified program module (docs/ir.md, section 6).
 
     kept_less: the means that save memory, given or chosen by `memory_limit`; "" if not used. "recompute" is `keep` of
-        `split-forward`, and "offload" is `stages` of `move-residuals`. "evict" has the stages whose residuals are
+        `split-forward`, and "offload" is `offload` of `add-tasks`. "evict" has the stages whose residuals are
         evicted. "order" has the number of activations that each mesh keeps, if the order was changed.
     schedule: the schedule of its tasks, as a grid. A `train_loop` without a delay has the schedule of one step, a
         module that was read from text an empty one.

@@ -297,7 +297,7 @@ def test_a_device_without_such_a_memory(monkeypatch: pytest.MonkeyPatch) -> None
     lowered = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(2)).lower(
         weights(2), batch(4)
     )
-    monkeypatch.setattr("jaxpp.hlo_passes.stages.move_residuals.HOST", "attic")
+    monkeypatch.setattr("jaxpp.hlo_passes.stages.add_tasks.HOST", "attic")
     with pytest.raises(ValueError, match=r"keeps values of mesh 0 in 'attic'; .* has only .*pinned_host.*: take"):
         lowered.compile()
 

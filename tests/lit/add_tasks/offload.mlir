@@ -1,6 +1,6 @@
-// RUN: jaxpp-opt %s -p "move-residuals{stages=0}" | filecheck %s
-// RUN: not jaxpp-opt %s -p "move-residuals{stages=2}" 2>&1 | filecheck %s --check-prefix=ABSENT
-// RUN: not jaxpp-opt %s -p "move-residuals{stages=first}" 2>&1 | filecheck %s --check-prefix=NUMBER
+// RUN: jaxpp-opt %s -p "add-tasks{offload=0}" | filecheck %s
+// RUN: not jaxpp-opt %s -p "add-tasks{offload=2}" 2>&1 | filecheck %s --check-prefix=ABSENT
+// RUN: not jaxpp-opt %s -p "add-tasks{offload=first}" 2>&1 | filecheck %s --check-prefix=NUMBER
 
 // A schedule that offloads nothing: the tasks of stage 0, which waits, are added to it.
 
@@ -13,7 +13,7 @@
 
 // ABSENT: error: mine has no stage 2: there are 2
 
-// NUMBER: pass 'move-residuals': stages is 'first', expected numbers of stages
+// NUMBER: pass 'add-tasks': offload is 'first', expected numbers of stages
 func.func public @main(%w0: tensor<4x4xf32>, %w1: tensor<4x4xf32>, %x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %zeros = stablehlo.constant dense<0.0> : tensor<4x4xf32>

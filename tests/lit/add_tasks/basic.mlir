@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p move-residuals | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p add-tasks | filecheck %s
 
 // Stage 0's backward reads both results of its forward, which go to the host in between. Stage 1 reads the one that stays.
 

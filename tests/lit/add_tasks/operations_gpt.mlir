@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=%S/../Inputs/operations.txt operations=tick,log:residuals},assign-stages,split-accumulators,place-residuals,outline-stages,split-backward,call-operations" | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=%S/../Inputs/operations.txt operations=tick,log:residuals},assign-stages,split-accumulators,place-residuals,outline-stages,split-backward,add-tasks" | filecheck %s
 
 // Two kinds of the schedule are the user's. `log` asks for residuals: it takes what the backward of stage 0 reads of its
 // forward, and not the output, which only stage 1 reads. `tick` asks for nothing.

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=%S/../Inputs/offload.txt},assign-stages,split-accumulators,place-residuals,outline-stages,split-backward,move-residuals" | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=%S/../Inputs/offload.txt},assign-stages,split-accumulators,place-residuals,outline-stages,split-backward,add-tasks" | filecheck %s
 
 // The step of a GPT under 1F1B that offloads what it may: stage 0's residuals, and not its output, which only stage 1
 // reads. Stage 1 runs each backward right after its forward: there is nothing to offload.

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p call-operations | filecheck %s
+// RUN: jaxpp-opt %s -p add-tasks | filecheck %s
 
 // One function asks for residuals: what stage 0's backward reads of its forward. The other asks for nothing.
 
