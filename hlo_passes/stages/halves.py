@@ -15,7 +15,7 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.ops import shape_of
+from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.values import block_of, closure, defining_op, only_use
 
 
@@ -128,14 +128,24 @@ def _made_of(value: ir.Value) -> Sequence[ir.Value]:
 
 def _is_metric(loop: MicrobatchLoop, sum_: Accumulator, weights: Collection[Sequence[int]]) -> bool:
     """Whether an accumulator is no sum of gradients of weights of these shapes."""
-    total = loop.op.results[ir.BlockArgument(sum_.values[0]).arg_number]
-    use = only_use(total)
-    reduce = None if use is None else use.owner.operation
-    # `delay-reductions` gave the sum a dimension, over which the step sums after the loop.
-    if reduce is not None and reduce.name == "stablehlo.reduce" and at.integers(reduce, "dimensions") == [0]:
-        total = reduce.results[0]
-    shape = tuple(shape_of(total))
-    return sum_.operator != ADD or not shape or shape not in weights
+    shapes = _shapes_after(loop.op.results[ir.BlockArgument(sum_.values[0]).arg_number])
+    return sum_.operator != ADD or () in shapes or not any(shape in weights for shape in shapes)
+
+
+def _shapes_after(total: ir.Value) -> list[tuple[int, ...]]:
+    """Returns the shape of a result of the loop, and those that it takes while the step puts it together.
+
+    Earlier passes have the loop sum the rows of a weight apart, and the summands of each device.
+    """
+    shapes = [tuple(shape_of(total))]
+    while (use := only_use(total)) is not None:
+        op = use.owner.operation
+        sums = op.name == "stablehlo.reduce" and at.integers(op, "dimensions") == [0]
+        if not (sums or op.name == "stablehlo.concatenate" or traits(op).view):
+            break
+        total = op.results[0]
+        shapes.append(tuple(shape_of(total)))
+    return shapes
 
 
 def _handed_on(loop: MicrobatchLoop, call: ir.Operation, position: int) -> list[int]:

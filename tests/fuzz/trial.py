@@ -44,6 +44,8 @@ from jaxpp.validation import Validate, ValidationError
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = (PassError, schedules.ScheduleError, checkpoint.DamagedError)
 """What a step may be refused with, besides what JAX says of what it refuses too."""
+NO_BACKWARD = "frozen: the program has no backward"
+"""What `jaxpp.frozen` says of a stage to which no gradient comes back."""
 LARGE = 1500
 """The operations of a module of which only every sixth pass is validated: each takes XLA seconds."""
 
@@ -110,7 +112,7 @@ def _judge(error: Exception, outcome: Outcome) -> None:
     first = text.partition("\n")[0][:400]
     if isinstance(error, WrongError | ValidationError):
         outcome.wrong = first
-    elif isinstance(error, ALLOWED):
+    elif isinstance(error, ALLOWED) or text.startswith(NO_BACKWARD):
         place = re.match(r"(\S+\.py):\d+", text)
         is_ours = place is not None and Path(place[1]).resolve().is_relative_to(ROOT) and "/tests/" not in place[1]
         kind = type(error).__name__
