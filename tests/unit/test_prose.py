@@ -1,4 +1,4 @@
-"""The prose of most rooms: docstrings begin with what a function does, sentences are short, words plain."""
+"""The prose of most rooms and all pages: docstrings begin with what a function does, sentences are short and plain."""
 
 import ast
 import io
@@ -24,6 +24,7 @@ ROOMS = (
     "validation",
 )
 FILES = [path.relative_to(ROOT) for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+PAGES = [path.relative_to(ROOT) for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])]
 LONGEST = 28
 """The most words of a sentence. Most have at most 25."""
 NOT_PLAIN = re.compile(
@@ -52,15 +53,23 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
             lines = []
 
 
+def paragraphs(page: str) -> Iterator[tuple[int, str]]:
+    """Yields (line, text) of each paragraph of a page that is no code, table or heading."""
+    text = re.sub(r"^```.*?^```$", lambda code: "\n" * code[0].count("\n"), page, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)\s]*\)", "]", text)
+    for block in re.finditer(r"(?:^(?![|#>]|\s*$|<| {4}).*\n?)+", text, re.MULTILINE):
+        yield text.count("\n", 0, block.start()) + 1, block[0]
+
+
 def sentences(text: str) -> list[str]:
     """Returns the sentences of a text; each entry of a list is at least one."""
     parts = _ENTRY.split(re.sub(r"`[^`]*`", "code", text))
     return [each for part in parts for each in re.split(r"(?<=[.;:?!])\s+", part.strip())]
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
+@pytest.mark.parametrize("path", [*FILES, *PAGES], ids=str)
 def test_sentences_are_short_and_words_plain(path: Path) -> None:
-    for line, text in prose((ROOT / path).read_text()):
+    for line, text in (paragraphs if path.suffix == ".md" else prose)((ROOT / path).read_text()):
         found = NOT_PLAIN.search(text)
         assert found is None, f"{path}:{line}: say '{found and found[0]}' in plain words"
         for sentence in sentences(text):
