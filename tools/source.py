@@ -1,7 +1,6 @@
 """Reads a module from bytes; errors in it become `file:line:col: error: ...`."""
 
 import contextlib
-import itertools
 import os
 import re
 import resource
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -22,9 +22,9 @@ BYTECODE_MAGIC = b"ML\xefR"
 _SEPARATOR = re.compile(rb"^// -----[ \t]*\r?$", re.MULTILINE)
 _HLO = re.compile(rb"(?:\s|//.*\n)*(HloModule\b)")
 _MODULE = re.compile(rb"^module\b", re.MULTILINE)
-_BRACKETS = bytes.maketrans(b"([{<)]}>", b"\1\1\1\1\2\2\2\2")
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"([{<)]}>"))
 _DEEPEST = 500
+_STEPS = np.zeros(256, np.int64)
+_STEPS[list(b"([{<")], _STEPS[list(b")]}>")] = 1, -1
 
 
 def split(data: bytes) -> Iterator[bytes]:
@@ -142,9 +142,6 @@ def _check_text(data: bytes, name: str) -> None:
     modules = list(_MODULE.finditer(data))
     if len(modules) > 1:
         raise _several(f"{len(modules)} modules in the input", _place(data, modules[1].start(), name))
-    steps = data.replace(b"->", b"").translate(_BRACKETS, _NOT_BRACKETS)
-    if steps.count(1) <= _DEEPEST:
-        return
-    depth = max(itertools.accumulate((1 if step == 1 else -1) for step in steps))
+    depth = _STEPS[np.frombuffer(data.replace(b"->", b""), np.uint8)].cumsum().max(initial=0)
     if depth > _DEEPEST:
         raise InputError(f"{name}: error: brackets are nested {depth} deep; more than {_DEEPEST} is not supported")
