@@ -287,9 +287,14 @@ def bytecode_of(function: ir.Operation) -> bytes:
     strip = PassManager.parse("func.func(strip-debuginfo)")
     strip.enable_verifier(False)
     strip.run(copy)
-    bytecode = BytesIO()
-    copy.write_bytecode(bytecode)
-    return bytecode.getvalue()
+    return bytecode(copy)
+
+
+def bytecode(op: ir.Operation) -> bytes:
+    """Returns the MLIR bytecode of an operation."""
+    buffer = BytesIO()
+    op.write_bytecode(buffer)
+    return buffer.getvalue()
 
 
 def kind_and_stage(function: ir.Operation) -> tuple[str, int]:

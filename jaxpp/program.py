@@ -1,7 +1,6 @@
 """Rewrites a lowered step to its program, with all passes."""
 
 import contextlib
-import io
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.stages.add_tasks import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import main_of
+from jaxpp.ir.functions import bytecode, main_of
 from jaxpp.ir.loop import schedule_text
 from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions, stacked_arguments
 from jaxpp.ir.train_loop import TrainLoopAttr
@@ -70,9 +69,7 @@ class ProgramModule:
 
     def as_bytecode(self) -> bytes:
         """Returns the program as MLIR bytecode."""
-        buffer = io.BytesIO()
-        self.module.operation.write_bytecode(buffer)
-        return buffer.getvalue()
+        return bytecode(self.module.operation)
 
     @cached_property
     def loaded(self) -> Program:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 
 from jaxpp._compat import closed_over_as_arguments, is_key_type, key_implementation
 from jaxpp.lowering.marks import BACKWARD, FORWARD, mark_p, mark_stage_end
@@ -73,16 +73,6 @@ def _schedule(stages: int, meshes: int) -> Schedule:
     return Schedule.of("one-microbatch", Placement.of(*homes), rows)
 
 
-def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
-    """Yields the jaxprs in the parameters of an equation."""
-    for value in eqn.params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, Jaxpr):
-                yield each
-
-
 def _phases(jaxpr: Jaxpr, is_again: bool = False) -> Iterator[tuple[str, bool]]:
     """Yields for each mark its phase and whether it stands in the backward of a `jax.checkpoint`.
 
@@ -98,12 +88,12 @@ def _phases(jaxpr: Jaxpr, is_again: bool = False) -> Iterator[tuple[str, bool]]:
             yield eqn.params["phase"], is_again
         times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         is_backward = is_again or bool(eqn.params.get("differentiated"))
-        for inner in _inner(eqn):
+        for inner in jaxprs_in_params(eqn.params):
             yield from list(_phases(inner, is_backward)) * times
 
 
 def _marks(eqn: JaxprEqn) -> bool:
-    return eqn.primitive is mark_p or any(_marks(each) for inner in _inner(eqn) for each in inner.eqns)
+    return eqn.primitive is mark_p or any(_marks(each) for inner in jaxprs_in_params(eqn.params) for each in inner.eqns)
 
 
 def _marked_results(traced: ClosedJaxpr) -> ClosedJaxpr:

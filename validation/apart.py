@@ -16,6 +16,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import bytecode
 from jaxpp.validation.cpu import NO_FMA
 from jaxpp.validation.validator import Findings, ValidationError, Validator
 
@@ -52,7 +53,7 @@ class Apart:
 
     def _ask(self, method: str, cannot: str, *arguments: "ir.Module | str") -> Any:
         """Calls a method in the child; `cannot` begins the error message where the child dies."""
-        self._send((method, [_as_bytes(each) if isinstance(each, ir.Module) else each for each in arguments]))
+        self._send((method, [bytecode(each.operation) if isinstance(each, ir.Module) else each for each in arguments]))
         try:
             kind, *answer = pickle.load(self._child.stdout or io.BytesIO())
         except EOFError:
@@ -92,12 +93,6 @@ def _end(child: "subprocess.Popen[bytes]", errors: BinaryIO) -> None:
     child.kill()
     child.communicate()
     errors.close()
-
-
-def _as_bytes(module: ir.Module) -> bytes:
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
 
 
 def serve() -> None:

@@ -1,13 +1,12 @@
 """Makes a separate module for one stage function of the program, ready to compile."""
 
-import io
 from collections.abc import Mapping
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import functions, name_of, nested, reachable
+from jaxpp.ir.functions import bytecode, functions, name_of, nested, reachable
 from jaxpp.ir.ops import traits
 from jaxpp.ir.program import Function
 from jaxpp.ir.shardings import MeshAxes, manual_axes
@@ -46,7 +45,7 @@ def compile_unit(module: ir.Module, op: ir.Operation, function: Function, axes: 
     )
     if not unit.operation.verify():
         raise ProgramError(f"@{name} does not verify as a module of its own")
-    return _bytecode(unit)
+    return bytecode(unit.operation)
 
 
 def reshard_unit(function: Function, axes: MeshAxes) -> bytes:
@@ -61,13 +60,7 @@ def reshard_unit(function: Function, axes: MeshAxes) -> bytes:
         f"func.func public @main(%a: {tensor} {{{at.SHARDING} = {sharding_text(found, 'mesh')}}})"
         f" -> ({tensor} {{{at.SHARDING} = {sharding_text(wanted, 'mesh')}}}) {{ return %a : {tensor} }}\n}}"
     )
-    return _bytecode(module)
-
-
-def _bytecode(module: ir.Module) -> bytes:
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
+    return bytecode(module.operation)
 
 
 def _resize(unit: ir.Module, name: str, axes: MeshAxes) -> None:
