@@ -6,6 +6,7 @@ functions. `ProgramReader` has already refused programs that break a rule, with 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -93,24 +94,15 @@ class Interpreter:
 
 
 def _in_one_memory(module: ir.Module) -> ir.Module:
-    """Returns `module`, or a copy of it that names no memory.
-
-    `copy-host-state`, which adds the copies between memories, may not have run yet.
-    """
-    if not any(map(_names_memory, functions(module).values())):
-        return module
+    """Returns a copy of `module` that names no memory: `copy-host-state`, which adds the copies, may not have run."""
     module = own_copy(module)
     with module.context:
-        for function in filter(_names_memory, functions(module).values()):
-            arguments, results = at.argument_attributes(function), at.result_attributes(function)
-            for entry in (*arguments, *results):
+        for function in functions(module).values():
+            tables = at.argument_attributes(function), at.result_attributes(function)
+            for entry in chain(*tables):
                 entry.pop(at.MEMORY, None)
-            at.set_tables(function, arguments, results)
+            at.set_tables(function, *tables)
     return module
-
-
-def _names_memory(function: ir.Operation) -> bool:
-    return any(at.MEMORY in entry for entry in (*at.argument_attributes(function), *at.result_attributes(function)))
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> TaskFunction:

@@ -11,7 +11,6 @@ from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.program_form import Border, read_borders
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.reach import seen_by_stages
-from jaxpp.validation.steps import of_all
 
 
 class SignatureError(PassError):
@@ -38,7 +37,10 @@ class Signature:
         names = {n: info.value for n, info in enumerate(infos) if isinstance(info, ir.StringAttr)}
         state = _state(dict(enumerate(type_.inputs)), seen_by_stages(module, main))
         loop = TrainLoopAttr.of(module)
-        arguments, results = (of_all(loop, types) for types in (type_.inputs, type_.results))
+        arguments, results = (
+            {number: loop.of_all(number, each) if loop else each for number, each in enumerate(types)}
+            for types in (type_.inputs, type_.results)
+        )
         return cls(arguments, results, names, state)
 
     @classmethod

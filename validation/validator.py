@@ -1,14 +1,13 @@
 """Runs modules, and compares their results with those of the first module."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 
 import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import nested
+from jaxpp.ir.functions import bytecode, nested
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
@@ -26,7 +25,11 @@ from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.impure import impure_functions, varying_results
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.signature import Signature, SignatureError, public_main
-from jaxpp.validation.steps import NamedResults, StepFunction, run_all
+
+NamedResults = dict[int, list[tuple[str, Array]]]
+"""The results of a step by number: on each mesh that has one, a phrase that names the mesh, and the value."""
+StepFunction = Callable[[Mapping[int, Array]], NamedResults]
+"""A function from a step's arguments by number to its results."""
 
 
 class ValidationError(PassError):
@@ -88,7 +91,7 @@ class Validator:
             self._make_trials(self._reference, module)
         except PassError as error:
             raise ValidationError.because(cannot, error) from None
-        self._last = _fingerprint(module)
+        self._last = bytecode(module.operation)
 
     def check(self, module: ir.Module, subject: str, made: str) -> None:
         """Runs another module, unless it equals the last one, and compares the results.
@@ -97,7 +100,7 @@ class Validator:
         made: the name of the module itself in messages.
         Raises ValidationError where it can't be run, and with a line for each result that differs.
         """
-        now = _fingerprint(module)
+        now = bytecode(module.operation)
         if now == self._last:
             return
         self._last = now
@@ -182,12 +185,6 @@ class Validator:
         return [found[number] for number in sorted(found)]
 
 
-def _fingerprint(module: ir.Module) -> bytes:
-    buffer = BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
-
-
 def _numbers(results: NamedResults) -> dict[int, HostArray]:
     return {number: np.asarray(places[0][1]) for number, places in results.items()}
 
@@ -206,4 +203,26 @@ def _compile(module: ir.Module, runner: Runner) -> StepFunction:
     def one(arguments: Mapping[int, Array]) -> NamedResults:
         return {number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))}
 
-    return run_all(TrainLoopAttr.of(module), one, runner)
+    return _all_steps(TrainLoopAttr.of(module), one, runner)
+
+
+def _all_steps(loop: TrainLoopAttr | None, one: StepFunction, runner: Runner) -> StepFunction:
+    """Returns a function that runs all steps of a loop over optimizer steps, of which a module has one.
+
+    It hands on the state, and slices and stacks all else.
+    """
+    if loop is None:
+        return one
+
+    def run(arguments: Mapping[int, Array]) -> NamedResults:
+        state = {number: value for number, value in arguments.items() if number < loop.state}
+        every: list[NamedResults] = []
+        for step in range(loop.steps):
+            batch = {n: runner.put(np.asarray(value)[step]) for n, value in arguments.items() if n >= loop.state}
+            every.append(one(state | batch))
+            state = {number: every[-1][number][0][1] for number in state}
+        rest = [number for number in every[-1] if number >= loop.state]
+        stacks = {n: [("", runner.put(np.stack([np.asarray(each[n][0][1]) for each in every])))] for n in rest}
+        return {**every[-1], **stacks}
+
+    return run
