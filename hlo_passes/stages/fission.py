@@ -45,7 +45,7 @@ class Halved(NamedTuple):
     late: set[ir.Value]
     kept: list[ir.Value]
     acting: tuple[list[ir.Operation], list[ir.Operation]]
-    barriers: Mapping[ir.Value, ir.Value]
+    barriers: dict[ir.Value, ir.Value]
 
     @property
     def early_barriers(self) -> Mapping[ir.Value, ir.Value]:

@@ -24,12 +24,14 @@ class _Written(NamedTuple):
         first: the operation of the input gradient.
         second: the operation of the weight gradient.
         results: maps results of the old operation to those of `first` that replace them.
+        late: the same for `second`.
         kept: the results of `first` that `second` reads.
     """
 
     first: ir.Operation
     second: ir.Operation
     results: Mapping[ir.Value, ir.Value]
+    late: Mapping[ir.Value, ir.Value]
     kept: Iterable[ir.Value]
 
 
@@ -44,9 +46,12 @@ def write_constructs(halved: Halved, mesh: MeshAxes | None) -> list[ir.Value]:
         written = (_write_loops if op.name == "stablehlo.while" else _write_conditionals)(op, halved, kept, mesh)
         outside = (value for value in kept if block_of(value) not in blocks_of(op))
         kept = dict.fromkeys([*(written.results.get(value, value) for value in outside), *written.kept])
-        for acting, new in zip(halved.acting, (written.first, written.second), strict=True):
-            if has_side_effect(new):
-                acting.append(new)
+        new = {**written.late, **written.results}
+        # What is written next looks through barriers: there it must not find the old operation.
+        halved.barriers.update({end: new[value] for end, value in halved.barriers.items() if value in new})
+        for acting, made in zip(halved.acting, (written.first, written.second), strict=True):
+            if has_side_effect(made):
+                acting.append(made)
     return list(kept)
 
 
@@ -60,7 +65,8 @@ def _write_loops(op: ir.Operation, halved: Halved, kept: Collection[ir.Value], m
     inside = [value for value in kept if value in loop.inside]
     first = loop.first(early, inside, mesh, halved.early_barriers, halved.acting[0])
     second = loop.second(late, first.stacks, mesh, halved.barriers, halved.acting[1])
-    return _Written(first.op, second.op, first.results, [stack for stack, _ in first.stacks.values()])
+    stacks = [stack for stack, _ in first.stacks.values()]
+    return _Written(first.op, second.op, first.results, second.results, stacks)
 
 
 def _write_conditionals(
@@ -86,8 +92,11 @@ def _write_conditionals(
     for made, numbers in ((first, early), (second, late)):
         for result, number in zip(made.results, numbers, strict=False):
             op.results[number].replace_all_uses_with(result)
-    results = {op.results[number]: result for number, result in zip(early, first.results, strict=False)}
-    return _Written(first, second, results, list(first.results)[len(early) :])
+    replaced, late_ones = (
+        {op.results[number]: result for number, result in zip(numbers, made.results, strict=False)}
+        for made, numbers in ((first, early), (second, late))
+    )
+    return _Written(first, second, replaced, late_ones, list(first.results)[len(early) :])
 
 
 _Slot = tuple[ir.Type, ir.Attribute | None]

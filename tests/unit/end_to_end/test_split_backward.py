@@ -210,3 +210,38 @@ def test_cost_of_a_dense_block(monkeypatch: pytest.MonkeyPatch, form: str, layer
         assert stage.input_grad < share * stage.whole
         assert stage.kept <= stage.products + stage.sums
     assert np.isfinite([stage.forward for stage in others]).all()
+
+
+def into_the_inner_loop(x: Any, layer: Any) -> Any:
+    """Return what a loop makes of a checkpointed product: its gradient passes a barrier behind the inner loop."""
+    w, inner = layer
+    return jax.lax.scan(lambda h, v: (jnp.tanh(h @ v), None), jax.checkpoint(jnp.matmul)(x, w), inner)[0]
+
+
+def by_a_checkpointed_weight(x: Any, layer: Any) -> Any:
+    """Return what a conditional makes of a checkpointed weight: the gradient of that passes a barrier."""
+    w, _ = layer
+    again = jax.checkpoint(lambda w: jnp.sin(w) * w)(w)
+    return jax.lax.cond(x.sum() > 0, lambda x: jnp.tanh(x @ again), lambda x: jnp.sin(x @ again @ again), x)
+
+
+@pytest.mark.parametrize(("block", "products"), [(into_the_inner_loop, 2), (by_a_checkpointed_weight, 3)])
+def test_a_barrier_behind_an_inner_construct(block: Any, products: int) -> None:
+    """The weight gradient does not make again what the input gradient makes."""
+
+    def scanned(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for stack in params:
+            x, _ = jax.lax.scan(lambda x, layer: (block(x, layer), None), x, stack)
+            x = jaxpp.mark_stage_end(x)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    def stack(seed: int, *shape: int) -> jax.Array:
+        return jnp.asarray(np.random.default_rng(seed).normal(size=(3, *shape, 8, 8)) / 3, jnp.float32)
+
+    params = [(stack(seed), stack(seed + 1, 2)) for seed in (0, 2)]
+    step = partial(sgd_step, schedule=schedule_of("zb-h1", 2, 4), loss=scanned)
+    program = program_of(step, (params, batch(4)), 2)
+    (late,) = [each for each in re.split(r"func\.func ", program) if each.startswith("private @weight_grad_")][-1:]
+    assert late.count("dot_general") == products
+    check(step, (params, batch(4)), make_mesh(2))
