@@ -63,14 +63,13 @@ def _construct(op: ir.Operation) -> str:
 
 
 def count_marks(block: ir.Block) -> int:
-    """Returns the number of forward marks before the first backward mark, one in a loop once for each iteration."""
+    """Returns the number of forward marks, one in a loop once for each iteration."""
     count = 0
     for op in operations(block):
-        phases = {boundary.read(each).phase for each in (op, *nested(op)) if boundary.is_mark(each)}
-        if "backward" in phases:
-            break
-        if phases:
-            count += 1 if boundary.is_mark(op) else (trips(op) or 1) * sum(map(count_marks, blocks_of(op)))
+        if boundary.is_mark(op):
+            count += boundary.read(op).phase == "forward"
+        elif any(map(boundary.is_mark, nested(op))):
+            count += (trips(op) or 1) * sum(map(count_marks, blocks_of(op)))
     return count
 
 
@@ -127,10 +126,10 @@ def check_one_pass(marks: Marks, loop: ir.Operation) -> None:
         _marks_before(loop)
 
 
-def number_marks(marks: Marks, numbers: Sequence[int | None]) -> None:
+def number_marks(marks: Marks, numbers: Sequence[int | None]) -> Marks:
     """Writes `numbers` on the forward marks, in program order; each backward mark gets the number of its forward mark.
 
-    Drops the marks whose number is None.
+    Drops the marks whose number is None. Returns the others.
 
     A layer that is traced once and called several times leaves marks of one number on different stages. Their order
     tells them apart: the backward meets the stages in the reverse order of the forward.
@@ -139,6 +138,7 @@ def number_marks(marks: Marks, numbers: Sequence[int | None]) -> None:
     """
     stages = marked_stages(marks)
     above, number = len(stages), 0
+    kept: Marks = []
     for op, mark in marks:
         if mark.phase == "forward":
             stage, number = number, number + 1
@@ -155,7 +155,10 @@ def number_marks(marks: Marks, numbers: Sequence[int | None]) -> None:
         if number_of_stage is None:
             replace(op, op.operands)
         else:
-            boundary.write(op, Boundary(number_of_stage, mark.phase, mark.name))
+            written = Boundary(number_of_stage, mark.phase, mark.name)
+            boundary.write(op, written)
+            kept.append((op, written))
+    return kept
 
 
 def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> None:

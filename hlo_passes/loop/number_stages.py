@@ -88,11 +88,11 @@ class NumberStages(Pass):
         sizes = [int(word) for word in self.cuts.split(",")] if self.cuts else []
         if sizes:
             check_used(loop.op, marks)
-        if plan.slices > 1 and not sizes:
-            number_slices(marks, plan, loop.op)
-        else:
+        if plan.slices == 1 or sizes:
             check_kept(module.operation, marks, sum(sizes) or plan.stages)
-            number_marks(marks, _numbers(module, marks, loop, sizes))
+            marks = number_marks(marks, _numbers(module, marks, loop, sizes))
+        if plan.slices > 1:
+            number_slices(marks, plan, loop.op)
         check_work(loop)
         if at.LOST_MARKS in module.operation.attributes:
             del module.operation.attributes[at.LOST_MARKS]
@@ -107,9 +107,9 @@ def _numbers(module: ir.Module, marks: Marks, loop: MicrobatchLoop, cuts: list[i
     plan = loop.plan
     layers = stages_of(marks, loop.op, sum(cuts) or plan.stages)
     if cuts and layers is None:
-        found = len(marked_stages(marks))
+        found, each = len(marked_stages(marks)) // plan.slices, " in each slice" * (plan.slices > 1)
         raise PassError(
-            f"the cuts {', '.join(map(str, cuts))} are of {sum(cuts)} layers, found {found} stage marks",
+            f"the cuts {', '.join(map(str, cuts))} are of {sum(cuts)} layers, found {found} stage marks{each}",
             location=loop.op.location,
             hint=f"mark the end of every layer (mark_stage_end), and give cuts that add up to {found}",
         )
@@ -124,9 +124,16 @@ def _numbers(module: ir.Module, marks: Marks, loop: MicrobatchLoop, cuts: list[i
     ends = [number for number in numbers if number is not None]
     # In a graph of stages each mark ends a stage of its own: `after` refers to stages by number.
     is_twice = plan.placement.after and len({*ends}) < len(ends)
-    if layers is None or is_twice or has_other_shards(marks, plan):
-        raise wrong_number(marks, loop, at.integer(module.operation, at.MESHES) or 0)
+    kept = _kept(marks, numbers) if cuts else marks
+    if layers is None or is_twice or has_other_shards(kept, plan):
+        raise wrong_number(kept, loop, at.integer(module.operation, at.MESHES) or 0)
     return numbers
+
+
+def _kept(marks: Marks, numbers: list[int | None]) -> Marks:
+    """Returns the forward marks that end a stage."""
+    forward = [(op, mark) for op, mark in marks if mark.phase == "forward"]
+    return [each for each, number in zip(forward, numbers, strict=False) if number is not None]
 
 
 class LoopOfLayers(NamedTuple):

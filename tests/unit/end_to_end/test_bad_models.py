@@ -160,8 +160,13 @@ def test_second_derivatives_along_a_vector() -> None:
         check(partial(times_hessian, schedule=schedule), (weights(3), batch(4)), make_mesh(3))
 
 
-def test_two_models_one_after_the_other() -> None:
-    """Each with its own gradient: the forward of the second stands behind the backward of the first."""
+@pytest.mark.parametrize("large", [1 << 20, 1])
+def test_two_models_one_after_the_other(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its own gradient: the forward of the second stands behind the backward of the first.
+
+    From `large` meshes and microbatches on, marks are counted before a schedule is made.
+    """
+    monkeypatch.setattr("jaxpp.hlo_passes.loop.find_microbatch_loop._LARGE", large)
 
     def step(params: Any, batch: Any, schedule: Any) -> Any:
         def of_one(microbatch: Any) -> Any:

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from unit.end_to_end import decoder
 from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules as S
+from jaxpp.hlo_passes import PassError
 
 
 def scanned(w: jax.Array, microbatch: dict[str, jax.Array]) -> jax.Array:
@@ -78,6 +80,16 @@ def refused(step: Callable[..., Any], layers: int, cuts: Any) -> str:
     with pytest.raises((jaxpp.PassError, TypeError, ValueError)) as caught:
         jaxpp.mpmd_jit_with_loop(step, make_mesh(2), cuts=cuts).lower(weights(layers), batch(4)).program()
     return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "cuts"), [("seq1f1b", [2, 2]), ("seq1f1b-zb", [3, 1])])
+def test_layers_of_slices(name: str, cuts: list[int]) -> None:
+    plan = S.make(name, meshes=2, microbatches=2, slices=3)
+    step = partial(decoder.train_step, schedule=plan, slices=3)
+    whole = jax.jit(partial(decoder.train_step, slices=1))
+    check(step, (decoder.parameters(4), decoder.batch(2)), make_mesh(2), reference=whole, cuts=cuts)
+    with pytest.raises(PassError, match="cuts 3, 3 are of 6 layers, found 4 stage marks in each slice"):
+        check(step, (decoder.parameters(4), decoder.batch(2)), make_mesh(2), cuts=[3, 3])
 
 
 def test_what_is_refused() -> None:

@@ -69,6 +69,14 @@ def test_the_numbers_of_the_whole_vocabulary(vocabulary: int, embeds: bool) -> N
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
 
 
+def test_shards_that_cuts_put_together() -> None:
+    """Four shards of the model, of which the cuts make the two of the schedule."""
+    schedule = schedules.make("vocab-1f1b", meshes=2, microbatches=MICROBATCHES)
+    step = partial(train_step, loss=partial(sharded_loss, shards=4, embeds=False), schedule=schedule)
+    whole = jax.jit(partial(train_step, loss=partial(whole_loss, embeds=False), schedule="gpipe"))
+    check(step, arguments(12, 2), make_mesh(2), reference=whole, cuts=[1, 1, 2, 2, 1])
+
+
 def test_a_table_that_is_stored_transposed() -> None:
     """Its rows are no rows of the table: each mesh has all of it."""
 
