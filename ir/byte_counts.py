@@ -7,7 +7,7 @@ _FORM = re.compile(r"([0-9]{1,99}(?:\.[0-9]{1,99})?) ?(?:([KMGT]i?)?B)?")
 _UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
-UNITS: Final = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"
+UNITS: Final = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, with a capital first"
 """The units as users write them."""
 
 

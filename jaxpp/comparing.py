@@ -42,6 +42,7 @@ class ResultComparison:
         of_jit: the difference between `jax.jit` and float32, or None.
         at_float32: the difference between the step and `jax.jit` if both compute in float32, or None.
         noise_at_float32: the noise if `jax.jit` computes in float32.
+        varies: the difference between two runs of `jax.jit` with the same arguments.
     """
 
     name: str
@@ -53,13 +54,21 @@ class ResultComparison:
     of_jit: float | None = None
     at_float32: float | None = None
     noise_at_float32: float = 0.0
+    varies: float = 0.0
 
     @property
     def is_rounding(self) -> bool:
         """Whether rounding explains the difference."""
+        if self.is_random:
+            return False
         if self.at_float32 is not None and self.at_float32 > max(MOST * self.noise_at_float32, LEAST):
             return False
         return self.difference <= max(MOST * max(self.noise, self.of_jit or 0.0), LEAST)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether `jax.jit` differs from itself, so that nothing can be said of the step."""
+        return self.varies > LEAST
 
     def __str__(self) -> str:
         """Formats the comparison as one line."""
@@ -70,7 +79,7 @@ class ResultComparison:
             text += f", {self.of_step:.1e} from float32 where jax.jit is {self.of_jit:.1e} from it"
         if self.at_float32 is not None:
             text += f"; {self.at_float32:.1e} where both compute in float32"
-        return text
+        return f"{text}; {self.varies:.1e} between two runs of jax.jit" if self.is_random else text
 
 
 @dataclass(frozen=True)
@@ -93,9 +102,12 @@ class Comparison:
     def __str__(self) -> str:
         """Formats the verdict and the results that differ; if none does, the result with the largest difference."""
         note = f"\n  (not run in float32: {self.unknown})" if self.unknown else ""
-        if wrong := [each for each in self.results if not each.is_rounding]:
-            lines = "".join(f"\n  {each}" for each in sorted(wrong, key=lambda each: -each.difference))
-            return f"differs, in {len(wrong)} of {len(self.results)} results:{lines}{note}"
+        random = [each for each in self.results if each.is_random]
+        wrong = [each for each in self.results if not (each.is_rounding or each.is_random)]
+        for verdict, found in (("differs", wrong), ("not deterministic", random)):
+            if found:
+                lines = "".join(f"\n  {each}" for each in sorted(found, key=lambda each: -each.difference))
+                return f"{verdict}, in {len(found)} of {len(self.results)} results:{lines}{note}"
         worst = max(self.results, key=lambda each: each.difference, default=None)
         return f"rounding: {worst}{note}" if worst else "no results"
 
@@ -127,7 +139,7 @@ def compare(step: _Comparable, *args: Any) -> Comparison:
 
     Returns:
         The report. As text it is "rounding: ..." or "differs, in 1 of 9 results: ...", with the parameter and its
-        stage.
+        stage; or "not deterministic, ..." where two runs of `jax.jit` differ.
 
     Raises:
         TypeError: `step` is no such step.
@@ -141,7 +153,7 @@ def compare(step: _Comparable, *args: Any) -> Comparison:
     leaves = jax.tree.leaves((numbers, {}))
     ours, unknown, wide = _host(compiled.run(leaves)), "", None
     with _mesh_of(lowered.lowered):
-        theirs = _host(plain(*numbers))
+        theirs, again = _host(plain(*numbers)), _host(plain(*numbers))
         moved = [_host(plain(*_nudged(numbers, seed))) for seed in range(NUDGES)]
         module = own_copy(plain.lower(*numbers).compiler_ir())
     try:
@@ -154,6 +166,7 @@ def compare(step: _Comparable, *args: Any) -> Comparison:
             _difference(one, other),
             max(_difference(each[number], other) for each in moved),
             *(wide(number, one, other) if wide else ()),
+            varies=_difference(again[number], other),
         )
         for number, (one, other) in enumerate(zip(ours, theirs, strict=True))
     ]

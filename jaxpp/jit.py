@@ -366,7 +366,18 @@ class MpmdFunction:
         if made is not None:
             self._sharded[sharded] = made
             self._compiled.setdefault(key, made)
-        return self._sharded.get(sharded)
+        return self._sharded.get(sharded) or self._made_for_placed(*sharded)
+
+    def _made_for_placed(self, key: Any, shardings: Sequence[NamedSharding | None]) -> "CompiledStep | None":
+        """Returns a step that wants arguments where these are, as its own results are; None without one."""
+        for (other, given), made in self._sharded.items():
+            places = made.places() if other == key else {}
+            if places and all(
+                now == then or (now is not None and number in places and now == places[number])
+                for number, (now, then) in enumerate(zip(shardings, given, strict=True))
+            ):
+                return made
+        return None
 
     def clear_cache(self) -> None:
         """Forgets the compiled steps of this function, as `jax.clear_caches()` does for all functions."""

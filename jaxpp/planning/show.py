@@ -105,7 +105,7 @@ def _what_would_fit(plan: Numbers) -> list[str]:
     ]
     if fixed < memory:
         lines.append(
-            f'what would fit: memory_limit="{limit}" (--memory-limit {limit}) recomputes or offloads residuals until '
+            f'to try: memory_limit="{limit}" (--memory-limit {limit}), which recomputes or offloads residuals until '
             "the step fits, or says what the least is"
         )
     else:

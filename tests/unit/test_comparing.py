@@ -2,11 +2,14 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import itertools
+import re
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, loss, make_mesh, sgd_step, weights
@@ -114,6 +117,18 @@ def test_what_can_not_run_alone_is_said() -> None:
     found = jaxpp.compare(made(printing), weights(2), batch(2))
     assert found.is_rounding
     assert "(not run in float32: custom call @" in str(found)
+
+
+def test_a_step_that_is_not_deterministic() -> None:
+    def noisy(params: Any, batch: Any) -> Any:
+        params, losses = sgd_step(params, batch, schedule="1f1b")
+        drawn = jax.pure_callback(lambda: np.float32(next(numbers)), jax.ShapeDtypeStruct((), jnp.float32))
+        return [*params[:-1], params[-1] + drawn], losses
+
+    numbers = itertools.count()
+    found = jaxpp.compare(jaxpp.mpmd_jit_with_loop(noisy, make_mesh(2)), weights(2), batch(4))
+    assert re.match(r"not deterministic, in 1 of 3 results:\n  params\[1\] of stage 1: .* between two runs", str(found))
+    assert not found.is_rounding
 
 
 def test_what_is_no_step_is_refused() -> None:

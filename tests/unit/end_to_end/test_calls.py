@@ -213,6 +213,16 @@ def test_what_one_way_compiles_the_others_use() -> None:
     assert ours.compile(weights(2), batch(4)) is not compiled
 
 
+@pytest.mark.parametrize("options", [{}, {"in_shardings": (P(), P(None, "data"))}])
+def test_what_was_compiled_serves_its_own_results(options: dict[str, Any]) -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2, data=2), **options)
+    after, _ = ours(weights(2), batch(2))
+    compiled = ours.compile(weights(2), batch(2))
+    with counted_compiles() as later:
+        assert ours.compile(after, batch(2)) is ours.lower(after, batch(2)).compile() is compiled
+    assert later.count == 0
+
+
 def test_what_is_lowered_for_other_shardings_is_another_program() -> None:
     mesh = make_mesh(2, data=2)
     ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh)

@@ -107,12 +107,12 @@ def test_the_memory_of_hosts_is_limited(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("memory", "words"),
     [
-        (1950, 'what would fit: memory_limit="1950B" (--memory-limit 1950B) recomputes or offloads residuals until'),
+        (1950, 'to try: memory_limit="1950B" (--memory-limit 1950B), which recomputes or offloads residuals until'),
         (700, "no recompute is enough: arguments and temporaries alone are 1.12 KiB; shard parameters and optimizer"),
     ],
 )
 def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch, memory: int, words: str) -> None:
-    """It says what the memory is needed for and what would fit, and ranks only what does."""
+    """It says what the memory is needed for and what may help, and ranks only what fits."""
     monkeypatch.setitem(CHIPS, "cpu", dataclasses.replace(CHIPS["cpu"], memory_bytes=memory))
     code, out, _ = run("unit.planning.steps:made", *CPUS, "--rank")
     assert (code, "DOES NOT FIT\nmesh 1 needs most: 768 B for arguments, " in out) == (3, True)
