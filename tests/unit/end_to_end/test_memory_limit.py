@@ -326,7 +326,7 @@ def test_it_is_counted_per_device() -> None:
             "much",
             TypeError,
             "^memory_limit is 'much', expected bytes per device, such as '70GiB'; units are B, KB, MB, GB, TB, KiB, "
-            "MiB, GiB or TiB$",
+            "MiB, GiB or TiB, with a capital first$",
         ),
         ("1gb", TypeError, "memory_limit is '1gb', expected bytes per device"),
         ("0GB", TypeError, "memory_limit is '0GB', expected bytes per device"),
