@@ -35,7 +35,7 @@ def match_state(
 
     The largest subtrees of the results are matched first, outermost first. Each is matched with the first unused
     subtree of the arguments that has the same structure, shapes and dtypes; donated arguments come first. A single
-    array is matched only with a whole argument, and a single number only if that is donated: a loss is no state.
+    array is matched only with a whole argument that is donated: a loss is no state.
 
     Args:
         in_tree: the structure of `(args, kwargs)`.
@@ -51,8 +51,7 @@ def match_state(
     by_type: dict[Any, list[_Node]] = {}
     for node in candidates:
         by_type.setdefault(node.types(in_avals), []).append(node)
-    singles = [node for node in arguments if node.size == 1 and (donated[node.start] or in_avals[node.start].shape)]
-    singles.sort(key=lambda node: not donated[node.start])
+    singles = [node for node in arguments if node.size == 1 and donated[node.start]]
     used: set[int] = set()
     feeds: dict[int, int] = {}
 

@@ -141,6 +141,8 @@ def in_processes(draw: random.Random, case: Case) -> None:
     if case.plan.meshes < min(case.processes, case.plan.stages):
         case.plan = schedules.make("1f1b", meshes=case.plan.stages, microbatches=case.plan.microbatches)
         case.options.pop("operations", None)  # of the schedule before
+    if len(jax.tree.leaves(case.params)) == 1:  # a single array comes back as a state only if it is donated
+        case.options["donate_argnums"] = 0
     is_shared = case.plan.meshes < case.processes or draw.random() < 0.4
     case.mesh = "data" if is_shared or case.is_sharded else "alone"
 
