@@ -1,10 +1,11 @@
 """The kinds of arguments: calls whose arguments have equal kinds share one compiled step."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from jaxpp.runtime.processes.fetch import Handle
 
@@ -46,3 +47,34 @@ def described_leaf(leaf: Any) -> Any:
         return leaf
     weak = bool(getattr(leaf.aval, "weak_type", False))
     return jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype, sharding=leaf.sharding, weak_type=weak)
+
+
+class _Placing(Protocol):
+    """A compiled step."""
+
+    def places(self) -> Mapping[int, NamedSharding]:
+        """Returns where the step wants each argument."""
+        ...
+
+
+_Made = TypeVar("_Made", bound=_Placing)
+
+
+def made_for_placed(
+    steps: Mapping[tuple[Any, tuple[Any, ...]], _Made], key: Any, shardings: Sequence[NamedSharding | None]
+) -> _Made | None:
+    """Returns the step that wants arguments where these are, as its own results are; None without one.
+
+    Args:
+        steps: the steps, by the key of a call and the shardings of its arguments.
+        key: the key of the call.
+        shardings: the shardings of the arguments, None for an array that no step has placed.
+    """
+    for (other, given), made in steps.items():
+        places = made.places() if other == key else {}
+        if places and all(
+            now == then or (now is not None and now == places.get(number))
+            for number, (now, then) in enumerate(zip(shardings, given, strict=True))
+        ):
+            return made
+    return None

@@ -14,7 +14,7 @@ from jaxpp import traced_call
 from jaxpp._compat import is_traced, on_clear_caches, trace_context
 from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.auto_step import Auto
-from jaxpp.call_kinds import check_hashable, described_leaf, kind_of
+from jaxpp.call_kinds import check_hashable, described_leaf, kind_of, made_for_placed
 from jaxpp.compatibility.array import plain
 from jaxpp.hints import add_hint
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
@@ -366,18 +366,7 @@ class MpmdFunction:
         if made is not None:
             self._sharded[sharded] = made
             self._compiled.setdefault(key, made)
-        return self._sharded.get(sharded) or self._made_for_placed(*sharded)
-
-    def _made_for_placed(self, key: Any, shardings: Sequence[NamedSharding | None]) -> "CompiledStep | None":
-        """Returns a step that wants arguments where these are, as its own results are; None without one."""
-        for (other, given), made in self._sharded.items():
-            places = made.places() if other == key else {}
-            if places and all(
-                now == then or (now is not None and number in places and now == places[number])
-                for number, (now, then) in enumerate(zip(shardings, given, strict=True))
-            ):
-                return made
-        return None
+        return self._sharded.get(sharded) or made_for_placed(self._sharded, *sharded)
 
     def clear_cache(self) -> None:
         """Forgets the compiled steps of this function, as `jax.clear_caches()` does for all functions."""
