@@ -13,7 +13,7 @@ from jaxlib.mlir.passmanager import PassManager
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.ops import COMMUTATIVE, traits, traits_of
-from jaxpp.ir.values import closure
+from jaxpp.ir.values import closure, defining_op
 
 
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
@@ -205,6 +205,16 @@ def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
     inside: set[ir.Value] = set()
     _read_regions(op, values, inside)
     return [value for value in dict.fromkeys(values) if value not in inside]
+
+
+def values_behind(values: Iterable[ir.Value], block: ir.Block | None = None) -> dict[ir.Value, None]:
+    """Returns `values` and all values on which they depend, through operations of `block` only, if it is given."""
+
+    def read(value: ir.Value) -> list[ir.Value]:
+        op = defining_op(value)
+        return operands_with_captures(op) if op is not None and (block is None or op.block == block) else []
+
+    return closure(values, read)
 
 
 def _read_regions(op: ir.Operation, used: list[ir.Value], made: set[ir.Value]) -> None:

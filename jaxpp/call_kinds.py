@@ -1,7 +1,7 @@
 """The kinds of arguments: calls whose arguments have equal kinds share one compiled step."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -49,32 +49,19 @@ def described_leaf(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype, sharding=leaf.sharding, weak_type=weak)
 
 
-class _Placing(Protocol):
-    """A compiled step."""
-
-    def places(self) -> Mapping[int, NamedSharding]:
-        """Returns where the step wants each argument."""
-        ...
-
-
-_Made = TypeVar("_Made", bound=_Placing)
-
-
-def made_for_placed(
-    steps: Mapping[tuple[Any, tuple[Any, ...]], _Made], key: Any, shardings: Sequence[NamedSharding | None]
-) -> _Made | None:
-    """Returns the step that wants arguments where these are, as its own results are; None without one.
+def are_there(
+    shardings: Sequence[NamedSharding | None],
+    given: Sequence[NamedSharding | None],
+    places: Mapping[int, NamedSharding],
+) -> bool:
+    """Whether all arguments of a call are where a step wants them, as its own results are, or as they once were.
 
     Args:
-        steps: the steps, by the key of a call and the shardings of its arguments.
-        key: the key of the call.
         shardings: the shardings of the arguments, None for an array that no step has placed.
+        given: the shardings of the arguments for which the step was compiled.
+        places: the shardings that the step wants, by the index of the argument.
     """
-    for (other, given), made in steps.items():
-        places = made.places() if other == key else {}
-        if places and all(
-            now == then or (now is not None and now == places.get(number))
-            for number, (now, then) in enumerate(zip(shardings, given, strict=True))
-        ):
-            return made
-    return None
+    return all(
+        now == then or (now is not None and now == places.get(number))
+        for number, (now, then) in enumerate(zip(shardings, given, strict=True))
+    )

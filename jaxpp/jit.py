@@ -14,7 +14,7 @@ from jaxpp import traced_call
 from jaxpp._compat import is_traced, on_clear_caches, trace_context
 from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.auto_step import Auto
-from jaxpp.call_kinds import check_hashable, described_leaf, kind_of, made_for_placed
+from jaxpp.call_kinds import are_there, check_hashable, described_leaf, kind_of
 from jaxpp.compatibility.array import plain
 from jaxpp.hints import add_hint
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
@@ -366,7 +366,9 @@ class MpmdFunction:
         if made is not None:
             self._sharded[sharded] = made
             self._compiled.setdefault(key, made)
-        return self._sharded.get(sharded) or made_for_placed(self._sharded, *sharded)
+        alike = ((given, made) for (other, given), made in self._sharded.items() if other == key)
+        serving = (made for given, made in alike if are_there(sharded[1], given, made.places()))
+        return self._sharded.get(sharded) or next(serving, None)
 
     def clear_cache(self) -> None:
         """Forgets the compiled steps of this function, as `jax.clear_caches()` does for all functions."""

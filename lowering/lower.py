@@ -243,7 +243,7 @@ class _Request:
     def _meshes(self) -> list[Mesh]:
         """Returns the meshes over which to trace, the whole mesh first.
 
-        If JAX's context has a mesh, only those of its size are returned, unless there are none.
+        If JAX's context has a mesh, only meshes of the same size are returned, unless there are none.
         """
         meshes = list(dict.fromkeys((self.mpmd_mesh.jax_mesh, self.mpmd_mesh.lowering_mesh())))
         context = jax.sharding.get_abstract_mesh()

@@ -17,16 +17,16 @@ from jaxpp.ir.functions import (
     body_of,
     main_of,
     nested,
-    operands_with_captures,
     operations,
     program_order,
     reducer,
+    values_behind,
 )
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import IDEMPOTENT, shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of
 from jaxpp.ir.train_loop import stored
-from jaxpp.ir.values import byte_size, closure, defining_op, is_zero, origin
+from jaxpp.ir.values import byte_size, defining_op, is_zero, origin
 
 
 @dataclass(frozen=True)
@@ -270,12 +270,8 @@ class _StackSplitter:
 
     def _outside(self, value: ir.Value, outside: dict[ir.Value, ir.Value]) -> ir.Value:
         """Returns a copy of a loop-invariant `value` before the loop; `outside` maps values to existing copies."""
-
-        def operands(each: ir.Value) -> list[ir.Value]:
-            op = defining_op(each)
-            return operands_with_captures(op) if op is not None and op.block == self._loop.body else []
-
-        makers = (defining_op(each) for each in closure([value], operands) if each not in outside)
+        behind = values_behind([value], self._loop.body)
+        makers = (defining_op(each) for each in behind if each not in outside)
         ops = {op.results[0]: op for op in makers if op is not None and op.block == self._loop.body}
         for op in sorted(ops.values(), key=program_order):
             if boundary.is_barrier(op):

@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.loop.transfer_functions import is_by_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import body_of, operands_with_captures, terminator
+from jaxpp.ir.functions import body_of, operands_with_captures, terminator, values_behind
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
@@ -188,12 +188,8 @@ class StackReads:
 
     def _is_invariant(self, op: ir.Operation) -> bool:
         """Whether an operation of the loop's body depends on nothing that changes from one microbatch to the next."""
-
-        def operands(value: ir.Value) -> Iterable[ir.Value]:
-            made = defining_op(value)
-            return operands_with_captures(made) if made is not None and made.block == self._loop.body else ()
-
-        return closure(operands_with_captures(op), operands).keys().isdisjoint(self._loop.body.arguments)
+        body = self._loop.body
+        return values_behind(operands_with_captures(op), body).keys().isdisjoint(body.arguments)
 
     def _find_homes(self, found: Mapping[ir.Value, Sequence[Read]]) -> None:
         """Keeps the stacks that can be cut into a block for the first mesh of each stage that reads them."""

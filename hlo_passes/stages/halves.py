@@ -7,16 +7,11 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, Accumulator
-from jaxpp.ir.functions import (
-    body_of,
-    kind_and_stage,
-    operations,
-    terminator,
-)
+from jaxpp.ir.functions import body_of, kind_and_stage, operations, terminator, values_behind
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
-from jaxpp.ir.values import block_of, closure, defining_op, only_use
+from jaxpp.ir.values import block_of, only_use
 
 
 class Backward:
@@ -84,7 +79,7 @@ class Backward:
         """Returns the values of the input gradient.
 
         They are the awaited results, `wanted`, and all values on which these depend. If these values need no product,
-        the products on which other products depend join them. So do the metrics, except those of weight gradients.
+        the products on which other products depend join them. Metrics join them too, except those of weight gradients.
         """
         awaited = {self.returned[number] for number in self.awaited}.union(wanted)
         while True:
@@ -108,22 +103,17 @@ class Backward:
 def weight_shapes(loop: MicrobatchLoop) -> dict[int, set[tuple[int, ...]]]:
     """Returns the shapes of the weights of each stage: of the values from outside the loop that its tasks read.
 
-    The values of which those are made count too: the gradient of a weight has the shape of the weight itself, of which
-    only a part, a cast or a reshape may reach the loop.
+    The values on which those depend count too. Only a part of a weight, a cast or a reshape of it may reach the loop,
+    and its gradient has the shape of the weight itself.
     """
     found: dict[int, set[tuple[int, ...]]] = {}
     for op in operations(loop.body):
         if op.name == "func.call":
             outer = [value for value in op.operands if block_of(value) != loop.body]
-            behind = closure(outer, _made_of)
-            shapes = {tuple(shape_of(value)) for value in behind if isinstance(value.type, ir.RankedTensorType)}
+            tensors = (each for each in values_behind(outer) if isinstance(each.type, ir.RankedTensorType))
+            shapes = {tuple(shape_of(value)) for value in tensors}
             found.setdefault(ir.IntegerAttr(op.attributes[at.STAGE]).value, set()).update(shapes)
     return found
-
-
-def _made_of(value: ir.Value) -> Sequence[ir.Value]:
-    op = defining_op(value)
-    return () if op is None else list(op.operands)
 
 
 def _is_metric(loop: MicrobatchLoop, sum_: Accumulator, weights: Collection[Sequence[int]]) -> bool:

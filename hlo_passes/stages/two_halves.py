@@ -47,7 +47,7 @@ def write_constructs(halved: Halved, mesh: MeshAxes | None) -> list[ir.Value]:
         outside = (value for value in kept if block_of(value) not in blocks_of(op))
         kept = dict.fromkeys([*(written.results.get(value, value) for value in outside), *written.kept])
         new = {**written.late, **written.results}
-        # What is written next looks through barriers: there it must not find the old operation.
+        # The operations around this one look through barriers, and must not find the old operation there.
         halved.barriers.update({end: new[value] for end, value in halved.barriers.items() if value in new})
         for acting, made in zip(halved.acting, (written.first, written.second), strict=True):
             if has_side_effect(made):
@@ -56,7 +56,7 @@ def write_constructs(halved: Halved, mesh: MeshAxes | None) -> list[ir.Value]:
 
 
 def _write_loops(op: ir.Operation, halved: Halved, kept: Collection[ir.Value], mesh: MeshAxes | None) -> _Written:
-    """Writes two loops, of which the first one stacks the values of `kept` for the second one."""
+    """Writes two loops. The first one stacks the values of `kept` for the second one."""
     loop = OpenLoop(op)
     early, late = (
         [position for argument, position in loop.arguments.items() if argument in values]
@@ -89,14 +89,13 @@ def _write_conditionals(
         place = branch.places(slots, mesh)
         branch.write_first(one, early, slots, place)
         branch.write_second(other, late, {v: first.results[len(early) + number] for v, number in place.items()})
-    for made, numbers in ((first, early), (second, late)):
-        for result, number in zip(made.results, numbers, strict=False):
-            op.results[number].replace_all_uses_with(result)
-    replaced, late_ones = (
+    results, later = (
         {op.results[number]: result for number, result in zip(numbers, made.results, strict=False)}
         for made, numbers in ((first, early), (second, late))
     )
-    return _Written(first, second, replaced, late_ones, list(first.results)[len(early) :])
+    for old, new in (*results.items(), *later.items()):
+        old.replace_all_uses_with(new)
+    return _Written(first, second, results, later, list(first.results)[len(early) :])
 
 
 _Slot = tuple[ir.Type, ir.Attribute | None]

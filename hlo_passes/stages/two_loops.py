@@ -67,7 +67,7 @@ def write_half(
     kept: Mapping[ir.Value, Row | None],
     read: Stacks,
 ) -> Written:
-    """Writes a half of the loop `old` in front of it. Its results replace those of `old` that it has too.
+    """Writes a half of the loop `old` in front of it. The results of the half replace the same results of `old`.
 
     Args:
         old: the loop that is split.
