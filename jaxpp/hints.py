@@ -12,6 +12,10 @@ _HINTS = {
         "results of a step live on the devices of their stages: compute with several of them inside of the step, or on "
         "their numbers, as jaxpp.fetch(x) gives them"
     ),
+    "invalid value: MpmdSharding": (
+        "an MpmdSharding names meshes as well as a sharding: jaxpp.spmd_to_mpmd_reshard(mesh, state, shardings) places "
+        "a state by a step's in_shardings"
+    ),
     "different trace level": (
         "an nnx module is taken apart outside of the step, by nnx.split; where treduce calls it, put it together by "
         "nnx.merge(graph, params, rest, copy=True), and give dropout a key of the microbatch by "

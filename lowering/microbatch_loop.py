@@ -306,6 +306,39 @@ def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Se
     return final[1:]
 
 
+def _loop_of_rows(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Sequence[Any]:
+    """Runs the loop for JAX's check of keys: each row of an array of keys that a microbatch takes is used once.
+
+    JAX takes a key that a loop closes over for one that is used every time. So this is a scan over the rows.
+    """
+    consts, state = _split(args, body)
+    counter, jaxpr = body.jaxpr.invars[len(consts)], body.jaxpr
+    arrays = {each for each in jaxpr.invars[: len(consts)] if jnp.issubdtype(each.aval.dtype, jax.dtypes.prng_key)}
+
+    def takes_row(eqn: Any) -> bool:
+        array, row = eqn.invars[0], eqn.outvars[0].aval
+        is_of_keys = not isinstance(array, Literal) and array in arrays and row.dtype == array.aval.dtype
+        return is_of_keys and counter in eqn.invars and row.size * length == array.aval.size
+
+    taking = [eqn for eqn in jaxpr.eqns if eqn.invars and takes_row(eqn)]
+    rows = [eqn.outvars[0] for eqn in taking]
+    first = jaxpr.replace(eqns=taking, outvars=rows, debug_info=jaxpr.debug_info.with_unknown_names())
+    then = jaxpr.replace(
+        eqns=[eqn for eqn in jaxpr.eqns if eqn not in taking],
+        invars=[*jaxpr.invars, *rows],
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+
+    def take(index: jax.Array) -> Sequence[Any]:
+        return jaxpr_as_fun(ClosedJaxpr(first, body.consts))(*consts, index, *state)
+
+    def step(carry: Sequence[Any], taken: Sequence[Any]) -> tuple[Sequence[Any], None]:
+        return jaxpr_as_fun(ClosedJaxpr(then, body.consts))(*consts, *carry, *taken), None
+
+    taken = jax.vmap(take)(jnp.arange(length, dtype=jnp.int32))
+    return jax.lax.scan(step, [np.int32(0), *state], taken, length)[0][1:]
+
+
 def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
     """Runs the loop with one int32 counter from 0 to `length` in steps of 1; its body is not traced again."""
     consts, state = _split(args, body)
@@ -423,6 +456,6 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
 
 ad.primitive_jvps[loop_p] = _jvp
 register_checks(loop_p, _discharge)
-register_key_use(loop_p, _plain_loop)
+register_key_use(loop_p, _loop_of_rows)
 batching.fancy_primitive_batchers[loop_p] = _batch
 mlir.register_lowering(loop_p, _lower)

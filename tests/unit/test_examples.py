@@ -277,7 +277,7 @@ def test_readme_example_runs(tmp_path: Path) -> None:
     [
         ("evaluation", r"(training \d\.\d+, held out \d\.\d+, accuracy 0\.\d+\n){4}\(6, 4\) .*id=6.*id=7.*\n"),
         ("inference", r"\[ *0( +\d+){10}\]\n\(4, 3\) \[CpuDevice\(id=3\)\]\n"),
-        ("recipes", r"(loss 1\.\d+, norm of the gradients 0\.\d+\n){6}0 bytes of rows sent\n"),
+        ("recipes", r"(loss 1\.\d+, norm of the gradients 0\.\d+\n){6}rounding: .*\n(  .*\n)*0 bytes of rows sent\n"),
         ("frameworks", r"(nnx: loss \d\.\d+\n){3}(equinox: loss \d\.\d+\n){3}"),
         ("experts", r"(loss 0\.\d+, balance \d\.\d+, dropped \[.*[1-9].*\]\n){2}NamedSharding\(.*P\('expert',?\).*\n"),
     ],

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import pytest
 from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
@@ -36,6 +37,16 @@ def test_arithmetic_over_meshes() -> None:
     with pytest.raises(ValueError, match="incompatible devices") as caught:
         jnp.add(first, second)
     assert "jaxpp.fetch(x)" in hint_of(caught.value)
+
+
+def test_a_state_that_jax_would_place() -> None:
+    mesh, arguments = make_mesh(2), (weights(2), batch(2))
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), mpmd_mesh=mesh)
+    (shardings, _), _ = step.lower(*arguments).in_shardings
+    with pytest.raises(ValueError, match="invalid value: MpmdSharding") as caught:
+        jax.device_put(arguments[0], shardings)
+    assert "jaxpp.spmd_to_mpmd_reshard(mesh, state, shardings)" in hint_of(caught.value)
+    jaxpp.spmd_to_mpmd_reshard(mesh, arguments[0], shardings)
 
 
 def test_what_other_processes_have() -> None:

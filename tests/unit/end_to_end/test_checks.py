@@ -119,3 +119,25 @@ def test_keys_that_marks_hand_on() -> None:
         ):
             with pytest.raises(jax.errors.KeyReuseError):
                 reuse()
+
+
+def test_keys_of_a_batch() -> None:
+    """Each microbatch uses its own row; a row that is used twice, or by all microbatches, is told of."""
+    keys, x = jax.random.split(jax.random.key(0), 4), jnp.ones((4, 8))
+
+    def noise(key: Any, times: int = 1) -> Any:
+        return sum(jnp.sum(jax.random.normal(key, (8,))) for _ in range(times))
+
+    def summed(of_one: Any, given: Any, axis: int = 0) -> Any:
+        return jax.jit(lambda given: jaxpp.treduce(lambda each: jnp.sum(of_one(each)), given, axis=axis))(given)
+
+    with jax.debug_key_reuse(True):
+        summed(lambda each: each[1] * noise(each[0]), (keys, x))
+        summed(lambda each: noise(each[0]), jax.random.split(jax.random.key(1), (1, 4)), axis=1)
+        for reuse in (
+            lambda: summed(lambda each: noise(each[0], times=2), (jax.random.split(jax.random.key(2), 4), x)),
+            lambda: summed(lambda each: each * noise(keys[0]), x),
+            lambda: jax.jit(lambda keys: summed(noise, keys) + noise(keys[1]))(jax.random.split(jax.random.key(3), 4)),
+        ):
+            with pytest.raises(jax.errors.KeyReuseError):
+                reuse()
