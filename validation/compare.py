@@ -98,7 +98,7 @@ class Expected:
             return cls(value, 0.0)
         wide, other = _widen(value), _widen(moved)
         finite = np.isfinite(wide) & np.isfinite(other)
-        return cls(value, _largest(np.abs(wide - other), finite) if finite.any() else 0.0)
+        return cls(value, float(np.abs(wide[finite] - other[finite]).max(initial=0.0)))
 
     @property
     def scale(self) -> float:

@@ -29,6 +29,6 @@ def run() -> list[str] | int:
         with jax.enable_x64(case.x64):
             pipelined = jaxpp.mpmd_jit_with_loop(step, mesh, compiler_options=EXACT, **case.options)
             compiled = pipelined.lower(*given).compile()
-            return trial.compare(case, Reference(case, step, mesh), compiled, lambda state: state, given)
+            return trial.compare(case, Reference(case, step, mesh, pipelined), compiled, lambda state: state, given)
     except Exception as error:
         return [type(error).__name__, str(error)]

@@ -132,7 +132,8 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
         return
     mesh, (step, given) = mesh_of(case), step_of(case)
     given = jax.tree.map(jnp.array, given)
-    lowered = _lowered(case, step, mesh, given)
+    pipelined = pipelined_step(case, step, mesh)
+    lowered = _lowered(pipelined, step, given)
     outcome.validated = not (runs and tier > 0.1) and case.words[0] != "effects"  # callbacks aren't validated
     try:
         with _validated(seed) if outcome.validated else contextlib.nullcontext():
@@ -147,15 +148,19 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
         _check_peaks(case, program)
     if runs:
         compiled, between = _compiled(case, step, mesh, given, lowered)
-        outcome.steps = compare(case, Reference(case, step, mesh), compiled, between, given)
+        outcome.steps = compare(case, Reference(case, step, mesh, pipelined), compiled, between, given)
         outcome.ran = True
 
 
-def _lowered(case: Case, step: Any, mesh: jaxpp.MpmdMesh, given: Any, **options: Any) -> Any:
+def pipelined_step(case: Case, step: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
+    """Returns the step of a case."""
+    pipeline = jaxpp.mpmd_jit_by_yield if case.by_yield else jaxpp.mpmd_jit_with_loop
+    return pipeline(step, mesh, compiler_options=EXACT, **case.options, **options)
+
+
+def _lowered(pipelined: Any, step: Any, given: Any) -> Any:
     """Returns the lowered step. What JAX refuses too is no fault."""
     try:
-        pipeline = jaxpp.mpmd_jit_by_yield if case.by_yield else jaxpp.mpmd_jit_with_loop
-        pipelined = pipeline(step, mesh, compiler_options=EXACT, **case.options, **options)
         return pipelined.lower(*given)
     except ALLOWED:
         raise
@@ -224,7 +229,7 @@ def _compiled(case: Case, step: Any, mesh: Any, given: Any, lowered: Any) -> tup
     """Returns the step as it runs, and what happens to its state between two calls."""
     if case.limit is not None:
         limit = int(case.limit * max(lowered.program().peak_bytes))
-        lowered = _lowered(case, step, mesh, given, memory_limit=limit)
+        lowered = _lowered(pipelined_step(case, step, mesh, memory_limit=limit), step, given)
         if max(lowered.program().peak_bytes) > limit:
             raise WrongError(f"the program takes {lowered.program().peak_bytes} within a memory limit of {limit}")
     compiled = lowered.compile()
