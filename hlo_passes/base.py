@@ -1,5 +1,6 @@
 """The interfaces of passes and of their observers, and the function that runs passes in order."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,18 @@ from jaxpp.ir.steps import Relay
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """A named in-place rewrite of a module. The fields of a subclass are the options of the pass."""
+    """A named in-place rewrite of a module. A subclass that has fields, its options, is a dataclass.
+
+    Attributes:
+        name: as in `jaxpp-opt -p name`: for a class `MergeConstants` it is `merge-constants`.
+    """
 
     name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Names the pass, unless the class does it by itself."""
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     @abstractmethod
     def run(self, module: ir.Module) -> None:

@@ -1,8 +1,6 @@
 """`assign-stages`: writes on each operation of the microbatch loop to which task it belongs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -20,7 +18,6 @@ from jaxpp.ir.tasks import StageTask, copy_into, in_slice, marked_task, next_sta
 from jaxpp.ir.values import defining_op
 
 
-@dataclass(frozen=True)
 class AssignStages(Pass):
     """Writes its task on each operation of the loop's body: `jaxpp.task = "forward_0"` or `"backward_0"`.
 
@@ -60,8 +57,6 @@ class AssignStages(Pass):
     %y = stablehlo.dot_general %m, %w1           %y = stablehlo.dot_general %m, %w1 {jaxpp.task = "forward_1"}
     ```
     """
-
-    name: ClassVar[str] = "assign-stages"
 
     def run(self, module: ir.Module) -> None:
         """Assigns the operations of the loop of `module`. Raises PassError when a value flows to an earlier task."""

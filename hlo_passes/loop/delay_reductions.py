@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -61,7 +60,6 @@ class DelayReductions(Pass):
     ```
     """
 
-    name: ClassVar[str] = "delay-reductions"
     gather_weights: str = "microbatch"
     scatter_gradients: str = "microbatch"
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -58,7 +57,6 @@ class FindMicrobatchLoop(Pass):
     ```
     """
 
-    name: ClassVar[str] = "find-microbatch-loop"
     schedule: str = ""
     meshes: int = 0
     operations: str = ""

@@ -1,8 +1,6 @@
 """`forward-rows`: replaces reads of stacked rows by the rows that were written, and splits sums of stacks by rows."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -22,7 +20,6 @@ from jaxpp.ir.values import defining_op, origin
 _UPDATE = "stablehlo.dynamic_update_slice"
 
 
-@dataclass(frozen=True)
 class ForwardRows(Pass):
     """Forwards rows from where they are written, padded or gathered to where they are read, without a stack between.
 
@@ -52,8 +49,6 @@ class ForwardRows(Pass):
     %y_1 = stablehlo.dynamic_slice %s, %c1, ...
     ```
     """
-
-    name: ClassVar[str] = "forward-rows"
 
     def run(self, module: ir.Module) -> None:
         """Forwards the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""

@@ -1,8 +1,6 @@
 """`hoist-loop-invariants`: computes values that are the same for every microbatch once per step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -13,7 +11,6 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbering import kind_of
 
 
-@dataclass(frozen=True)
 class HoistLoopInvariants(Pass):
     """Moves operations that depend only on loop invariants and constants out of the microbatch loop.
 
@@ -38,8 +35,6 @@ class HoistLoopInvariants(Pass):
         %y = stablehlo.dot_general %x, %b ... }                  { %y = stablehlo.dot_general %x, %b ... }
     ```
     """
-
-    name: ClassVar[str] = "hoist-loop-invariants"
 
     def run(self, module: ir.Module) -> None:
         """Moves the invariants out of the loop of `module`. Raises PassError when there is no canonical loop."""

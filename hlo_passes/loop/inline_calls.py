@@ -1,8 +1,5 @@
 """`inline-calls`: replaces every call of a helper, a jitted layer or a scan body by the body of its function."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from jaxlib.mlir import ir
 
 from jaxpp._compat import inline_call
@@ -17,7 +14,6 @@ _MAY_BE_IDENTITIES = tuple("stablehlo." + name for name in ("broadcast_in_dim", 
 _ORDERS = ("broadcast_dimensions", "permutation")
 
 
-@dataclass(frozen=True)
 class InlineCalls(Pass):
     """Replaces each `func.call` by the body of its callee, everywhere, and erases unused functions.
 
@@ -42,8 +38,6 @@ class InlineCalls(Pass):
       return %0 }
     ```
     """
-
-    name: ClassVar[str] = "inline-calls"
 
     def run(self, module: ir.Module) -> None:
         """Inlines all calls of `module`.

@@ -1,8 +1,6 @@
 """`merge-constants`: merges equal constants of a block, and equal broadcasts of them."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -11,7 +9,6 @@ from jaxpp.ir.functions import body_of, main_of, operations
 from jaxpp.ir.numbering import kind_of
 
 
-@dataclass(frozen=True)
 class MergeConstants(Pass):
     """Merges equal constants in `@main` and in the bodies of its loops, and equal broadcasts of these constants.
 
@@ -31,8 +28,6 @@ class MergeConstants(Pass):
     %3 = stablehlo.add %1, %2
     ```
     """
-
-    name: ClassVar[str] = "merge-constants"
 
     def run(self, module: ir.Module) -> None:
         """Merges the constants of `module`. Raises PassError when there is no `@main`."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
@@ -72,7 +72,6 @@ class NumberStages(Pass):
     ```
     """
 
-    name: ClassVar[str] = "number-stages"
     cuts: str = ""
 
     def __post_init__(self) -> None:

@@ -1,8 +1,6 @@
 """`place-reshards`: moves a change of sharding to the side of a mark on which fewer bytes are sent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -20,7 +18,6 @@ Dimensions = Sequence[tuple[str, ...]]
 _CONSTRAINT = "sdy.sharding_constraint"
 
 
-@dataclass(frozen=True)
 class PlaceReshards(Pass):
     """Makes each value cross a stage mark in the sharding with the fewest bytes per device.
 
@@ -37,8 +34,6 @@ class PlaceReshards(Pass):
     %1 = optimization_barrier %0 {jaxpp.boundary = ...}
     ```
     """
-
-    name: ClassVar[str] = "place-reshards"
 
     def run(self, module: ir.Module) -> None:
         """Moves the constraints next to the marks of `@main`."""

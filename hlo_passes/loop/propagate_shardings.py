@@ -1,8 +1,5 @@
 """`propagate-shardings`: runs Shardy's propagation over the whole module, before any pass cuts it."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.passmanager import PassManager
@@ -22,7 +19,6 @@ _RESHARDS = ("sdy.reshard", "sdy.sharding_constraint")
 _AS_INPUT = {"sdy.constant": "stablehlo.constant", "sdy.reshard": "sdy.sharding_constraint"}
 
 
-@dataclass(frozen=True)
 class PropagateShardings(Pass):
     """Gives every value of the module its `sdy.sharding`, so that the values that later passes cut out have theirs.
 
@@ -45,8 +41,6 @@ class PropagateShardings(Pass):
                                      {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>}
     ```
     """
-
-    name: ClassVar[str] = "propagate-shardings"
 
     def run(self, module: ir.Module) -> None:
         """Annotates `module`. Raises PassError when there is no `@main`."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -16,7 +15,6 @@ from jaxpp.ir.tasks import StageTask, set_task, task_of_value
 from jaxpp.ir.values import defining_op, only_use, origin
 
 
-@dataclass(frozen=True)
 class SplitAccumulators(Pass):
     """Lets each task add its own summands to an accumulator: no task waits for a summand of another stage.
 
@@ -37,8 +35,6 @@ class SplitAccumulators(Pass):
     stablehlo.return %r                                          stablehlo.return %r
     ```
     """
-
-    name: ClassVar[str] = "split-accumulators"
 
     def run(self, module: ir.Module) -> None:
         """Reorders the sums that the loop of `module` carries. Raises PassError when there is no canonical loop."""

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -21,7 +20,6 @@ from jaxpp.ir.tasks import StageTask, copy_into, op_of, set_task, task_of, task_
 from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
 
 
-@dataclass(frozen=True)
 class SplitCaches(Pass):
     """Lets each slice hand on only the rows of keys and values that it wrote; tasks assemble the arrays that they read.
 
@@ -47,8 +45,6 @@ class SplitCaches(Pass):
                                                                %k1 = dynamic_update_slice %a1, %r1, 0, %c1
     ```
     """
-
-    name: ClassVar[str] = "split-caches"
 
     def run(self, module: ir.Module) -> None:
         """Splits the arrays of the loop of `module`. Raises PassError when there is no canonical loop."""

@@ -1,8 +1,6 @@
 """`split-conditionals`: splits a conditional over the state of all stages into one per part of the state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -27,7 +25,6 @@ from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.values import defining_op
 
 
-@dataclass(frozen=True)
 class SplitConditionals(Pass):
     """Cuts each conditional outside of the microbatch loop, so that each part can run on the mesh of its state.
 
@@ -58,8 +55,6 @@ class SplitConditionals(Pass):
     })
     ```
     """
-
-    name: ClassVar[str] = "split-conditionals"
 
     def run(self, module: ir.Module) -> None:
         """Cuts the conditionals of `@main`."""

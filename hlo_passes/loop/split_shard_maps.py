@@ -4,7 +4,6 @@ import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
@@ -20,7 +19,6 @@ from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes, manual_axes, shard_count
 
 
-@dataclass(frozen=True)
 class SplitShardMaps(Pass):
     """Splits each `shard_map` with marks into one per product and collective, and others for the light operations.
 
@@ -54,8 +52,6 @@ class SplitShardMaps(Pass):
     %5 = sdy.manual_computation(%4) in_shardings=[<@mesh, [{"a"}, {}, {}]>] ...
     ```
     """
-
-    name: ClassVar[str] = "split-shard-maps"
 
     def run(self, module: ir.Module) -> None:
         """Splits each `shard_map` of the microbatch loop that has marks, or all of them if the schedule splits

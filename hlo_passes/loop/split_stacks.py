@@ -1,8 +1,6 @@
 """`split-stacks`: cuts stacked parameters, their gradients and their optimizer state into one block per mesh."""
 
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -29,7 +27,6 @@ from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, defining_op, is_zero, origin
 
 
-@dataclass(frozen=True)
 class SplitStacks(Pass):
     """Cuts arguments that the loop reads row by row (stacked parameters) into blocks, one for each mesh that uses them.
 
@@ -69,8 +66,6 @@ class SplitStacks(Pass):
                                                            %n = stablehlo.concatenate %n0, %n1
     ```
     """
-
-    name: ClassVar[str] = "split-stacks"
 
     def run(self, module: ir.Module) -> None:
         """Cuts the stacks of `module`. Raises PassError as `outline-stages` does."""

@@ -1,8 +1,6 @@
 """`unroll-loops`: replaces a scan with a mark in its body by its layers or slices, one after the other."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -18,7 +16,6 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.tasks import op_of
 
 
-@dataclass(frozen=True)
 class UnrollLoops(Pass):
     """Unrolls each loop with marks inside the microbatch loop: over layers or over slices, and its gradient.
 
@@ -60,8 +57,6 @@ class UnrollLoops(Pass):
                                                                {jaxpp.boundary = {...}, jaxpp.slice = 1}
     ```
     """
-
-    name: ClassVar[str] = "unroll-loops"
 
     def run(self, module: ir.Module) -> None:
         """Unrolls the loops of `module` that have marks or run once.

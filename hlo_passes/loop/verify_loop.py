@@ -1,8 +1,5 @@
 """`verify-loop`: checks what docs/ir.md promises of a module whose microbatch loop is found (section 2)."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
@@ -14,7 +11,6 @@ from jaxpp.ir.phases import broken
 from jaxpp.ir.tasks import StageTask, read_tasks
 
 
-@dataclass(frozen=True)
 class VerifyLoop(Pass):
     """Checks that a module keeps the promises of phase 2 (docs/ir.md), and changes nothing.
 
@@ -31,8 +27,6 @@ class VerifyLoop(Pass):
     %b = sine %a {jaxpp.task = "forward_0"}               from forward_1 to forward_0
     ```
     """
-
-    name: ClassVar[str] = "verify-loop"
 
     def run(self, module: ir.Module) -> None:
         """Checks `module`. Raises PassError for a promise that it breaks."""

@@ -1,8 +1,5 @@
 """`copy-host-state`: copies arguments in host memory to the devices when these need them, and results back."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
@@ -16,7 +13,6 @@ from jaxpp.ir.values import defining_op
 Entry = dict[str, ir.Attribute]
 
 
-@dataclass(frozen=True)
 class CopyHostState(Pass):
     """Copies arguments of a mesh from the memory of the host to its devices, and results back.
 
@@ -38,8 +34,6 @@ class CopyHostState(Pass):
       return %n                                                 return %s
     ```
     """
-
-    name: ClassVar[str] = "copy-host-state"
 
     def run(self, module: ir.Module) -> None:
         """Adds the copies to the mesh functions of `module`."""

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -14,7 +12,6 @@ from jaxpp.ir.mesh_functions import task_functions
 from jaxpp.ir.steps import MeshLines, Step, handed, leave
 
 
-@dataclass(frozen=True)
 class DeduplicateFunctions(Pass):
     """Keeps one of each set of task functions that differ only in their name, stage and source locations.
 
@@ -28,8 +25,6 @@ class DeduplicateFunctions(Pass):
     %b = call @forward_2(%w2, %a)         %b = call @forward_1(%w2, %a)
     ```
     """
-
-    name: ClassVar[str] = "deduplicate-functions"
 
     def run(self, module: ir.Module) -> None:
         """Merges equal task functions of `module`."""

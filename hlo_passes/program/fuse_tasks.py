@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -39,7 +39,6 @@ Operand: TypeAlias = int | tuple[int, int]
 Signature: TypeAlias = tuple[tuple[str, tuple[Operand, ...]], ...]
 
 
-@dataclass(frozen=True)
 class FuseTasks(Pass):
     """Makes one function, and one call, of the calls that carry the same `jaxpp.fused`.
 
@@ -58,8 +57,6 @@ class FuseTasks(Pass):
     %d = call @backward_1(%v, %dy) {jaxpp.fused = 7}             {jaxpp.stages = array<i64: 0, 1>, ...}
     ```
     """
-
-    name: ClassVar[str] = "fuse-tasks"
 
     def run(self, module: ir.Module) -> None:
         """Fuses calls of `@main`. Raises PassError if an operation between two calls keeps them from being one."""

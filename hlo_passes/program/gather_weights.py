@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -55,7 +54,6 @@ class GatherWeights(Pass):
     ```
     """
 
-    name: ClassVar[str] = "gather-weights"
     gather_weights: str = "chunk"
 
     def __post_init__(self) -> None:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -21,7 +20,6 @@ from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import is_used
 
 
-@dataclass(frozen=True)
 class InferPlacement(Pass):
     """Makes functions, each for one mesh, of the operations before and after the tasks. Every operation can be placed.
 
@@ -53,8 +51,6 @@ class InferPlacement(Pass):
     %n1 = stablehlo.subtract %w1, %g1                       %n1 = call @after_1(%w1, %g1) {jaxpp.mesh = 1}
     ```
     """
-
-    name: ClassVar[str] = "infer-placement"
 
     def run(self, module: ir.Module) -> None:
         """Places all of `@main`. Raises PassError for a task that is on no mesh."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
@@ -54,7 +54,6 @@ class InsertTransfers(Pass):
     ```
     """
 
-    name: ClassVar[str] = "insert-transfers"
     transport: str = "pull"
 
     def __post_init__(self) -> None:

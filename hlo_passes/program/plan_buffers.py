@@ -2,8 +2,6 @@
 
 from collections import defaultdict, deque
 from collections.abc import Container
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -16,7 +14,6 @@ from jaxpp.ir.steps import MeshLine, leave
 from jaxpp.ir.values import defining_op
 
 
-@dataclass(frozen=True)
 class PlanBuffers(Pass):
     """Marks last uses of values at calls and sends, and the arguments whose buffers a task function may reuse.
 
@@ -33,8 +30,6 @@ class PlanBuffers(Pass):
     func.func private @backward_0(%w, %a, %s)   func.func private @backward_0(%w, %a, %s {tf.aliasing_output = 0})
     ```
     """
-
-    name: ClassVar[str] = "plan-buffers"
 
     def run(self, module: ir.Module) -> None:
         """Writes both attributes."""

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
@@ -24,7 +24,6 @@ from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op, is_used, is_zero
 
 
-@dataclass(frozen=True)
 class ScatterGradients(Pass):
     """Calls `@scatter_0` after each run of tasks that add to a sum which `jaxpp.scatter` reduces and scatters.
 
@@ -51,8 +50,6 @@ class ScatterGradients(Pass):
                                                          %g = call @scatter_1(%s2, %g0)
     ```
     """
-
-    name: ClassVar[str] = "scatter-gradients"
 
     def run(self, module: ir.Module) -> None:
         """Scatters, after each run in `@main`, the sums of that run.

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -22,7 +21,6 @@ from jaxpp.ir.steps import Step, leave
 WORTH_A_CALL = 8
 
 
-@dataclass(frozen=True)
 class ShareFunctions(Pass):
     """Splits functions before and after the tasks in two: computations that other meshes share, and the rest.
 
@@ -41,8 +39,6 @@ class ShareFunctions(Pass):
     %n1 = call @after_1(%u, %k)                     %n1 = call @after_1_shared(%u, %k)
     ```
     """
-
-    name: ClassVar[str] = "share-functions"
 
     def run(self, module: ir.Module) -> None:
         """Splits functions of `module`. Raises PassError if an operation, argument or result is on no mesh."""

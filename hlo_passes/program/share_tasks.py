@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -51,7 +50,6 @@ class ShareTasks(Pass):
     ```
     """
 
-    name: ClassVar[str] = "share-tasks"
     when: str = "auto"
 
     def __post_init__(self) -> None:

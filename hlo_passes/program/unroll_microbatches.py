@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -27,7 +27,6 @@ TemplateKey: TypeAlias = tuple[str, int, int]
 """The kind, the stage and the slice of a task."""
 
 
-@dataclass(frozen=True)
 class UnrollMicrobatches(Pass):
     """Replaces the microbatch loop by one call per (kind, stage, microbatch), in an order that the schedule allows.
 
@@ -54,8 +53,6 @@ class UnrollMicrobatches(Pass):
         %s = call @backward_0(%w, %a, %acc) ... }        %s0 = call @backward_0(%w, %a0, %zero) ...
     ```
     """
-
-    name: ClassVar[str] = "unroll-microbatches"
 
     def run(self, module: ir.Module) -> None:
         """Unrolls the loop of `module`. Raises PassError if the schedule doesn't fit its tasks or carried values."""

@@ -4,8 +4,6 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -22,7 +20,6 @@ from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
 
 
-@dataclass(frozen=True)
 class UnrollSteps(Pass):
     """Repeats `@main` for each step of a `jaxpp.train_loop`: in a straight line where no mesh waits for a step's end.
 
@@ -45,8 +42,6 @@ class UnrollSteps(Pass):
                                                                  %g1 = call @backward_0(%w1, %x1) ...
     ```
     """
-
-    name: ClassVar[str] = "unroll-steps"
 
     def run(self, module: ir.Module) -> None:
         """Repeats the step. Raises PassError if the schedule runs a task before an update that the task needs."""

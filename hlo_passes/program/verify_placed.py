@@ -1,8 +1,5 @@
 """`verify-placed`: checks the promises of docs/ir.md for a module that is placed on meshes (section 5)."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
@@ -13,7 +10,6 @@ from jaxpp.ir.phases import broken, read_placed
 from jaxpp.ir.values import defining_op
 
 
-@dataclass(frozen=True)
 class VerifyPlaced(Pass):
     """Checks that a module keeps the promises of phase 5 (docs/ir.md), and changes nothing.
 
@@ -29,8 +25,6 @@ class VerifyPlaced(Pass):
     %b = stablehlo.negate %a                               constants and calls
     ```
     """
-
-    name: ClassVar[str] = "verify-placed"
 
     def run(self, module: ir.Module) -> None:
         """Checks `module`. Raises PassError for a promise that it breaks."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -58,7 +57,6 @@ class VerifyProgram(Pass):
     ```
     """
 
-    name: ClassVar[str] = "verify-program"
     memory_limit: str = ""
     host_memory_limit: str = ""
     transport: str = "pull"

@@ -1,8 +1,5 @@
 """`verify-unrolled`: checks the promises of docs/ir.md for a module without its loop (section 4)."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
@@ -12,7 +9,6 @@ from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.phases import broken, read_main
 
 
-@dataclass(frozen=True)
 class VerifyUnrolled(Pass):
     """Checks that a module keeps the promises of phase 4 (docs/ir.md), and changes nothing.
 
@@ -28,8 +24,6 @@ class VerifyUnrolled(Pass):
     %b = call @forward_0(%y) {jaxpp.microbatch = 0, ...}         for microbatch 0
     ```
     """
-
-    name: ClassVar[str] = "verify-unrolled"
 
     def run(self, module: ir.Module) -> None:
         """Checks `module`. Raises PassError for a promise that it breaks."""

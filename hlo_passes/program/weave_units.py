@@ -3,11 +3,10 @@
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -24,7 +23,6 @@ from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import MainLine, handed, leave
 
 
-@dataclass(frozen=True)
 class WeaveUnits(Pass):
     """Interleaves the units of fused tasks: collectives of one task run beside products of the other.
 
@@ -57,8 +55,6 @@ class WeaveUnits(Pass):
     %d = stablehlo.dot_general %b, %v   // all-reduced
     ```
     """
-
-    name: ClassVar[str] = "weave-units"
 
     def run(self, module: ir.Module) -> None:
         """Interleaves the tasks of fused functions, and erases the marks of units in all functions."""

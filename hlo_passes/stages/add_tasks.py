@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -59,7 +58,6 @@ class AddTasks(Pass):
     ```
     """
 
-    name: ClassVar[str] = "add-tasks"
     offload: str = ""
 
     def __post_init__(self) -> None:

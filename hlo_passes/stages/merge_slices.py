@@ -1,8 +1,6 @@
 """`merge-slices`: lets the slices of a stage call one function."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -13,7 +11,6 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.values import block_of, is_zero, viewed
 
 
-@dataclass(frozen=True)
 class MergeSlices(Pass):
     """Lets the slices of a stage call one function, where theirs are equal, and numbers the calls by stage and slice.
 
@@ -33,8 +30,6 @@ class MergeSlices(Pass):
                                                                             {jaxpp.stage = 0, jaxpp.slice = 1}
     ```
     """
-
-    name: ClassVar[str] = "merge-slices"
 
     def run(self, module: ir.Module) -> None:
         """Merges the functions of `module`. Raises PassError when it has no canonical loop."""

@@ -1,8 +1,6 @@
 """`outline-stages`: outlines each task of the microbatch loop as a function."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -20,7 +18,6 @@ from jaxpp.ir.tasks import StageTask, check_mark, task_of
 from jaxpp.ir.values import closure, is_used
 
 
-@dataclass(frozen=True)
 class OutlineStages(Pass):
     """Outlines each task of the loop body as a function `@forward_i` or `@backward_i`, called in the body in order.
 
@@ -37,8 +34,6 @@ class OutlineStages(Pass):
     %y = dot_general %m, %w1 {jaxpp.task = "forward_1"}
     ```
     """
-
-    name: ClassVar[str] = "outline-stages"
 
     def run(self, module: ir.Module) -> None:
         """Outlines the tasks of `module`. Raises PassError when `assign-stages` has not run."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -32,7 +31,6 @@ from jaxpp.ir.tasks import (
 )
 
 
-@dataclass(frozen=True)
 class PlaceResiduals(Pass):
     """Chooses the residuals of each stage so that the fewest bytes stay alive from its forward to its backward.
 
@@ -61,8 +59,6 @@ class PlaceResiduals(Pass):
     %g = multiply %s, %dy {jaxpp.task = "backward_0"}          %g = multiply %s, %dy {jaxpp.task = "backward_0"}
     ```
     """
-
-    name: ClassVar[str] = "place-residuals"
 
     def run(self, module: ir.Module) -> None:
         """Places the residuals of the loop of `module`. Raises PassError when `assign-stages` has not run."""

@@ -1,8 +1,6 @@
 """`split-backward`: splits the backward of a stage into two tasks, where the schedule asks for it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -20,7 +18,6 @@ from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import MeshAxes, Shardings
 
 
-@dataclass(frozen=True)
 class SplitBackward(Pass):
     """Splits a backward into `@input_grad_i` and `@weight_grad_i`, for the stages whose schedule asks for these tasks.
 
@@ -52,8 +49,6 @@ class SplitBackward(Pass):
                                                         %s = call @weight_grad_1(%x, %d#1, %sum)
     ```
     """
-
-    name: ClassVar[str] = "split-backward"
 
     def run(self, module: ir.Module) -> None:
         """Splits the backwards of `module`. Raises PassError for one that can't be split."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -81,7 +80,6 @@ class SplitForward(Pass):
     ```
     """
 
-    name: ClassVar[str] = "split-forward"
     keep: str = ""
 
     def __post_init__(self) -> None:

@@ -1,8 +1,5 @@
 """`verify-tasks`: checks the promises of docs/ir.md about a module whose tasks are functions (section 3)."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
@@ -15,7 +12,6 @@ from jaxpp.ir.phases import broken, check_tasks
 from jaxpp.ir.values import defining_op
 
 
-@dataclass(frozen=True)
 class VerifyTasks(Pass):
     """Checks that a module keeps the promises of phase 3 (docs/ir.md), and changes nothing.
 
@@ -32,8 +28,6 @@ class VerifyTasks(Pass):
     %b = stablehlo.tanh %a                             tasks and the counting of microbatches
     ```
     """
-
-    name: ClassVar[str] = "verify-tasks"
 
     def run(self, module: ir.Module) -> None:
         """Checks `module`. Raises PassError for a promise that it breaks."""

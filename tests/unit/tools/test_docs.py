@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from jaxlib.mlir import ir
@@ -25,7 +24,6 @@ class Example(Pass):
     More text.
     """
 
-    name: ClassVar[str] = "example"
     first: int = 3
     second_one: str = ""
 
@@ -77,7 +75,7 @@ def test_every_option_is_documented() -> None:
             first: documented.
         """
 
-    with pytest.raises(ValueError, match="example: its docstring's options are first, its fields first, second_one"):
+    with pytest.raises(ValueError, match="more: its docstring's options are first, its fields first, second_one"):
         docs.passes_page({"more": More})
 
 

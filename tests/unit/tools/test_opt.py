@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from jaxlib.mlir import ir
@@ -42,7 +42,6 @@ class Rename(Pass):
         loud: or not.
     """
 
-    name: ClassVar[str] = "rename"
     to: str = "a b"
     times: int = 1
     loud: bool = False
@@ -57,7 +56,6 @@ class Rename(Pass):
 class Misbehave(Pass):
     """Does what passes should not."""
 
-    name: ClassVar[str] = "misbehave"
     how: str = ""
 
     def run(self, module: ir.Module) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -15,7 +14,6 @@ from jaxpp.validation import MOST_TRIPS, Validate
 class Edit(Pass):
     """Whatever a test wants."""
 
-    name: ClassVar[str] = "edit"
     change: Callable[[ir.Module], None]
 
     def run(self, module: ir.Module) -> None:
