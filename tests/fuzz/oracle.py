@@ -10,6 +10,7 @@ import numpy as np
 from fuzz.case import Case
 
 import jaxpp.api as jaxpp
+from jaxpp import comparing
 from jaxpp.validation.compare import Expected, Tolerance, compare
 
 EXACT = {"xla_allow_excess_precision": False}
@@ -93,7 +94,7 @@ class Reference:
             report = jaxpp.compare(self._pipelined, *arguments)
             if report.is_rounding:
                 rounding = max(each.of_jit or 0.0 for each in report.results)
-                problem = different(found, expected, noise, Tolerance(rounding))
+                problem = different(found, expected, noise, Tolerance(comparing.MOST * rounding))
         return problem
 
     def _nudged(self, arguments: Sequence[Any], seed: int) -> Any:
