@@ -32,7 +32,7 @@ gpt_model: Any = importlib.import_module("gpt_model")
 
 STAGES = 4
 RATE = 1e-3
-TRANSPORTS = ("pull", "device_put", "pair", "nccl")
+TRANSPORTS = ("pull", "device_put", "pair")
 WORKER_SECONDS = 60
 """That processes may take which share the card: those that wait for one another do not end."""
 OPTIONS: dict[str, Mapping[str, Any]] = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
@@ -23,43 +23,33 @@ class Rules:
 
     Attributes:
         rendezvous: whether a send and its receive run together, when both are first in their streams. Otherwise a send
-            does not wait for its receive.
-        numbered: whether a receive finds its value by channel number. Otherwise the k-th send from one mesh to another
-            belongs to the k-th receive there.
-        stream: the instructions of a mesh that share a stream: the transfers from one mesh to one other (`direction`),
-            between two meshes (`pair`), of a mesh (`mesh`), or the transfers and the tasks of a mesh (`task`).
-        collectives: whether a transfer and a collective in a task can block each other, on devices that begin with
-            different ones. Then the stream is `task` on a mesh of several devices.
+            does not wait for its receive, and a receive finds its value by channel number. Without numbers the k-th
+            send from one mesh to another belongs to the k-th receive there.
+        has_stream: whether the transfers of a mesh run in a stream beside its tasks. On a mesh of several devices they
+            never do: a transfer and a collective in a task would block each other, where devices begin with different
+            ones.
         early: whether a receive waits for the tasks in front of it, as its array is allocated among the tasks. Then
             `insert-transfers` puts the receive one task earlier, if no other transfer stands in between.
     """
 
     rendezvous: bool = True
-    numbered: bool = False
-    stream: Literal["direction", "pair", "mesh", "task"] = "task"
-    collectives: bool = True
+    has_stream: bool = False
     early: bool = False
 
-    def stream_of(self, devices: int) -> str:
-        """Returns the stream of the transfers on a mesh of so many devices."""
-        return "task" if self.collectives and devices > 1 else self.stream
-
-    def is_early(self, devices: int) -> bool:
-        """Whether receives on a mesh of so many devices are early."""
-        return self.early and self.stream_of(devices) != "task"
+    def is_beside(self, devices: int) -> bool:
+        """Whether transfers on a mesh of so many devices run beside its tasks."""
+        return self.has_stream and devices == 1
 
 
 RULES: Final[Mapping[str, Rules]] = {
-    "pull": Rules(rendezvous=False, numbered=True),
-    "nccl": Rules(stream="direction"),
-    "device_put": Rules(stream="mesh", early=True),
+    "pull": Rules(rendezvous=False),
+    "device_put": Rules(has_stream=True, early=True),
     "pair": Rules(),
 }
 """The rules of each transport, by its name. An order that `pair` allows is allowed by all, but for `early` receives.
 
-`pull`: a send offers its value, and a receive asks for it by channel number. `nccl`: point to point, with a
-communicator for each direction between two meshes. `device_put`: across processes, in one order for each process.
-`pair`: a program on the devices of two meshes.
+`pull`: a send offers its value, and a receive asks for it by channel number. `device_put`: across processes, in one
+order for each process. `pair`: a program on the devices of two meshes.
 """
 
 
@@ -98,7 +88,7 @@ def check_order(program: Program, transport: str | Rules) -> None:
 
 def _check_ends(program: Program, rules: Rules, name: str, hint: str) -> None:
     """Raises OrderError where the k-th send from one mesh to another is not the k-th receive there."""
-    if rules.numbered:
+    if not rules.rendezvous:
         return
     sent: dict[tuple[int, int], list[Send]] = {}
     received: dict[tuple[int, int], list[Receive]] = {}
@@ -151,13 +141,13 @@ class WaitForGraph:
                 self.before[node].append(self._transfers[False, channel])
 
     def _read(self, mesh: int, line: Sequence[Instruction], rules: Rules) -> None:
-        stream, early = rules.stream_of(self._devices[mesh]), rules.is_early(self._devices[mesh])
-        last: dict[object, int] = {}
+        is_beside = rules.is_beside(self._devices[mesh])
+        last: dict[str, int] = {}
         made: dict[int, int] = {}
         for position, each in enumerate(line):
             if isinstance(each, Constant):
                 continue
-            key: object = "task" if isinstance(each, Call) else _stream_of(each, stream)
+            stream = "transfers" if is_beside and not isinstance(each, Call) else "task"
             if isinstance(each, Call):
                 node, operands = self._add(), each.operands
                 made.update(dict.fromkeys(each.results, node))
@@ -167,13 +157,13 @@ class WaitForGraph:
                     made[each.result] = node
             self.places[node].append((mesh, position))
             before = self.before[node]
-            if key in last:
-                before.append(last[key])
-            if early and isinstance(each, Receive) and "task" in last:
-                before.append(last["task"])
-            if stream != "task":
+            if stream in last:
+                before.append(last[stream])
+            if is_beside:
+                if rules.early and isinstance(each, Receive) and "task" in last:
+                    before.append(last["task"])
                 before += [made[register] for register in operands if register in made]
-            last[key] = node
+            last[stream] = node
 
     def _add(self) -> int:
         self.places.append([])
@@ -228,18 +218,6 @@ class WaitForGraph:
                 line = self._sequences[mesh]
                 return _Wait(mesh, line[position], line[there[mesh]])
         return None
-
-
-def _stream_of(transfer: Send | Receive, stream: str) -> object:
-    """Returns a key for the stream of a transfer on its mesh."""
-    other = transfer.destination if isinstance(transfer, Send) else transfer.source
-    names: dict[str, object] = {
-        "direction": (type(transfer), other),
-        "pair": (other,),
-        "mesh": "mesh",
-        "task": "task",
-    }
-    return names[stream]
 
 
 def _words(program: Program, instruction: Instruction) -> str:

@@ -42,9 +42,9 @@ def initialize(
         num_processes: the number of processes.
         process_id: the index of this process, from 0.
         initialization_timeout: the seconds within which all processes must start.
-        transport: the transport of values between processes: `pull`, `device_put`, `pair` or `nccl`
-            (docs/multihost.md), the same in all processes. None: the value of JAXPP_TRANSPORT. If that is not set, the
-            transport that suits the devices.
+        transport: the transport of values between processes: `pull`, `device_put` or `pair` (docs/multihost.md),
+            the same in all processes. None: the value of JAXPP_TRANSPORT. If that is not set, the transport that suits
+            the devices.
         options: other arguments of `jax.distributed.initialize`.
 
     Raises:

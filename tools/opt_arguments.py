@@ -16,7 +16,7 @@ _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
     "schedule": (str, "NAME|FILE", "a schedule such as 1f1b, gis{chunks=4} or mine.txt"),
     "meshes": (int, "N", "the number of meshes"),
     "cuts": (str, "N,N...", "the layers of each stage, such as 5,5,4,2"),
-    "transport": (str, "NAME", "what values go by: pull, device_put, pair or nccl"),
+    "transport": (str, "NAME", "what values go by: pull, device_put or pair"),
     "gather_weights": (
         str,
         "WHEN",

@@ -39,7 +39,7 @@ class InsertTransfers(Pass):
     run tasks at the same time, its tasks don't delay the value. `verify-program` proves the order.
 
     Options:
-        transport: the transport that will carry the values: `pull`, `nccl`, `device_put` or `pair`, as in
+        transport: the transport that will carry the values: `pull`, `device_put` or `pair`, as in
             `verify-program`.
 
     Preconditions: `infer-placement` ran.
@@ -67,7 +67,7 @@ class InsertTransfers(Pass):
         rules = RULES[self.transport]
         if rules.rendezvous:
             devices = [each.partitions for each in MeshAxes.of_each(module, placed.meshes)]
-            beside = {mesh for mesh, count in enumerate(devices) if rules.stream_of(count) != "task"}
+            beside = {mesh for mesh, count in enumerate(devices) if rules.is_beside(count)}
             plan.meet(placed.steps, beside, early=rules.early)
         else:
             plan.read(placed.steps)

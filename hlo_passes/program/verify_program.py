@@ -21,8 +21,8 @@ class VerifyProgram(Pass):
 
     - Every receive has exactly one send, and every send one receive, with the same channel, meshes, type and sharding.
     - The sequences of all meshes together have no cycle: no mesh waits forever, whatever the timing. The proof follows
-      the rules of a transport (`jaxpp.ir.transports`). Sends never wait under `pull`. Under `nccl`, `device_put` and
-      `pair` a send waits for its receive, and values are matched by their order instead of a channel number.
+      the rules of a transport (`jaxpp.ir.transports`). Sends never wait under `pull`. Under `device_put` and `pair` a
+      send waits for its receive, and values are matched by their order instead of a channel number.
     - No value is used after its last use, and no value leaks: each value has one last use or is returned.
     - Each task reads the same kind of values for every microbatch (`jaxpp.ir.origins`). Such a value is one result of
       one task for the same microbatch, a sum or another carried value, or a value from outside the loop. The proof
@@ -47,7 +47,7 @@ class VerifyProgram(Pass):
             limit.
         host_memory_limit: the most bytes that the values of a device may take in the memory of its host, in the same
             format.
-        transport: the transport that will carry the values: `pull`, `nccl`, `device_put` or `pair`.
+        transport: the transport that will carry the values: `pull`, `device_put` or `pair`.
 
     Preconditions: `plan-buffers` ran.
 

@@ -9,14 +9,12 @@ from typing import Any
 import jax
 
 from jaxpp._system import tell
-from jaxpp.runtime.processes import nccl_library
 from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
 from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten, keep_own_port
-from jaxpp.runtime.processes.nccl import NcclTransport
 from jaxpp.runtime.processes.ordered import tags_are_wanted
 from jaxpp.runtime.processes.transport import Transport
 
-TRANSPORTS = ("pull", "device_put", "pair", "nccl")
+TRANSPORTS = ("pull", "device_put", "pair")
 
 _ADDRESS = "jax_cross_host_transfer_socket_address"
 """JAX's option for the address from which other processes fetch arrays of `jax.device_put` on CPUs. Read at start."""
@@ -64,11 +62,6 @@ def name_of(platform: str, can_put: bool) -> str:
             f"the transport 'device_put' does not work here: jax.device_put reaches no device of another process on "
             f"{platform}; {_REMEDY if platform == 'cpu' else ''}take 'pair'"
         )
-    if name == "nccl":
-        try:
-            nccl_library.find(platform)
-        except nccl_library.NcclError as error:
-            raise ProcessError(f"the transport 'nccl' does not work here: {error}; take 'pair'") from None
     return name or ("pull" if platform == "cpu" else "device_put" if can_put else "pair")
 
 
@@ -92,10 +85,8 @@ def transport() -> Transport:
         tell(f"values go from process to process by {name}")
     if name == "pull":
         return messages
-    platform = jax.local_devices()[0].platform
-    if name == "nccl":
-        return NcclTransport(messages, nccl_library.find(platform))
-    return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, platform == "cpu")
+    is_cpu = jax.local_devices()[0].platform == "cpu"
+    return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, is_cpu)
 
 
 forgotten(transport.cache_clear)

@@ -93,13 +93,9 @@ class OrderedTransport:
         """Begins a transfer when its turn comes. The sender passes its `arrays`; all others pass none.
 
         sources, targets: the types of the arrays at both ends.
-        Returns at the receiver an object per array for `arrived`, perhaps still on its way. Other results are unused.
+        Returns at the receiver the arrays, perhaps still on their way. Other results are unused.
         """
         raise NotImplementedError
-
-    def arrived(self, made: Any) -> Any:
-        """Returns the array for a result of `move` that is ready."""
-        return made
 
     def check(self, peers: Sequence[int]) -> None:
         if self._broken:
@@ -140,7 +136,7 @@ class OrderedTransport:
             if self._has_tags and array.index == 0:
                 self._check_tag(entry, waiting)
             self.messages.wait_computed(entry.made[array.index], waiting, entry.number)
-            return self.arrived(entry.made[array.index])
+            return entry.made[array.index]
         except BaseException as error:  # also Ctrl-C
             self._break(self._said(error))
             raise
@@ -245,7 +241,7 @@ class OrderedTransport:
 
     def _check_tag(self, entry: _Entry, waiting: Waiting) -> None:
         self.messages.wait_computed(entry.made[-1], waiting, entry.number)
-        *found, size = _compat.to_host(self.arrived(entry.made[-1])).tolist()
+        *found, size = _compat.to_host(entry.made[-1]).tolist()
         *expected, wanted = _tag(entry.number, entry.transfer.targets).tolist()
         if found != expected:
             raise TransferError(

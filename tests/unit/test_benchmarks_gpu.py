@@ -71,15 +71,11 @@ def test_a_gradient_that_is_wrong_shows() -> None:
     assert parts.difference(gpt.pipeline(schedule)(gpt.parameters(), gpt.text), expected) < 1e-5
 
 
-def test_a_transport_that_does_not_work_is_a_row(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of two processes with CPUs NCCL has nothing; the others give what one process does."""
+def test_each_transport_is_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the loss of one process."""
     parts.processes({**gpu.SMALL, "width": 16, "sequence": 8, "microbatches": 2, "repeat": 1})
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     found = {what: value for what, value, _ in rows}
-    assert (
-        found["two processes by nccl"]
-        == "the transport 'nccl' does not work here: it is for GPUs, not for cpu; take 'pair'"
-    )
     for transport in ("pull", "device_put", "pair"):
         assert f"two processes by {transport}, over one" in found
         assert float(found[f"the loss by {transport}, off"]) <= 1e-5

@@ -1,6 +1,5 @@
 // RUN: jaxpp-opt %s -p insert-transfers | filecheck %s --check-prefixes=CHECK,PULL
 // RUN: jaxpp-opt %s -p "insert-transfers{transport=pair}" | filecheck %s --check-prefixes=CHECK,PAIR
-// RUN: jaxpp-opt %s -p "insert-transfers{transport=nccl}" | filecheck %s --check-prefixes=CHECK,PAIR
 // RUN: jaxpp-opt %s -p "insert-transfers{transport=device_put},plan-buffers,verify-program{transport=device_put}" | filecheck %s --check-prefixes=CHECK,EARLY
 // RUN: not jaxpp-opt %s -p "insert-transfers{transport=tcp}" 2>&1 | filecheck %s --check-prefix=NAME
 
@@ -30,7 +29,7 @@
 // CHECK-NEXT:    "stablehlo.send"({{.*}}dense<{{\[\[}}1, 0]]>
 // CHECK-NEXT:    return
 
-// NAME: jaxpp-opt: error: pass 'insert-transfers': transport is 'tcp', expected one of pull, nccl, device_put, pair
+// NAME: jaxpp-opt: error: pass 'insert-transfers': transport is 'tcp', expected one of pull, device_put, pair
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
     %a0 = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>

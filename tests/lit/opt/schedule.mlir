@@ -9,7 +9,7 @@
 
 // CHECK-LABEL: func.func public @mesh_0
 // CHECK-LABEL: func.func public @mesh_1
-// MAIL: error: pipeline 'mpmd': --transport is 'mail', expected one of pull, nccl, device_put, pair
+// MAIL: error: pipeline 'mpmd': --transport is 'mail', expected one of pull, device_put, pair
 // PASS: schedule: gpipe
 // ERROR: schedule.mlir:[[# @LINE + 3]]:10: error: none.txt: cannot read: No such file or directory
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {

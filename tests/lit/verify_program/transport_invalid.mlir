@@ -1,10 +1,9 @@
 // RUN: jaxpp-opt %s -p verify-program | filecheck %s --check-prefix=PULL
-// RUN: jaxpp-opt %s -p "verify-program{transport=nccl}" | filecheck %s --check-prefix=PULL
 // RUN: not jaxpp-opt %s -p "verify-program{transport=device_put}" 2>&1 | filecheck %s
 // RUN: not jaxpp-opt %s -p "verify-program{transport=pair}" 2>&1 | filecheck %s
 // RUN: not jaxpp-opt %s -p "verify-program{transport=tcp}" 2>&1 | filecheck %s --check-prefix=NAME
 
-// Two sends face each other. That is fine where a send waits for nobody, and where each direction has a stream of its own.
+// Two sends face each other. That is fine where a send waits for nobody.
 
 // PULL-LABEL: func.func public @mesh_1
 
@@ -13,7 +12,7 @@
 // CHECK-NEXT: mesh 1: the receive from mesh 0 of forward of stage 0, microbatch 1 (channel 0) comes after the send to mesh 0 of backward of stage 1, microbatch 0 (channel 1)
 // CHECK-NEXT: run insert-transfers{transport={{device_put|pair}}
 
-// NAME: jaxpp-opt: error: pass 'verify-program': transport is 'tcp', expected one of pull, nccl, device_put, pair
+// NAME: jaxpp-opt: error: pass 'verify-program': transport is 'tcp', expected one of pull, device_put, pair
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token

@@ -92,20 +92,12 @@ def _moves(program: Program, rules: Rules, state: State) -> Iterator[State | Non
         elif isinstance(each, Receive):
             sends = {k: one for k, one in enumerate(program.sequences[each.source]) if _other(one) == mesh}
             sends = {k: one for k, one in sends.items() if isinstance(one, Send)}
-            ready = [k for m, k in heads if m == each.source and k in sends]
-            if not rules.rendezvous:  # by order: the first that was sent and not received yet
-                ready = sorted(k for m, k in state if m == each.source and k in sends)
-                taken = sum(m == mesh and _comes(program.sequences[mesh][k], each.source) for m, k in state)
-                ready = ready if rules.numbered else ready[taken : taken + 1]
-            for k in ready:
+            sent = heads if rules.rendezvous else state
+            for k in (k for m, k in sent if m == each.source and k in sends):
                 if sends[k].channel == each.channel:
                     yield frozenset([(mesh, n), (each.source, k)])
-                elif not rules.numbered:
+                elif rules.rendezvous:
                     yield None
-
-
-def _comes(each: Instruction, source: int) -> bool:
-    return isinstance(each, Receive) and each.source == source
 
 
 def _other(each: Instruction) -> int | None:
@@ -116,19 +108,15 @@ def _other(each: Instruction) -> int | None:
 def _heads(program: Program, rules: Rules, state: State, mesh: int) -> Iterator[int]:
     """The instructions of a mesh that are first in their streams, and have their operands."""
     line = program.sequences[mesh]
-    stream = rules.stream_of(program.partitions[mesh])
+    is_beside = rules.is_beside(program.partitions[mesh])
     made = {register for n, each in enumerate(line) if (mesh, n) in state for register in made_by(each)}
     for n, each in enumerate(line):
-        waits = [one for k, one in enumerate(line[:n]) if (mesh, k) not in state and _share(one, each, stream)]
+        waits = [
+            one
+            for k, one in enumerate(line[:n])
+            if (mesh, k) not in state and (not is_beside or isinstance(one, Call) == isinstance(each, Call))
+        ]
         if rules.early and isinstance(each, Receive):
             waits += [one for k, one in enumerate(line[:n]) if (mesh, k) not in state and isinstance(one, Call)]
         if (mesh, n) not in state and not waits and made.issuperset(read_by(each)):
             yield n
-
-
-def _share(one: Instruction, other: Instruction, stream: str) -> bool:
-    """Whether two instructions of a mesh are in one stream."""
-    tasks = isinstance(one, Call) + isinstance(other, Call)
-    if tasks or stream in ("mesh", "task"):
-        return stream == "task" or tasks != 1
-    return _other(one) == _other(other) and (stream == "pair" or type(one) is type(other))

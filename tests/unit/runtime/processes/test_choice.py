@@ -46,11 +46,11 @@ def test_the_user_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProcessError, match=r"^transport is 'tcp'; give one of pull, device_put, pair, nccl$"):
+    with pytest.raises(ProcessError, match=r"^transport is 'tcp'; give one of pull, device_put, pair$"):
         distributed.initialize(transport="tcp")
     monkeypatch.setenv("JAXPP_TRANSPORT", "tcp")
     choice._given.clear()
-    with pytest.raises(ProcessError, match=r"^JAXPP_TRANSPORT is 'tcp'; give one of pull, device_put, pair, nccl$"):
+    with pytest.raises(ProcessError, match=r"^JAXPP_TRANSPORT is 'tcp'; give one of pull, device_put, pair$"):
         distributed.initialize()
 
 
@@ -67,17 +67,6 @@ def test_a_port_that_was_found_free_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
             other.bind(("127.0.0.1", port))
     for kept in choice._kept:
         kept.close()
-
-
-def test_nccl_is_refused_where_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAXPP_TRANSPORT", "nccl")
-    monkeypatch.setattr("ctypes.CDLL", Mock(side_effect=OSError))
-    refused = r"^the transport 'nccl' does not work here: "
-    with pytest.raises(ProcessError, match=refused + r"it is for GPUs, not for cpu; take 'pair'$"):
-        choice.name_of("cpu", can_put=True)
-    missing = r"there is no libnccl\.so\.2, which comes with jax\[cuda13\]; take 'pair'$"
-    with pytest.raises(ProcessError, match=refused + missing):
-        choice.name_of("gpu", can_put=True)
 
 
 def test_device_put_is_refused_where_jax_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +132,7 @@ def test_programs_are_ordered_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(choice, "_processes", Mock(return_value=[0, 1]))
         program = load(step.lower(weights(4), batch(8)).program().module)
         orders.append({name for name in RULES if is_ordered_for(program, name)})
-    assert orders == [{"pull", "nccl"}, {*RULES}]
+    assert orders == [{"pull"}, {*RULES}]
 
 
 def is_ordered_for(program: Program, transport: str) -> bool:
