@@ -4,25 +4,25 @@ import argparse
 import inspect
 import re
 
+from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.tools.opt_arguments import Passes, Pipelines
 from jaxpp.tools.pipeline_text import Option, options_of, quote
 
 
-def answer(options: argparse.Namespace, passes: Passes, pipelines: Pipelines) -> str | None:
+def answer(options: argparse.Namespace) -> str | None:
     """Returns the text that the flags ask for in place of a run; None if they ask for a run."""
     if options.pass_doc is not None:
-        return pass_doc(passes[options.pass_doc])
-    return list_passes(passes, pipelines) if options.list_passes else None
+        return pass_doc(PASSES[options.pass_doc])
+    return list_passes() if options.list_passes else None
 
 
-def list_passes(passes: Passes, pipelines: Pipelines) -> str:
+def list_passes() -> str:
     """Lists every pass with its first line and its options, and every pipeline."""
     lines: list[str] = []
-    for name, step in passes.items():
+    for name, step in PASSES.items():
         lines.append(f"{name}\n    {first_line(step)}")
         lines += [f"    {describe_option(option)}" for option in options_of(step)]
-    for name, pipeline in pipelines.items():
+    for name, pipeline in PIPELINES.items():
         lines.append(f"--pipeline {name}\n    {first_line(pipeline)}")
     return "\n".join(lines)
 

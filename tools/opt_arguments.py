@@ -4,14 +4,13 @@ import argparse
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, unknown
 from jaxpp.validation import MOST_TRIPS
 
-Passes = Mapping[str, type[Pass]]
-Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
 _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
     "schedule": (str, "NAME|FILE", "a schedule such as 1f1b, gis{chunks=4} or mine.txt"),
     "meshes": (int, "N", "the number of meshes"),
@@ -33,19 +32,6 @@ _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
 _OPTIONS = {"keep": "recompute", "stages": "offload"}
 """Options of passes that have another name in a pipeline."""
 _LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
-
-
-def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Passes, Pipelines]:
-    """Returns the passes and pipelines that may be named: the given ones, or all that jaxpp has."""
-    if passes is None:
-        from jaxpp import hlo_passes
-
-        passes = hlo_passes.PASSES
-    if pipelines is None:
-        from jaxpp.hlo_passes import pipelines as own
-
-        pipelines = own.PIPELINES
-    return passes, pipelines
 
 
 def make_parser(doc: str) -> argparse.ArgumentParser:
@@ -137,13 +123,11 @@ def _fraction(text: str) -> float:
     return number
 
 
-def pipeline_of(
-    options: argparse.Namespace, parser: argparse.ArgumentParser, passes: Passes, pipelines: Pipelines
-) -> tuple[Pass, ...]:
+def pipeline_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Pass, ...]:
     """Returns the passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
     for name in [*(options.print_after or ()), *([options.pass_doc] if options.pass_doc is not None else ())]:
-        if name not in passes:
-            parser.error(unknown("pass", name, passes))
+        if name not in PASSES:
+            parser.error(unknown("pass", name, PASSES))
     if options.emit_bytecode and options.split_input_file:
         parser.error("--emit-bytecode writes one module; it does not go with --split-input-file")
     if options.pipeline is not None and options.passes is not None:
@@ -155,23 +139,23 @@ def pipeline_of(
         parser.error(f"{given[0]} is for --pipeline; a pass takes options as name{{option=value}}")
     try:
         if options.pipeline is not None:
-            return _named_pipeline(options, pipelines)
-        return parse_pipeline(options.passes or "", passes)
+            return _named_pipeline(options)
+        return parse_pipeline(options.passes or "", PASSES)
     except PipelineTextError as error:
         parser.error(str(error))
 
 
-def _named_pipeline(options: argparse.Namespace, pipelines: Pipelines) -> tuple[Pass, ...]:
+def _named_pipeline(options: argparse.Namespace) -> tuple[Pass, ...]:
     name = options.pipeline
-    if name not in pipelines:
-        raise PipelineTextError(unknown("pipeline", name, pipelines))
+    if name not in PIPELINES:
+        raise PipelineTextError(unknown("pipeline", name, PIPELINES))
     given = {key: getattr(options, key) for key in _OF_PIPELINES if getattr(options, key) is not None}
-    for key in given.keys() - inspect.signature(pipelines[name]).parameters.keys():
+    for key in given.keys() - inspect.signature(PIPELINES[name]).parameters.keys():
         raise PipelineTextError(f"pipeline '{name}' takes no {_flag(key)}")
     # Lists have commas on the command line, and blanks in the options of these passes.
     given |= {key: given[key].replace(",", " ") for key in _LISTS & given.keys()}
     try:
-        return pipelines[name](**given)
+        return PIPELINES[name](**given)
     except ValueError as error:
         raise PipelineTextError(f"pipeline '{name}': {_with_flag(str(error))}") from None
 

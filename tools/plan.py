@@ -11,7 +11,6 @@ step does not fit into the memory of the devices.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -19,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 from jaxlib.mlir import ir
@@ -46,48 +45,37 @@ from jaxpp.tools import source, streams
 
 _LIMITS = ("memory_limit", "host_memory_limit")
 
-OK, BAD_INPUT, BAD_USAGE, TOO_LARGE = 0, 1, 2, 3
+OK, BAD_INPUT, TOO_LARGE = 0, 1, 3
 
 _SHAPE = re.compile(r"(?P<element>[A-Za-z]\w*)\[(?P<sizes>[\d, ]*)\]")
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d*)")
 
 
-def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> int:
-    """Runs the tool, in this process, and returns its exit code.
-
-    Args:
-        argv: the arguments after the program's name; None: those of this process.
-        stdout: the stream for the table.
-        stderr: the stream for messages.
-    """
-    _, stdout, stderr = streams.standard(None, stdout, stderr)
-    try:
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-            options = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse exits with 0 after --help, 2 after an error
-        return stop.code if isinstance(stop.code, int) else BAD_USAGE
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the tool, in this process, and returns its exit code. `argv` has the arguments after the program's name."""
+    options = _parser().parse_args(argv)
     try:
         plan = _plan(options)
         if options.output:
             plan.save(options.output)
         if options.page:
             plan.page(options.page)
-        print(plan, file=stdout)
+        print(plan)
         if options.rank:
-            print(f"\n{_ranked(plan)}", file=stdout)
+            print(f"\n{_ranked(plan)}")
     except (streams.InputError, PlanError, PassError, ModuleNotFoundError, schedules.ScheduleError) as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         complete = isinstance(error, streams.InputError) or re.match(r"(\S+: )?error: ", str(error))
-        print(f"{error}{notes}" if complete else f"error: {error}{notes}", file=stderr)
+        print(f"{error}{notes}" if complete else f"error: {error}{notes}", file=sys.stderr)
         return BAD_INPUT
     except jax.errors.JaxRuntimeError as error:
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"error: XLA compiles no such step: {first}", file=stderr)
+        print(f"error: XLA compiles no such step: {first}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
         raise  # stdout is closed: `cli` ends without a message
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=stderr)
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     return OK if plan.fits else TOO_LARGE
 
@@ -192,7 +180,7 @@ def _module_in(options: argparse.Namespace) -> bytes:
         raise PlanError(
             f"{path} is a module, whose meshes have their shapes: give --mesh mpmd={options.mesh['mpmd']} alone"
         )
-    data = streams.read(path, sys.stdin, "a lowered module")
+    data = streams.read(path, "a lowered module")
     if data.lstrip()[:1] == b"<":
         raise PlanError(f"{path} is a page, expected a lowered module, or a plan that -o saved as .json")
     return data

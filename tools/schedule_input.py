@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from jaxpp import schedules as S
 from jaxpp.schedules.given import FileError, WordsError, library_name, library_options, parse_file
@@ -32,8 +32,8 @@ def check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"no schedule here takes --{flag}, which is for {', '.join(option.schedules)}")
 
 
-def load_schedule(text: str, options: argparse.Namespace, stdin: TextIO) -> S.Schedule:
-    """Returns the schedule that `jaxpp.schedules.resolve` makes of `text` and the flags; for `-`, that in `stdin`.
+def load_schedule(text: str, options: argparse.Namespace) -> S.Schedule:
+    """Returns the schedule that `jaxpp.schedules.resolve` makes of `text` and the flags; for `-`, that in stdin.
 
     Raises:
         UsageError: the numbers of meshes and microbatches are not given, or an option is wrong.
@@ -45,7 +45,7 @@ def load_schedule(text: str, options: argparse.Namespace, stdin: TextIO) -> S.Sc
         raise UsageError(f"{name} is a schedule of the library: give --meshes and --microbatches")
     try:
         if text == "-":
-            schedule = parse_file(streams.read(text, stdin, "a schedule: a grid or a table"), text)
+            schedule = parse_file(streams.read(text, "a schedule: a grid or a table"), text)
         else:
             flags: dict[str, Any] = _flags_for(name, options)
             schedule = S.resolve(text, meshes=options.meshes, microbatches=options.microbatches, **flags)

@@ -2,8 +2,9 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, TextIO
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -18,9 +19,9 @@ _COLOURS: Final = {"F": "bright_blue", "B": "red", "I": "yellow", "W": "green", 
 _PAPER: Final = re.compile(r" \((?P<paper>(?:[^()]* )?(?:arXiv|ICML) [^()]*|[^()]*; [^()]*)\)")
 
 
-def render(content: RenderableType, stdout: TextIO) -> str:
-    """Returns the text for `stdout`: with colours, and as wide as the window, if it is a terminal."""
-    console = Console(file=stdout, highlight=False, markup=False, emoji=False)
+def render(content: RenderableType) -> str:
+    """Returns the text for stdout: with colours, and as wide as the window, if it is a terminal."""
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 10_000
     with console.capture() as capture:
@@ -30,7 +31,7 @@ def render(content: RenderableType, stdout: TextIO) -> str:
     if not console.is_terminal:
         text = "\n".join(map(str.rstrip, text.split("\n")))
     # Characters that the stream's encoding lacks (in the name of a file) are escaped.
-    encoding = getattr(stdout, "encoding", None) or "utf-8"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 

@@ -4,20 +4,13 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn, TextIO
+from typing import NoReturn
+
+from jaxpp._system import write_file
 
 
 class InputError(Exception):
     """The input can't be used. The message is complete: `file:line:col: error: ...`."""
-
-
-def standard(stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None) -> tuple[TextIO, TextIO, TextIO]:
-    """Returns the given streams; for None that of this process, or an empty one where it is closed."""
-    return (
-        stdin or sys.stdin or io.StringIO(),
-        stdout or sys.stdout or io.StringIO(),
-        stderr or sys.stderr or io.StringIO(),
-    )
 
 
 def display_name(path: str) -> str:
@@ -25,16 +18,15 @@ def display_name(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
 
-def read(path: str, stdin: TextIO, expected: str) -> bytes:
-    """Reads the bytes of a file, or of `stdin` if the path is `-`; `expected` names the expected input in messages.
+def read(path: str, expected: str) -> bytes:
+    """Reads the bytes of a file, or of stdin if the path is `-`; `expected` names the expected input in messages.
 
     Raises:
         InputError: it can't be read, or is empty.
     """
     try:
         if path == "-":
-            buffer = getattr(stdin, "buffer", None)
-            data = buffer.read() if buffer is not None else stdin.read().encode("utf-8", "surrogatepass")
+            data = sys.stdin.buffer.read()
         else:
             with open(path, "rb") as file:
                 data = file.read()
@@ -46,11 +38,36 @@ def read(path: str, stdin: TextIO, expected: str) -> bytes:
     return data
 
 
+def write(path: str, data: bytes | str) -> None:
+    """Writes a file, or to stdout if the path is `-`.
+
+    Raises:
+        InputError: it can't be written.
+    """
+    try:
+        if path != "-":
+            write_file(path, data.encode() if isinstance(data, str) else data)
+        elif isinstance(data, str):
+            sys.stdout.write(data)
+        else:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (OSError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "the stream takes no bytes"
+        raise InputError(f"{path}: error: cannot write: {reason}") from None
+
+
 def finish(main: Callable[[], int]) -> NoReturn:
     """Runs a command and ends the process with its code: 130 after Ctrl-C, 1 if nobody reads its output any more."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed when the process began
+            setattr(sys, name, io.TextIOWrapper(io.BytesIO()))
     try:
-        code = main()
-        if sys.stdout:
+        try:
+            code = main()
+        finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import runline
 from unit.end_to_end import tuning
 from unit.end_to_end.decoder import SLICES
 from unit.progress import without_progress
@@ -76,15 +77,14 @@ def test_gpt_learns_the_same_as_plain_jit(
     name = flags[flags.index("--schedule") + 1] if "--schedule" in flags else "1f1b"
     plan = tmp_path / "plan.txt"  # given costs, and no file, the command may order the tasks of some by them
     plan.write_text(str(schedules.make(name, meshes=meshes, microbatches=2 if "--microbatches" in flags else 4)))
-    simulated = io.StringIO()
-    assert schedule.main(["simulate", str(plan), "--costs", str(costs)], stdout=simulated) == 0
-    (makespan,) = re.findall(r"^makespan +(\S+) ms", simulated.getvalue(), re.MULTILINE)
+    code, simulated, _ = runline.call(schedule.main, "simulate", plan, "--costs", costs).texts
+    assert code == 0
+    (makespan,) = re.findall(r"^makespan +(\S+) ms", simulated, re.MULTILINE)
     (printed,) = re.findall(r"simulated, these tasks take (\S+) ms", output)
     assert float(printed) == pytest.approx(float(makespan), abs=0.06)
     if flags == GPT_FLAGS[0]:
-        program = io.StringIO()
-        assert opt.main([str(dump), "--pipeline", "mpmd"], stdout=program) == 0
-        assert program.getvalue().count("func.func public @mesh_") == meshes
+        code, program, _ = runline.call(opt.main, dump, "--pipeline", "mpmd").texts
+        assert (code, program.count("func.func public @mesh_")) == (0, meshes)
 
 
 def test_gpt_that_tunes_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ The mistakes are made at random, one to three in each text; the seeds are fixed.
     python tests/unit/hlo_passes/test_mutations.py SEED COUNT
 """
 
-import io
 import random
 import re
 import signal
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import runline
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
@@ -127,11 +127,10 @@ def parses(text: str) -> bool:
 
 def answer(text: str, *arguments: str) -> tuple[int, str, str]:
     """What `jaxpp-opt` says: a result, or what is wrong; (exit code, result, messages)."""
-    out, err = io.StringIO(), io.StringIO()
-    code = opt.main(["-", *arguments], stdin=io.StringIO(text), stdout=out, stderr=err)
-    assert code in (0, 1), f"{arguments}: {err.getvalue()}\n{text}"
-    assert (code == 1) == ("error: " in err.getvalue()), f"{arguments}\n{text}"
-    return code, out.getvalue(), err.getvalue()
+    code, out, err = runline.call(opt.main, "-", *arguments, stdin=text).texts
+    assert code in (0, 1), f"{arguments}: {err}\n{text}"
+    assert (code == 1) == ("error: " in err), f"{arguments}\n{text}"
+    return code, out, err
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,8 +1,7 @@
 """`jaxpp-opt` says which kinds of tasks and which stages of a schedule the module has no work for."""
 
-import io
-
 import pytest
+import runline
 
 from jaxpp.tools import opt
 
@@ -34,11 +33,10 @@ func.func public @main(%w: tensor<4xf32>, %xs: tensor<2x4xf32>) -> tensor<4xf32>
 
 
 def warnings(schedule: str) -> list[str]:
-    err = io.StringIO()
     argv = ["-", "--pipeline", "mpmd", "--schedule", schedule, "--meshes", "2"]
-    code = opt.main(argv, stdin=io.StringIO(FORWARD), stdout=io.StringIO(), stderr=err)
-    assert code == 0, err.getvalue()
-    return err.getvalue().splitlines()
+    code, _, err = runline.call(opt.main, *argv, stdin=FORWARD).texts
+    assert code == 0, err
+    return err.splitlines()
 
 
 @pytest.mark.parametrize(("schedule", "kinds"), [("1f1b", ["backward"]), ("zb-h1", ["input_grad", "weight_grad"])])

@@ -1,6 +1,5 @@
 """Every lit input that is a whole module computes the same before and after the passes that its RUN lines name."""
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,9 +33,6 @@ def runs() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("arguments", [pytest.param(arguments, id=name) for name, arguments in runs()])
 def test_the_module_computes_the_same(arguments: tuple[str, ...]) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    opt.main([*arguments, "--validate", "-o", "/dev/null"], stdin=io.StringIO(), stdout=out, stderr=err)
-    errors = [
-        line for line in err.getvalue().splitlines() if "error: " in line and not any(each in line for each in NOT_RUN)
-    ]
-    assert not errors, err.getvalue()
+    _, _, err = runline.call(opt.main, *arguments, "--validate", "-o", "/dev/null").texts
+    errors = [line for line in err.splitlines() if "error: " in line and not any(each in line for each in NOT_RUN)]
+    assert not errors, err

@@ -1,5 +1,6 @@
 """`jaxpp-opt`: what goes where, exit codes, and the text of every error."""
 
+import contextlib
 import io
 import os
 import stat
@@ -9,13 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import runline
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp._compat import make_context
 from jaxpp._versions import UnsupportedJaxError
+from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.errors import PassError
 from jaxpp.tools import opt
@@ -91,17 +95,11 @@ def one_pipeline(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
     return (Rename(to=f"{schedule}_{meshes}"),)
 
 
-REGISTRIES: dict[str, Any] = {
-    "passes": {"rename": Rename, "misbehave": Misbehave},
-    "pipelines": {"one": one_pipeline, "fixed": lambda: ()},
-}
-
-
-def run(*argv: object, stdin: str = MODULE) -> tuple[int, str, str]:
+@mock.patch.dict(PASSES, {"rename": Rename, "misbehave": Misbehave}, clear=True)
+@mock.patch.dict(PIPELINES, {"one": one_pipeline, "fixed": lambda: ()}, clear=True)
+def run(*argv: object, stdin: str | bytes = MODULE) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a call in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    code = opt.main(list(map(str, argv)), stdin=io.StringIO(stdin), stdout=out, stderr=err, **REGISTRIES)
-    return code, out.getvalue(), err.getvalue()
+    return runline.call(opt.main, *argv, stdin=stdin).texts
 
 
 def failure(*argv: object, stdin: str = MODULE, code: int = 1) -> str:
@@ -162,7 +160,9 @@ def test_output_that_can_not_be_written(file: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing" / "out"
     assert failure(file, "-o", missing) == f"{missing}: error: cannot write: No such file or directory\n"
     assert failure(file, "-o", tmp_path) == f"{tmp_path}: error: cannot write: Is a directory\n"
-    assert failure(file, "--emit-bytecode") == "-: error: cannot write: the stream takes no bytes\n"
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as err:
+        assert opt.main([str(file), "--emit-bytecode"]) == 1
+    assert err.getvalue() == "-: error: cannot write: the stream takes no bytes\n"
 
 
 def test_bytecode_in_and_out(file: Path, tmp_path: Path) -> None:
@@ -170,13 +170,8 @@ def test_bytecode_in_and_out(file: Path, tmp_path: Path) -> None:
     assert run(file, "--emit-bytecode", "-o", target) == (0, "", "")
     assert target.read_bytes().startswith(b"ML\xefR")
     assert run(target) == (0, MODULE, "")
-    stdin = io.TextIOWrapper(io.BytesIO(target.read_bytes()))
-    out = io.StringIO()
-    assert opt.main(["-"], stdin=stdin, stdout=out, stderr=io.StringIO()) == 0
-    assert out.getvalue() == MODULE
-    stdout = io.TextIOWrapper(io.BytesIO())
-    assert opt.main([str(file), "--emit-bytecode"], stdin=stdin, stdout=stdout, stderr=io.StringIO()) == 0
-    assert stdout.buffer.getvalue().startswith(b"ML\xefR")
+    assert run("-", stdin=target.read_bytes()) == (0, MODULE, "")
+    assert runline.call(opt.main, file, "--emit-bytecode") == runline.Result(0, target.read_bytes(), b"")
 
 
 def test_bad_input(file: Path, tmp_path: Path) -> None:
@@ -367,9 +362,9 @@ def test_diagnostics_of_a_pass_go_to_stderr(file: Path) -> None:
 )
 def test_values_of_the_real_pipeline(file: Path, flag: str, value: str, message: str) -> None:
     """Messages name the flag, not the option of a pass that nobody typed."""
-    err = io.StringIO()
-    assert opt.main([str(file), "--pipeline", "mpmd", flag, value], stderr=err) == 2
-    assert f"error: pipeline 'mpmd': {message}" in err.getvalue()
+    code, _, err = runline.call(opt.main, file, "--pipeline", "mpmd", flag, value).texts
+    assert code == 2
+    assert f"error: pipeline 'mpmd': {message}" in err
 
 
 def test_validate(file: Path) -> None:

@@ -1,7 +1,6 @@
 """`jaxpp-plan`: what it prints and writes, exit codes, and the text of every error."""
 
 import dataclasses
-import io
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import runline
 from unit.planning import steps
 
 import jaxpp
@@ -27,9 +27,7 @@ _NO = "error: unit.planning.steps:made is {}, which takes no {}"
 
 
 def run(*argv: object) -> tuple[int, str, str]:
-    stdout, stderr = io.StringIO(), io.StringIO()
-    code = plan.main(list(map(str, argv)), stdout=stdout, stderr=stderr)
-    return code, stdout.getvalue(), stderr.getvalue()
+    return runline.call(plan.main, *argv).texts
 
 
 def output(*argv: object) -> str:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import runline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
@@ -87,11 +88,10 @@ def mutated(data: bytes, generator: random.Random, start: int) -> bytes:
 
 def answers(data: bytes, *argv: str) -> int:
     """The exit code for this input: a result or an error, and no bug of a pass."""
-    out, err = io.StringIO(), io.StringIO()
-    code = opt.main(["-", *argv], stdin=io.TextIOWrapper(io.BytesIO(data)), stdout=out, stderr=err)
-    assert code in (0, 1), err.getvalue()
-    assert (code == 0) == bool(out.getvalue()), (code, err.getvalue())
-    assert code == 0 or ": error: " in err.getvalue(), err.getvalue()
+    code, out, err = runline.call(opt.main, "-", *argv, stdin=data).texts
+    assert code in (0, 1), err
+    assert (code == 0) == bool(out), (code, err)
+    assert code == 0 or ": error: " in err, err
     return code
 
 
@@ -106,7 +106,8 @@ def batch(seed: int, count: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_mutated_modules(seed: int, tmp_path: Path) -> None:
-    code = f"import runpy; runpy.run_path({__file__!r})['batch']({seed}, 300)"
+    tests = str(Path(__file__).parents[2])
+    code = f"import runpy, sys; sys.path.append({tests!r}); runpy.run_path({__file__!r})['batch']({seed}, 300)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )

@@ -1,10 +1,10 @@
 """What can't be compared, or run: each is named, and what XLA crashes on ends a child process alone."""
 
-import io
 import re
 from pathlib import Path
 
 import pytest
+import runline
 from unit.validation.edits import becomes, nothing, validate
 
 from jaxpp.tools import opt
@@ -107,9 +107,8 @@ def test_rounding_does_not_widen_the_tolerance_without_limit() -> None:
 
 
 def run(*arguments: str, text: str = "") -> tuple[int, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = opt.main(arguments, stdin=io.StringIO(text), stdout=out, stderr=err)
-    return code, err.getvalue()
+    code, _, err = runline.call(opt.main, *arguments, stdin=text).texts
+    return code, err
 
 
 def test_compare_two_modules(tmp_path: Path) -> None:
