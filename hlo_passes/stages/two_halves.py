@@ -81,104 +81,76 @@ def _write_conditionals(
         [number for number, result in enumerate(op.results) if result in values]
         for values in (halved.early, halved.late)
     )
-    branches = [_Branch(block, halved, kept) for block in blocks_of(op)]
-    slots = _slots(branches, mesh)
-    first = _remade(op, early, slots)
-    second = _remade(op, late, [])
-    for branch, one, other in zip(branches, first.regions, second.regions, strict=True):
-        place = branch.places(slots, mesh)
-        branch.write_first(one, early, slots, place)
-        branch.write_second(other, late, {v: first.results[len(early) + number] for v, number in place.items()})
+    blocks = blocks_of(op)
+    slots, places = _slots([[value for value in kept if block_of(value) == block] for block in blocks], mesh)
+    first, second = _remade(op, early, slots), _remade(op, late, [])
+    handed_on = list(first.results)[len(early) :]
+    for block, place, one, other in zip(blocks, places, first.regions, second.regions, strict=True):
+        values: dict[ir.Value, ir.Value] = {}
+        returned = _write(block, one, early, values, place, halved.early_barriers, halved.acting[0])
+        filled = {number: values[value] for value, number in place.items()}
+        with ir.InsertionPoint(one.blocks[0]), terminator(block).location:
+            rest = [
+                filled[number] if number in filled else sharded(constant(type_, 0), sharding)
+                for number, (type_, sharding) in enumerate(slots)
+            ]
+            stablehlo.return_([*returned, *rest])
+        values = {value: handed_on[number] for value, number in place.items()}
+        returned = _write(block, other, late, values, (), halved.barriers, halved.acting[1])
+        stablehlo.return_(returned, ip=ir.InsertionPoint(other.blocks[0]), loc=terminator(block).location)
     results, later = (
         {op.results[number]: result for number, result in zip(numbers, made.results, strict=False)}
         for made, numbers in ((first, early), (second, late))
     )
     for old, new in (*results.items(), *later.items()):
         old.replace_all_uses_with(new)
-    return _Written(first, second, results, later, list(first.results)[len(early) :])
+    return _Written(first, second, results, later, handed_on)
+
+
+def _write(
+    block: ir.Block,
+    region: ir.Region,
+    numbers: Sequence[int],
+    values: dict[ir.Value, ir.Value],
+    kept: Iterable[ir.Value],
+    barriers: Mapping[ir.Value, ir.Value],
+    acting: Collection[ir.Operation],
+) -> list[ir.Value]:
+    """Writes into `region` the operations of the branch `block` that results with these numbers and `kept` take.
+
+    `values` replaces values that these operations use, and gains the values that they make. Returns the results.
+    """
+    body = Numbered(operations(block)[:-1])
+    returned = [terminator(block).operands[number] for number in numbers]
+    instead = {value: [other] for value, other in barriers.items()} | {value: [] for value in values}
+    _, ops = body.part([*returned, *kept], instead, acting)
+    clone_into(ir.Block.create_at_start(region), [body.ops[op] for op in ops], values, barriers)
+    return [values.get(value, value) for value in (barriers.get(value, value) for value in returned)]
 
 
 _Slot = tuple[ir.Type, ir.Attribute | None]
 """The type and the sharding of a value that the first conditional returns for the second."""
 
 
-class _Branch:
-    """A branch of a conditional that becomes two.
+def _slots(held: Iterable[Sequence[ir.Value]], mesh: MeshAxes | None) -> tuple[list[_Slot], list[dict[ir.Value, int]]]:
+    """Returns the slots for the kept values of all branches, and for each branch the index of each value's slot.
 
-    Attributes:
-        kept: the values that the first conditional makes and the second one reads.
+    For each type and sharding there are as many slots as the branch that keeps the most such values needs.
     """
-
-    def __init__(self, block: ir.Block, halved: Halved, kept: Iterable[ir.Value]) -> None:
-        self._body = Numbered(operations(block)[:-1])
-        self._halved, self._end = halved, terminator(block)
-        self.kept = [value for value in kept if value in self._body.producers]
-
-    def places(self, slots: Sequence[_Slot], mesh: MeshAxes | None) -> dict[ir.Value, int]:
-        """Returns a distinct slot for each kept value: the index in `slots` of an entry with its type and sharding."""
-        free = dict(enumerate(slots))
-        found: dict[ir.Value, int] = {}
-        for value in self.kept:
-            found[value] = next(number for number, slot in free.items() if slot == _slot(value, mesh))
-            del free[found[value]]
-        return found
-
-    def write_first(
-        self, region: ir.Region, early: Sequence[int], slots: Sequence[_Slot], place: dict[ir.Value, int]
-    ) -> None:
-        """Writes this branch of the first conditional into `region`: it returns the early results, then all slots."""
-        values = dict[ir.Value, ir.Value]()
-        barriers, acting = self._halved.early_barriers, self._halved.acting[0]
-        returned = self._write(region, early, values, self.kept, barriers, acting)
-        kept = {number: values[value] for value, number in place.items()}
-        with ir.InsertionPoint(region.blocks[0]), self._end.location:
-            rest = [
-                kept[number] if number in kept else sharded(constant(type_, 0), sharding)
-                for number, (type_, sharding) in enumerate(slots)
-            ]
-            stablehlo.return_([*returned, *rest])
-
-    def write_second(self, region: ir.Region, late: Sequence[int], handed_on: dict[ir.Value, ir.Value]) -> None:
-        """Writes this branch of the second conditional into `region`.
-
-        `handed_on` maps each kept value to the result of the first conditional that holds it.
-        """
-        returned = self._write(region, late, handed_on, (), self._halved.barriers, self._halved.acting[1])
-        stablehlo.return_(returned, ip=ir.InsertionPoint(region.blocks[0]), loc=self._end.location)
-
-    def _write(
-        self,
-        region: ir.Region,
-        numbers: Sequence[int],
-        values: dict[ir.Value, ir.Value],
-        kept: Iterable[ir.Value],
-        barriers: Mapping[ir.Value, ir.Value],
-        acting: Collection[ir.Operation],
-    ) -> list[ir.Value]:
-        """Writes the operations that results with these numbers and the values `kept` take. Returns these results."""
-        returned = [self._end.operands[number] for number in numbers]
-        instead = {value: [other] for value, other in barriers.items()} | {value: [] for value in values}
-        _, ops = self._body.part([*returned, *kept], instead, acting)
-        clone_into(ir.Block.create_at_start(region), [self._body.ops[op] for op in ops], values, barriers)
-        return [values.get(value, value) for value in (barriers.get(value, value) for value in returned)]
-
-
-def _slot(value: ir.Value, mesh: MeshAxes | None) -> _Slot:
-    return value.type, None if mesh is None else mesh.attribute(mesh.read(value))
-
-
-def _slots(branches: Sequence[_Branch], mesh: MeshAxes | None) -> list[_Slot]:
-    """Returns, for each type and sharding, as many slots as the branch that keeps the most such values needs."""
     slots: list[_Slot] = []
-    for branch in branches:
-        free = list(slots)
-        for value in branch.kept:
-            slot = _slot(value, mesh)
-            if slot in free:
-                free.remove(slot)
-            else:
+    places: list[dict[ir.Value, int]] = []
+    for values in held:
+        place: dict[ir.Value, int] = {}
+        taken: set[int] = set()
+        for value in values:
+            slot = value.type, None if mesh is None else mesh.attribute(mesh.read(value))
+            free = (number for number, each in enumerate(slots) if each == slot and number not in taken)
+            place[value] = next(free, len(slots))
+            taken.add(place[value])
+            if place[value] == len(slots):
                 slots.append(slot)
-    return slots
+        places.append(place)
+    return slots, places
 
 
 def _remade(op: ir.Operation, numbers: Sequence[int], more: Sequence[_Slot]) -> ir.Operation:
