@@ -9,9 +9,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.kept_values import Keep
-from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.hlo_passes.stages.open_loops import OpenLoop, Written
 from jaxpp.hlo_passes.stages.ties import ties
-from jaxpp.hlo_passes.stages.two_loops import Written
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
@@ -241,8 +240,8 @@ class Forward:
         acting = [each for each in loop.acting if each not in self._replaced]
         self._replaced.append(op)
         there = (row.position for value, row in loop.rows.items() if value in inside)
-        one = loop.first({*first, *there}, inside, self._mesh, acting=acting)
-        other = loop.second(second, one.stacks, self._mesh, same)
+        one = loop.write({*first, *there}, self._mesh, kept=inside, acting=acting)
+        other = loop.write(second, self._mesh, read=one.stacks, same=same)
         twins |= {one.results[old]: new for old, new in other.results.items() if old in one.results}
         return one, other.op
 

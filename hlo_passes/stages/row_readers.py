@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.hlo_passes.stages.open_loops import OpenLoop, Stacks, counted, read_row
 from jaxpp.hlo_passes.stages.ties import read_together
-from jaxpp.hlo_passes.stages.two_loops import Stacks, counted, read_row, trip_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import clone, erase_dead, sharded
 from jaxpp.ir.functions import loop_body
@@ -44,7 +43,7 @@ class RowReader:
         wanted, values = less.wanted(self), dict(there)
         ops = again.behind(wanted)
         with ir.InsertionPoint.at_block_begin(body) as ip, self.loop.op.location:
-            trip = counted(trip_of(self.loop.op), *self.trips)
+            trip = counted(self.loop.trip(), *self.trips)
             for value in again.read(ops, wanted):
                 if value in less.stacks:
                     stack, row = less.stacks[value]

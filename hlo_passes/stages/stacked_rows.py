@@ -156,7 +156,7 @@ class _Stacks:
         positions = self.used.union(position for position, value in loop.stacks.items() if value in kept)
         # The side effects of an inner loop that was rewritten are in its new version.
         acting = [op for op in loop.acting if gone.isdisjoint(op.results)]
-        stacks = loop.first(positions, kept, mesh, acting=acting).stacks
+        stacks = loop.write(positions, mesh, kept=kept, acting=acting).stacks
         return RewrittenStacks(loop, self.readers, again.ops, stacks, inner, gone)
 
     def uses(self, value: ir.Value) -> Iterator[ir.OpOperand]:

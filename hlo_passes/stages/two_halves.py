@@ -63,8 +63,8 @@ def _write_loops(op: ir.Operation, halved: Halved, kept: Collection[ir.Value], m
         for values in (halved.early, halved.late)
     )
     inside = [value for value in kept if value in loop.inside]
-    first = loop.first(early, inside, mesh, halved.early_barriers, halved.acting[0])
-    second = loop.second(late, first.stacks, mesh, halved.barriers, halved.acting[1])
+    first = loop.write(early, mesh, kept=inside, same=halved.early_barriers, acting=halved.acting[0])
+    second = loop.write(late, mesh, read=first.stacks, same=halved.barriers, acting=halved.acting[1])
     stacks = [stack for stack, _ in first.stacks.values()]
     return _Written(first.op, second.op, first.results, second.results, stacks)
 
