@@ -1,7 +1,7 @@
 """`find-microbatch-loop`: finds the loop over microbatches, and writes its schedule, length and counts on it."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
 
@@ -10,7 +10,6 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints, write_counts
 from jaxpp.hlo_passes.loop.idle_stages import check_kept
 from jaxpp.hlo_passes.loop.marks import count_marks
-from jaxpp.hlo_passes.loop.of_steps import resolved, takes_steps
 from jaxpp.hlo_passes.loop.runnable import check_runnable
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
@@ -20,7 +19,9 @@ from jaxpp.ir.functions import body_of, loop_body, main_of, nested, nested_by_na
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.ir.tensors import check_arrays
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.given import as_text, check_words, library_name, of_text
+from jaxpp.schedules.library import options_of
 
 _LARGE = 1 << 20
 """The size above which a schedule takes long to make: meshes * (meshes + microbatches)."""
@@ -118,10 +119,10 @@ class FindMicrobatchLoop(Pass):
             if library_name(text):
                 _check_meshes(loop, meshes, length)
             if "\n" not in text:
-                text = str(resolved(module, loop, text, meshes, length))
+                text = str(_resolved(module, loop, text, meshes, length))
             schedule = of_text(text)
             steps = 1
-            if takes_steps(module, schedule, loop):
+            if _takes_steps(module, schedule, loop):
                 steps = schedules.steps_of(schedule)
                 schedule = schedules.first_step(schedule)
                 text = as_text(schedule, microbatches=length)
@@ -135,6 +136,69 @@ class FindMicrobatchLoop(Pass):
                 location=loop.location,
             )
         return schedule, text
+
+
+def _resolved(module: ir.Module, loop: ir.Operation, given: str, meshes: int, microbatches: int) -> schedules.Schedule:
+    """Returns the schedule for a name of the library or a file.
+
+    In a `jaxpp.train_loop` of several steps with a delay, a schedule by name becomes one of all steps.
+
+    Args:
+        module: the module, which may be a `jaxpp.train_loop`.
+        loop: the loop over microbatches.
+        given: a name of the library, or a file.
+        meshes: the number of meshes.
+        microbatches: the number of microbatches of one step.
+
+    Raises:
+        PassError: when the schedule overlaps steps, but the train loop has no delay.
+        ScheduleError: when no such schedule exists for these numbers, or its steps can't overlap.
+    """
+    found, name = TrainLoopAttr.of(module), library_name(given)
+    if found is None or found.steps == 1 or name is None:
+        return schedules.resolve(given, meshes=meshes, microbatches=microbatches)
+    if "steps" in options_of(name):
+        if not found.delay:
+            raise PassError(
+                f"the schedule {name} overlaps steps, whose gradients are not delayed",
+                location=loop.location,
+                hint="give the train_loop a delay, or a schedule of one step, such as 1f1b",
+            )
+        options = {"steps": found.steps, "delay": found.delay}
+        return schedules.resolve(given, meshes=meshes, microbatches=microbatches, **options)
+    if not found.delay:
+        return schedules.resolve(given, meshes=meshes, microbatches=microbatches)
+    every = schedules.resolve(given, meshes=meshes, microbatches=microbatches * found.steps)
+    return schedules.in_steps(every, found.steps, found.delay)
+
+
+def _takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operation) -> bool:
+    """Whether `schedule` is of several steps. If so, writes its text on the `jaxpp.train_loop` of `module`.
+
+    Raises:
+        PassError: when the schedule has several steps, but not as many as the train loop. Also when the train loop has
+            a delay, but the schedule has one step.
+    """
+    found, steps = TrainLoopAttr.of(module), schedules.steps_of(schedule)
+    if steps != 1 and (found is None or found.steps != steps):
+        expected, hint = "one training step", f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)"
+        if found is not None:
+            expected = f"{found.steps}, as many as the train_loop has"
+            hint = f"make the schedule with steps={found.steps}, or the loop with train_loop(step, {steps}, ...)"
+        raise PassError(
+            f"the schedule {schedule.name} is of {steps} steps, expected {expected}", location=loop.location, hint=hint
+        )
+    if found is not None and steps == 1 and found.delay and found.steps > 1:
+        raise PassError(
+            f"the gradients are delayed by {found.delay}, but the schedule {schedule.name} is of one step: nothing "
+            "would overlap",
+            location=loop.location,
+            hint='give one by name, such as "1f1b", which is then of all steps, or an object of several, such as '
+            f"jaxpp.PipeDream2BW({schedule.meshes}, steps={found.steps}, delay={found.delay}); or leave the delay out",
+        )
+    if steps > 1 and found is not None:
+        replace(found, schedule=str(schedule)).write(module)
+    return steps > 1
 
 
 def _check_meshes(loop: ir.Operation, meshes: int, length: int) -> None:

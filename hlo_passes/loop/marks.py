@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp import schedules
-from jaxpp.hlo_passes.loop.own_marks import set_by_jaxpp
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary, Marks
@@ -161,30 +159,6 @@ def number_marks(marks: Marks, numbers: Sequence[int | None]) -> Marks:
     return kept
 
 
-def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Numbers the marks of each slice: with n stages, stage s of slice j ends at the mark of number j * n + s.
-
-    Raises PassError unless each slice has a forward mark after every stage. The last stage needs a mark too: its
-    forward is a task of its own, as the next slice takes its results.
-    """
-    for number in range(schedule.slices):
-        own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
-        ended = sum(mark.phase == "forward" for _, mark in own)
-        if ended != schedule.stages:
-            again = computed_again(marks) or _computed_in_advance(own, loop)
-            if again is not None:
-                raise marked_twice(again)
-            raise PassError(
-                f"slice {number} has {ended} stage mark{'s' * (ended != 1)} in its forward, the schedule "
-                f"{schedule.name} has {schedule.stages} stages",
-                location=own[0][0].location if own else loop.location,
-                hint=set_by_jaxpp(own, schedule)
-                or "mark the end of every stage in each slice, the last one too, with the loss of the slice, "
-                "and use that loss: jax.value_and_grad",
-            )
-        number_marks(own, range(number * schedule.stages, (number + 1) * schedule.stages))
-
-
 def _below(above: int, stages: Sequence[int], number: int) -> int | None:
     return next((i for i in reversed(range(above)) if stages[i] == number), None)
 
@@ -198,16 +172,6 @@ def marked_twice(again: ir.Operation) -> PassError:
         hint="run the first pass as a step of its own, and give its gradients to this step: docs/recipes.md, "
         "'Two passes'; put jax.checkpoint around what stands between two marks",
     )
-
-
-def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | None:
-    """Returns a slice's forward mark that is repeated after a barrier: `jax.checkpoint` is around all slices."""
-    barrier = next((op for op in operations(loop_body(loop)) if boundary.is_barrier(op)), None)
-    if barrier is None:
-        return None
-    before = {mark.stage for op, mark in marks if op.is_before_in_block(barrier)}
-    behind = ((op, mark) for op, mark in marks if barrier.is_before_in_block(op))
-    return next((op for op, mark in behind if mark.phase == "forward" and mark.stage in before), None)
 
 
 def computed_again(marks: Marks) -> ir.Operation | None:

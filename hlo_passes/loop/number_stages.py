@@ -6,24 +6,26 @@ from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
+from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, split_barriers, write_counts
 from jaxpp.hlo_passes.loop.idle_stages import check_kept, check_used, check_work
 from jaxpp.hlo_passes.loop.marks import (
     check_marks,
     check_one_pass,
+    computed_again,
     marked_stages,
+    marked_twice,
     number_marks,
-    number_slices,
     stages_of,
 )
-from jaxpp.hlo_passes.loop.own_marks import has_other_shards
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
-from jaxpp.hlo_passes.loop.wrong_marks import wrong_number
+from jaxpp.hlo_passes.loop.wrong_marks import has_other_shards, set_by_jaxpp, wrong_number
 from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Marks
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import main_of, nested
+from jaxpp.ir.functions import loop_body, main_of, nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
 
 
@@ -91,7 +93,7 @@ class NumberStages(Pass):
             check_kept(module.operation, marks, sum(sizes) or plan.stages)
             marks = number_marks(marks, _numbers(module, marks, loop, sizes))
         if plan.slices > 1:
-            number_slices(marks, plan, loop.op)
+            _number_slices(marks, plan, loop.op)
         check_work(loop)
         if at.LOST_MARKS in module.operation.attributes:
             del module.operation.attributes[at.LOST_MARKS]
@@ -133,6 +135,40 @@ def _kept(marks: Marks, numbers: list[int | None]) -> Marks:
     """Returns the forward marks that end a stage."""
     forward = [(op, mark) for op, mark in marks if mark.phase == "forward"]
     return [each for each, number in zip(forward, numbers, strict=False) if number is not None]
+
+
+def _number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> None:
+    """Numbers the marks of each slice: with n stages, stage s of slice j ends at the mark of number j * n + s.
+
+    Raises PassError unless each slice has a forward mark after every stage. The last stage needs a mark too: its
+    forward is a task of its own, as the next slice takes its results.
+    """
+    for number in range(schedule.slices):
+        own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
+        ended = sum(mark.phase == "forward" for _, mark in own)
+        if ended != schedule.stages:
+            again = computed_again(marks) or _computed_in_advance(own, loop)
+            if again is not None:
+                raise marked_twice(again)
+            raise PassError(
+                f"slice {number} has {ended} stage mark{'s' * (ended != 1)} in its forward, the schedule "
+                f"{schedule.name} has {schedule.stages} stages",
+                location=own[0][0].location if own else loop.location,
+                hint=set_by_jaxpp(own, schedule)
+                or "mark the end of every stage in each slice, the last one too, with the loss of the slice, "
+                "and use that loss: jax.value_and_grad",
+            )
+        number_marks(own, range(number * schedule.stages, (number + 1) * schedule.stages))
+
+
+def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | None:
+    """Returns a slice's forward mark that is repeated after a barrier: `jax.checkpoint` is around all slices."""
+    barrier = next((op for op in operations(loop_body(loop)) if boundary.is_barrier(op)), None)
+    if barrier is None:
+        return None
+    before = {mark.stage for op, mark in marks if op.is_before_in_block(barrier)}
+    behind = ((op, mark) for op, mark in marks if barrier.is_before_in_block(op))
+    return next((op for op, mark in behind if mark.phase == "forward" and mark.stage in before), None)
 
 
 class LoopOfLayers(NamedTuple):
