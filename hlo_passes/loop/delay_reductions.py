@@ -1,10 +1,10 @@
 """`delay-reductions`: sums gradients of weights over the data axis once per step, not once per microbatch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop import partial_sums
@@ -13,7 +13,7 @@ from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather, no_gathe
 from jaxpp.hlo_passes.once_per import check_choice
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, carried_updates
-from jaxpp.ir.build import constant, remake, sharded, shardings
+from jaxpp.ir.build import constant, sharded
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
@@ -102,7 +102,7 @@ class DelayReductions(Pass):
             for op in made if per_run else ():
                 op.attributes[at.GATHER] = ir.UnitAttr.get()
         if totals:
-            _Rewrite(mesh, loop).run(totals, scattered if self.scatter_gradients == "chunk" else ())
+            _delay(mesh, loop, totals, scattered if self.scatter_gradients == "chunk" else ())
 
 
 def once_per_step_bytes(module: ir.Module) -> dict[str, int]:
@@ -156,82 +156,58 @@ def _extra_bytes(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> in
     return mesh.bytes_per_device(result.type, without(axes, total.axes)) - mesh.bytes_per_device(result.type, axes)
 
 
-class _Rewrite:
-    """The rewrite of the loop: its accumulators get one summand per device."""
+def _delay(mesh: MeshAxes, loop: MicrobatchLoop, totals: Sequence[_DelayedSum], per_run: Sequence[_DelayedSum]) -> None:
+    """Gives the accumulators one summand per device, and sums these after the loop.
 
-    def __init__(self, mesh: MeshAxes, loop: MicrobatchLoop) -> None:
-        self._mesh, self._loop = mesh, loop
-        self._old: list[ir.Operation] = []
+    Args:
+        mesh: the axes of the mesh.
+        loop: the loop.
+        totals: the sums to rewrite.
+        per_run: the sums among `totals` that `scatter-gradients` scatters once per run of tasks.
+    """
+    op = loop.op
+    known = [at.value_sharding(result) or mesh.attribute(mesh.read(result)) for result in op.results]
+    after = ir.InsertionPoint.after(op)
+    for total in totals:
+        stacker, number = Stacker(mesh, total.axes), total.position
+        _in_body(loop.body, total, stacker)
+        result, initial, sharding = op.results[number], op.operands[number], known[number]
+        whole = result.type
+        op.operands[number] = stacker.zeros(result, ir.InsertionPoint(op))
+        known[number] = stacker.sharding_of(result)
+        for value in (result, *(region.blocks[0].arguments[number] for region in op.regions)):
+            value.set_type(stacker.type_of(whole))
+        reduce = _reduce(result, whole, sharding, after)
+        if total in per_run:
+            reduce.attributes[at.SCATTER] = ir.UnitAttr.get()
+        summed = reduce.results[0]
+        if not is_zero(initial):
+            summed = sharded(stablehlo.add(initial, summed, ip=after, loc=result.location), sharding)
+        result.replace_all_uses_except(summed, reduce)
+    op.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get(known)
 
-    def run(self, totals: Sequence[_DelayedSum], per_run: Sequence[_DelayedSum]) -> None:
-        """Rewrites the body, then the loop, then the uses of its results.
 
-        Args:
-            totals: the sums to rewrite.
-            per_run: the sums among `totals` that `scatter-gradients` scatters once per run of tasks.
-        """
-        by_position = {total.position: (total, Stacker(self._mesh, total.axes)) for total in totals}
-        old = self._loop.op
-        groups = [stacker.sharding_of(old.results[n]) for n, (_, stacker) in by_position.items()]
-        types = {n: stacker.type_of(old.results[n].type) for n, (_, stacker) in by_position.items()}
-        for total, stacker in by_position.values():
-            self._in_body(total, stacker)
-        for op in self._old:
-            op.erase()
-        zeros = {n: stacker.zeros(old.results[n], ir.InsertionPoint(old)) for n, (_, stacker) in by_position.items()}
-        new = self._loop_with(types, zeros, dict(zip(by_position, groups, strict=True)))
-        after = ir.InsertionPoint.after(new)
-        for number, result in enumerate(old.results):
-            made = new.results[number]
-            if number in by_position:
-                made = self._summed(result, made, old.operands[number], after, by_position[number][0] in per_run)
-            result.replace_all_uses_with(made)
-        old.erase()
+def _in_body(body: ir.Block, total: _DelayedSum, stacker: Stacker) -> None:
+    """Makes the body add the summands of each device."""
+    value: ir.Value = body.arguments[total.position]
+    terms = iter(total.terms)
+    for op in total.adds:
+        operands = [value]
+        if op.name != CONSTRAINT:
+            operands.append(stacker.rewrite(next(terms)))
+        value = stacker.like(op, operands, ir.InsertionPoint(op))
+    terminator(body).operands[total.position] = value
+    for op in (*reversed(total.adds), *(op for term in total.terms for op, _ in term.steps)):
+        op.erase()
 
-    def _in_body(self, total: _DelayedSum, stacker: Stacker) -> None:
-        body = self._loop.body
-        value: ir.Value = body.arguments[total.position]
-        terms = iter(total.terms)
-        for op in total.adds:
-            operands = [value]
-            if op.name != CONSTRAINT:
-                operands.append(stacker.rewrite(next(terms)))
-            value = stacker.like(op, operands, ir.InsertionPoint(op))
-        terminator(body).operands[total.position] = value
-        self._old.extend(reversed(total.adds))
-        self._old.extend(op for term in total.terms for op, _ in term.steps)
 
-    def _loop_with(
-        self, types: Mapping[int, ir.Type], zeros: Mapping[int, ir.Value], groups: Mapping[int, ir.Attribute]
-    ) -> ir.Operation:
-        """Rebuilds the loop with these types, initial values and shardings, each for some of the carried positions."""
-        old = self._loop.op
-        rank = [ir.RankedTensorType(result.type).rank for result in old.results]
-        whole = [at.value_sharding(r) or self._mesh.attribute([()] * k) for r, k in zip(old.results, rank, strict=True)]
-        per_value = [groups.get(number, sharding) for number, sharding in enumerate(whole)]
-        for block in (region.blocks[0] for region in old.regions):
-            for number, type_ in types.items():
-                block.arguments[number].set_type(type_)
-        return remake(
-            old,
-            [zeros.get(number, operand) for number, operand in enumerate(old.operands)],
-            [types.get(number, result.type) for number, result in enumerate(old.results)],
-            shardings(per_value),
-        )
-
-    def _summed(
-        self, old: ir.Value, parts: ir.Value, initial: ir.Value, ip: ir.InsertionPoint, per_run: bool
-    ) -> ir.Value:
-        """Returns the sum of `parts` and the initial value; `per_run` marks the reduction with `jaxpp.scatter`."""
-        sharding = at.value_sharding(old) or self._mesh.attribute(self._mesh.read(old))
-        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(old.type).element_type)
-        with ip, old.location:
-            zero = constant(scalar, 0)
-            reduce = stablehlo.ReduceOp([old.type], [parts], [zero], [0])
-            block = ir.Block.create_at_start(reduce.regions[0], [scalar, scalar], [old.location] * 2)
-            with ir.InsertionPoint(block):
-                stablehlo.return_([stablehlo.add(*block.arguments)])
-            total = sharded(reduce.results[0], sharding)
-            if per_run:
-                reduce.attributes[at.SCATTER] = ir.UnitAttr.get()
-            return total if is_zero(initial) else sharded(stablehlo.add(initial, total), sharding)
+def _reduce(parts: ir.Value, type_: ir.Type, sharding: ir.Attribute, ip: ir.InsertionPoint) -> ir.Operation:
+    """Returns the operation that sums `parts` over their first dimension."""
+    scalar = ir.RankedTensorType.get([], ir.RankedTensorType(type_).element_type)
+    with ip, parts.location:
+        reduce = stablehlo.ReduceOp([type_], [parts], [constant(scalar, 0)], [0])
+        block = ir.Block.create_at_start(reduce.regions[0], [scalar, scalar], [parts.location] * 2)
+        with ir.InsertionPoint(block):
+            stablehlo.return_([stablehlo.add(*block.arguments)])
+        sharded(reduce.results[0], sharding)
+    return reduce.operation
