@@ -1,6 +1,6 @@
 """Builders of operations. A new operation inherits sharding, task and location of the operation that it replaces."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 from jaxlib.mlir import ir
@@ -9,7 +9,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.counted import wrapped
-from jaxpp.ir.functions import has_side_effect, nested, operations
+from jaxpp.ir.functions import has_side_effect, loop_body, nested, operations, terminator
 from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
 
@@ -54,6 +54,33 @@ def replace(op: ir.Operation, values: Iterable[ir.Value]) -> None:
     for result, value in zip(list(op.results), list(values), strict=True):
         result.replace_all_uses_with(value)
     op.erase()
+
+
+def recarried(
+    loop: ir.Operation,
+    initial: Sequence[ir.Value] = (),
+    *,
+    without: Collection[int] = (),
+    changed: Mapping[str, ir.Attribute] | None = None,
+) -> ir.Operation:
+    """Rebuilds a loop so that it also carries the values `initial`, which its body hands on unchanged for now.
+
+    It no longer carries the values at the positions `without`: their initial values replace them, in the loop and after
+    it. `changed` is as in `remake`. Returns the new loop.
+    """
+    operands, end = list(loop.operands), terminator(loop_body(loop))
+    kept = [number for number in range(len(operands)) if number not in without]
+    added = [[region.blocks[0].add_argument(v.type, loop.location) for v in initial] for region in loop.regions]
+    replace(end, remake(end, [*(end.operands[number] for number in kept), *added[-1]]).results)
+    carried = [*(operands[number] for number in kept), *initial]
+    new = remake(loop, carried, [value.type for value in carried], changed)
+    for block in (region.blocks[0] for region in new.regions):
+        for number in sorted(without, reverse=True):
+            block.arguments[number].replace_all_uses_with(operands[number])
+            block.erase_argument(number)
+    results = iter(new.results)
+    replace(loop, [value if number in without else next(results) for number, value in enumerate(operands)])
+    return new
 
 
 def combine(operator: str, values: Sequence[ir.Value], ip: ir.InsertionPoint, location: ir.Location) -> ir.Value:

@@ -7,7 +7,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
-from jaxpp.ir.build import constant, remake, replace, shardings
+from jaxpp.ir.build import constant, recarried, remake, replace, shardings
 from jaxpp.ir.counted import trips
 from jaxpp.ir.functions import CONDITIONALS, body_of, loop_body, main_of, nested, operations, terminator
 
@@ -73,13 +73,8 @@ class _Bounds:
         if inner is None and not is_long:
             return None
         zero = self._constant(0, ir.InsertionPoint(loop))
-        types = [result.type for result in loop.results]
-        new = remake(loop, [*loop.operands, zero, zero], [*types, zero.type, zero.type], _scalars_too(loop, 2))
-        replace(loop, list(new.results)[: len(types)])
+        new = recarried(loop, [zero, zero], changed=_scalars_too(loop, 2))
         test, body = (region.blocks[0] for region in new.regions)
-        for block in (test, body):
-            for _ in range(2):
-                block.add_argument(zero.type, new.location)
         end = terminator(test)
         *_, stopped = test.arguments
         ip = ir.InsertionPoint(end)
@@ -95,9 +90,9 @@ class _Bounds:
             count = stablehlo.add(count, self._constant(1, ip), ip=ip)
             late = stablehlo.compare(count, self._constant(self._most, ip), _direction("GT"), ip=ip)
             stopped = stablehlo.select(late, self._constant(len(self.loops), ip), stopped, ip=ip)
-        stablehlo.return_([*end.operands, count, stopped], ip=ip)
-        end.erase()
-        return new.results[len(types) + 1]
+        last = len(end.operands) - 1
+        end.operands[last - 1], end.operands[last] = count, stopped
+        return new.results[last]
 
     def _choose(self, stopped: Sequence[ir.Value | None], op: ir.Operation) -> ir.Value | None:
         if all(value is None for value in stopped):

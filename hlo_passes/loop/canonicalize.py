@@ -9,7 +9,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Marks
-from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
+from jaxpp.ir.build import constant, recarried, replace, shardings, split_barrier
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import advance, constant_integer, counters, wrapped
 from jaxpp.ir.functions import CONDITIONALS, blocks_of, loop_body, operations, terminator
@@ -65,23 +65,13 @@ def drop_invariants(ops: Iterable[ir.Operation], loop: ir.Operation) -> ir.Opera
 
 def _drop_invariants(loop: ir.Operation) -> ir.Operation:
     """Rebuilds `loop` without the carried values that its body returns unchanged. Returns the new loop."""
-    body, end = loop_body(loop), terminator(loop_body(loop))
-    yielded, operands = list(end.operands), list(loop.operands)
-    kept = [i for i, argument in enumerate(body.arguments) if yielded[i] != argument]
-    if len(kept) == len(operands):
+    body = loop_body(loop)
+    pairs = zip(body.arguments, terminator(body).operands, strict=True)
+    unchanged = {number for number, (argument, value) in enumerate(pairs) if argument == value}
+    if not unchanged:
         return loop
-    position = {i: number for number, i in enumerate(kept)}
-    replace(end, remake(end, [yielded[i] for i in kept]).results)
-    results = [loop.results[i] for i in kept]
-    sharded = shardings([at.value_sharding(result) for result in results])
-    new = remake(loop, [operands[i] for i in kept], [result.type for result in results], sharded)
-    for block in (region.blocks[0] for region in new.regions):
-        for i in reversed(range(len(operands))):
-            if i not in position:
-                block.arguments[i].replace_all_uses_with(operands[i])
-                block.erase_argument(i)
-    replace(loop, [new.results[position[i]] if i in position else value for i, value in enumerate(operands)])
-    return new
+    kept = [at.value_sharding(result) for number, result in enumerate(loop.results) if number not in unchanged]
+    return recarried(loop, without=unchanged, changed=shardings(kept))
 
 
 def write_counts(loop: MicrobatchLoop) -> MicrobatchLoop:

@@ -1,21 +1,23 @@
 """`forward-rows`: replaces reads of stacked rows by the rows that were written, and splits sums of stacks by rows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.pieces import Evaluator
-from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
 from jaxpp.hlo_passes.loop.transfer_functions import cut_dimension, gathered_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import constant, erase_dead
+from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, carried_updates
+from jaxpp.ir.build import constant, erase_dead, recarried, remake
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.functions import body_of, loop_body, main_of, operations
+from jaxpp.ir.counted import counters, handed_on
+from jaxpp.ir.functions import body_of, loop_body, main_of, operations, terminator
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.rows import slice_bounds, slice_of
-from jaxpp.ir.values import defining_op, origin
+from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, slice_bounds, slice_of, with_size
+from jaxpp.ir.values import defining_op, is_zero, origin
 
 _UPDATE = "stablehlo.dynamic_update_slice"
 
@@ -57,7 +59,7 @@ class ForwardRows(Pass):
             ops = operations(loop_body(loop))
             if any(map(boundary.is_mark, ops)):
                 _forward(ops)
-                erase_dead(split_row_accumulators(loop).regions[1].blocks[0])
+                erase_dead(_split_sums(loop).regions[1].blocks[0])
         _forward(operations(block))
         erase_dead(block)
 
@@ -145,3 +147,82 @@ def _undo_broadcast(op: ir.Operation) -> None:
     enlarged = [size for size in shape_of(op.operands[0]) if size > 1] != [size for size in shape_of(value) if size > 1]
     if value.type == op.results[0].type and dimensions == sorted(dimensions) and not enlarged:
         op.results[0].replace_all_uses_with(value)
+
+
+@dataclass(frozen=True)
+class _StackSum:
+    """A sum that the loop carries: `add` adds a stack of `rows` along `dimension`, or subtracts it."""
+
+    add: ir.Operation
+    dimension: int
+    rows: Sequence[ir.Value]
+
+    def initial(self, start: ir.Value, ip: ir.InsertionPoint) -> list[ir.Value]:
+        """Returns the initial values of the sums of the rows, if the sum of the whole stack starts from `start`."""
+        found, first = list[ir.Value](), 0
+        for row in self.rows:
+            size = shape_of(row)[self.dimension]
+            type_ = with_size(start.type, self.dimension, size)
+            is_one = is_splat(start)
+            found.append(resized(start, type_, ip) if is_one else rows_of(start, self.dimension, first, size, ip))
+            first += size
+        return found
+
+
+def _split_sums(loop: ir.Operation) -> ir.Operation:
+    """Rebuilds `loop` with a sum for each piece of the stacks that it sums, and concatenates these sums after it.
+
+    A row to which only zeros are added stays outside of the loop, if its sum starts from zeros: no layer reads it.
+    Returns the new loop, or `loop` if it sums no stack. The additions of whole stacks stay in the loop, without uses.
+    """
+    evaluator, count = Evaluator(), len(loop.operands)
+    sums = {n: found for n in range(count) if (found := _sum(loop, n, evaluator)) is not None}
+    if not sums:
+        return loop
+    parts = {n: found.initial(loop.operands[n], ir.InsertionPoint(loop)) for n, found in sums.items()}
+    added = [
+        (n, k, row)
+        for n, found in sums.items()
+        for k, row in enumerate(found.rows)
+        if not (is_zero(parts[n][k]) and is_zero(row))
+    ]
+    both = recarried(loop, [parts[n][k] for n, k, _ in added])
+    body, after = loop_body(both), ir.InsertionPoint.after(both)
+    end = terminator(body)
+    for position, (n, k, row) in enumerate(added, count):
+        operands = [body.arguments[position], row]
+        end.operands[position] = remake(sums[n].add, operands, [row.type], ip=ir.InsertionPoint(end)).results[0]
+        parts[n][k] = both.results[position]
+    for n, found in sums.items():
+        both.results[n].replace_all_uses_with(concatenation(parts[n], found.dimension, after))
+    return recarried(both, without=sums)
+
+
+def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _StackSum | None:
+    uses = carried_updates(loop, position, (ADD, SUBTRACT, CONSTRAINT))
+    adds = [use for use in uses if use.owner.operation.name != CONSTRAINT]
+    if len(adds) != 1:
+        return None
+    add = adds[0].owner.operation
+    stack = add.operands[1 - adds[0].operand_number]
+    for dimension in range(len(shape_of(stack))):
+        known = evaluator.pieces(stack, dimension)
+        if known is None or _is_carried(loop, evaluator.sources(stack, dimension)):
+            continue
+        if sum(not is_zero(piece.rows.source) for piece in known.pieces) > 1:
+            bounds = [(piece.start, piece.size) for piece in known.pieces]
+            rows = [evaluator.make(stack, *each, add, dimension) for each in bounds]
+            if sum(not is_zero(row) for row in rows) > 1:
+                return _StackSum(add, dimension, rows)
+    return None
+
+
+def _is_carried(loop: ir.Operation, values: Sequence[ir.Value]) -> bool:
+    """Returns whether a trip of the loop hands any of these values to the next trip.
+
+    One stage makes such a value, for all rows.
+    """
+    body = loop_body(loop)
+    numbers = {position for position, *_ in counters(loop)}
+    carried = {each for n, each in enumerate(body.arguments) if n not in numbers and handed_on(each) is None}
+    return not carried.isdisjoint(values)

@@ -9,7 +9,7 @@ from jaxpp import schedules
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.accumulators import ADD, INSERT, carried_updates
-from jaxpp.ir.build import clone, constant, remake, replace
+from jaxpp.ir.build import clone, constant, recarried, replace
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import constant_integer, counters, trips
 from jaxpp.ir.errors import PassError
@@ -61,7 +61,7 @@ def unroll_slices(found: MicrobatchLoop) -> None:
         first += unrolling.first
     for number, op in enumerate(first):
         op.attributes[at.APART] = at.i64(number)
-    new = _carrying(loop, [first for first, _ in last])
+    new = recarried(loop, [first for first, _ in last])
     end = terminator(loop_body(new))
     for position, (_, value) in enumerate(last, len(end.operands) - len(last)):
         end.operands[position] = value
@@ -129,7 +129,7 @@ def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[i
     """
     type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
     with loop.location, ir.InsertionPoint(loop):
-        new = _carrying(loop, [constant(type_, number) for number in range(slices)])
+        new = recarried(loop, [constant(type_, number) for number in range(slices)])
     end = terminator(loop_body(new))
     arguments: Sequence[ir.Value] = list(loop_body(new).arguments)
     numbers = list(arguments[-slices:])
@@ -137,16 +137,6 @@ def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[i
         for position, number in enumerate(numbers, len(end.operands) - slices):
             end.operands[position] = stablehlo.add(number, constant(type_, 0))
     return new, numbers
-
-
-def _carrying(loop: ir.Operation, initial: Sequence[ir.Value]) -> ir.Operation:
-    """Rebuilds a loop so that it carries more values, which its body hands on unchanged for now."""
-    types, end = [value.type for value in initial], terminator(loop_body(loop))
-    added = [[region.blocks[0].add_argument(type_, loop.location) for type_ in types] for region in loop.regions]
-    replace(end, remake(end, [*end.operands, *added[-1]]).results)
-    new = remake(loop, [*loop.operands, *initial], [*(result.type for result in loop.results), *types])
-    replace(loop, list(new.results)[: len(loop.results)])
-    return new
 
 
 class _Unrolling:
