@@ -10,14 +10,14 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import constant, erase_dead, remake, replace, split_barrier
+from jaxpp.ir.build import constant, erase_dead, split_barrier
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.functions import operations, program_order, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import concatenation, reshaped, rows_of, slice_bounds, with_size
 from jaxpp.ir.tasks import StageTask, copy_into, op_of, set_task, task_of, task_of_value
-from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
+from jaxpp.ir.values import block_of, closure, defining_op, is_used, is_zero
 
 
 class SplitCaches(Pass):
@@ -187,19 +187,17 @@ def _carry_rows(loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None
 
     The last slice then hands on the same kind of value as all other slices.
     """
-    end, initial = terminator(loop.body), list(loop.op.operands)
+    op, end = loop.op, terminator(loop.body)
     for position, value in enumerate(end.operands):
         cache = caches.get(value)
-        arguments = [region.blocks[0].arguments[position] for region in loop.op.regions]
-        if cache is None or not cache.writes or any(map(is_used, [*arguments, loop.op.results[position]])):
+        carried = [*(region.blocks[0].arguments[position] for region in op.regions), op.results[position]]
+        if cache is None or not cache.writes or any(map(is_used, carried)):
             continue
         start, write = max(cache.writes.items(), key=lambda item: item[1].number)
         end.operands[position] = _of_a_task(loop, write.rows, value)
-        initial[position] = cache.family.zeros[start]
-        for argument in arguments:
-            argument.set_type(write.rows.type)
-    if initial != list(loop.op.operands):
-        replace(loop.op, remake(loop.op, initial, [value.type for value in initial]).results)
+        op.operands[position] = cache.family.zeros[start]
+        for each in carried:
+            each.set_type(write.rows.type)
 
 
 def _of_a_task(loop: MicrobatchLoop, rows: ir.Value, array: ir.Value) -> ir.Value:
@@ -250,87 +248,58 @@ class _Reading:
 
     def _whole(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value:
         """Returns the array for `user`: the rows of other slices, with the rows of its own slice written over them."""
-        family, writes = self._caches[value].family, self._caches[value].writes
+        cache, shape, ip = self._caches[value], shape_of(value), ir.InsertionPoint(user)
+        axis, sizes = cache.family.axis(shape), cache.family.sizes
+        assert axis is not None, "each view of the array has the sequence"
         own = {
             start: write
-            for start, write in writes.items()
+            for start, write in cache.writes.items()
             if write.number == task.stage // self._loop.stages_per_slice and task_of_value(write.index) is None
         }
-        others = {start: write for start, write in writes.items() if start not in own}
-        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, value.type, family)
-        whole = made.concatenation([made.rows(start, others) for start in sorted(family.sizes)])
+        rows = [self._rows(value, axis, start, start not in own, ip) for start in sorted(sizes)]
+        whole = concatenation(rows, axis, ip)
         for start, write in own.items():
-            whole = made.update(whole, made.rows(start, own), write.index)
-        return whole
+            written, zero = self._rows(value, axis, start, True, ip), constant(write.index.type, 0, ip=ip)
+            indices = [write.index if k == axis else zero for k in range(len(shape))]
+            whole = stablehlo.dynamic_update_slice(whole, written, indices, ip=ip)
+        return self._assigned(whole, cache, task)
 
     def _part(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value | None:
         """Returns the rows that `user` takes, made without the whole array; None unless it slices along the sequence
         only.
         """
-        family, writes, shape = self._caches[value].family, self._caches[value].writes, shape_of(value)
-        axis, bounds = family.axis(shape), slice_bounds(user)
+        cache, shape, ip = self._caches[value], shape_of(value), ir.InsertionPoint(user)
+        axis, bounds = cache.family.axis(shape), slice_bounds(user)
         if user.name != "stablehlo.slice" or axis is None or bounds is None:
             return None
         if any(each != (0, shape[k]) for k, each in enumerate(bounds) if k != axis):
             return None
         first, taken = bounds[axis]
-        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, value.type, family)
         parts: list[ir.Value] = []
-        for start, size in sorted(family.sizes.items()):
+        for start, size in sorted(cache.family.sizes.items()):
             low, high = max(first - start, 0), min(first + taken - start, size)
             if low < high:
-                parts.append(made.slice(made.rows(start, writes), low, high))
-        return made.concatenation(parts)
+                parts.append(rows_of(self._rows(value, axis, start, True, ip), axis, low, high - low, ip))
+        return self._assigned(concatenation(parts, axis, ip), cache, task)
 
+    def _rows(self, value: ir.Value, axis: int, start: int, is_written: bool, ip: ir.InsertionPoint) -> ir.Value:
+        """Returns the rows at `start`, in the shape of the array; zeros unless they are written."""
+        family, writes = self._caches[value].family, self._caches[value].writes
+        rows = writes[start].rows if is_written and start in writes else family.zeros[start]
+        return reshaped(rows, with_size(value.type, axis, family.sizes[start]), ip)
 
-@dataclass(frozen=True)
-class _Making:
-    """Makes operations of a task.
+    def _assigned(self, made: ir.Value, cache: _Cache, task: StageTask) -> ir.Value:
+        """Assigns the operations between written rows and `made` to `task`, except constants; returns `made`."""
+        given = {each for write in cache.writes.values() for each in (write.rows, write.index)}
+        number = at.i64(task.stage // self._loop.stages_per_slice)
 
-    Attributes:
-        ip: where the operations are inserted.
-        task: the task.
-        stages: the number of stages of one slice.
-        type: the type of the array that is assembled.
-        family: the family of the array.
-    """
+        def assign(value: ir.Value) -> Sequence[ir.Value]:
+            op = defining_op(value)
+            if op is None or value in given or op.name == "stablehlo.constant":
+                return ()
+            set_task(op, task)
+            op.attributes[at.SLICE] = number
+            return op.operands
 
-    ip: ir.InsertionPoint
-    task: StageTask
-    stages: int
-    type: ir.RankedTensorType
-    family: _Family
-
-    @property
-    def _axis(self) -> int:
-        axis = self.family.axis(self.type.shape)
-        assert axis is not None, "each view of the array has the sequence"
-        return axis
-
-    def _own(self, made: ir.Value, *given: ir.Value) -> ir.Value:
-        """Assigns the operation that makes a value to the task, unless the value is a given one."""
-        if made not in given:
-            op = ir.OpResult(made).owner.operation
-            set_task(op, self.task)
-            op.attributes[at.SLICE] = at.i64(self.task.stage // self.stages)
+        closure([made], assign)
         return made
-
-    def rows(self, start: int, writes: Mapping[int, _Write]) -> ir.Value:
-        """Returns the rows at `start`, in the shape of the array; zeros if `writes` has none there."""
-        value = writes[start].rows if start in writes else self.family.zeros[start]
-        type_ = with_size(self.type, self._axis, self.family.sizes[start])
-        return self._own(reshaped(value, type_, self.ip), value)
-
-    def slice(self, rows: ir.Value, low: int, high: int) -> ir.Value:
-        """Returns the rows from `low` to `high`."""
-        return self._own(rows_of(rows, self._axis, low, high - low, self.ip), rows)
-
-    def concatenation(self, parts: Sequence[ir.Value]) -> ir.Value:
-        """Returns the concatenation of these rows."""
-        return self._own(concatenation(parts, self._axis, self.ip), parts[0])
-
-    def update(self, whole: ir.Value, rows: ir.Value, index: ir.Value) -> ir.Value:
-        """Returns the array with `rows` written at `index`."""
-        zero = constant(index.type, 0, ip=self.ip)
-        indices = [index if k == self._axis else zero for k in range(self.type.rank)]
-        return self._own(stablehlo.dynamic_update_slice(whole, rows, indices, ip=self.ip))
