@@ -34,9 +34,8 @@ from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
-from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
+from jaxpp.hlo_passes.program.verify_main import VerifyMain
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
-from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
 from jaxpp.hlo_passes.program.weave_units import WeaveUnits
 from jaxpp.hlo_passes.stages.add_tasks import AddTasks
 from jaxpp.hlo_passes.stages.merge_slices import MergeSlices
@@ -44,7 +43,6 @@ from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
 from jaxpp.hlo_passes.stages.split_forward import SplitForward
-from jaxpp.hlo_passes.stages.verify_tasks import VerifyTasks
 
 
 def mpmd(
@@ -119,9 +117,9 @@ def mpmd(
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of its phase
-    MergeSlices: VerifyTasks(),  # the last pass of its phase
-    ScatterGradients: VerifyUnrolled(),  # the last pass of its phase
-    ShareFunctions: VerifyPlaced(),
+    MergeSlices: VerifyLoop(),  # the last pass of its phase
+    ScatterGradients: VerifyMain(),  # the last pass of its phase
+    ShareFunctions: VerifyMain(),
 }
 """Maps a pass to the `verify-*` pass that checks the promises of docs/ir.md that hold after it."""
 

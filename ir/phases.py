@@ -53,36 +53,26 @@ def _is_kind(attribute: ir.Attribute | None) -> bool:
     return isinstance(attribute, ir.StringAttr) and KIND_NAME.fullmatch(attribute.value) is not None
 
 
-def check_unrolled(module: ir.Module) -> MainLine:
-    """Checks phase 4: each call in `@main` is on one mesh. Raises PassError. Returns the line of `@main`."""
+def main_of_phase(module: ir.Module, *, placed: bool) -> MainLine:
+    """Checks phase 4, or phase 5 if `placed`. Raises as `read_main`. Returns the line of `@main`."""
     line = handed(module, MainLine)
-    return line if line is not None and not line.placed else read_main(module, placed=False)
+    return line if line is not None and line.placed == placed else read_main(module, placed=placed)
 
 
-def check_placed(module: ir.Module) -> MainLine:
-    """Checks phase 5: calls, arguments and results are on meshes. Raises PassError. Returns the line of `@main`."""
-    line = handed(module, MainLine)
-    return line if line is not None and line.placed else read_placed(module)
+def read_main(module: ir.Module, *, placed: bool) -> MainLine:
+    """Reads `@main`. Each call must be on one mesh. If `placed`, it may be on several, and borders must be on meshes.
 
-
-def read_placed(module: ir.Module) -> MainLine:
-    """Reads `@main`, in which everything must be on meshes. Raises as `check_placed`."""
-    line = read_main(module, placed=True)
+    Raises PassError for a call, an argument or a result on no mesh, or a call of a function that can't be called.
+    """
     main = main_of(module)
-    for kind, table in (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main))):
+    line = main_line(module, map(Step.of, operations(body_of(main))[:-1]), placed=placed)
+    tables = (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main)))
+    for kind, table in tables if placed else ():
         for number, entry in enumerate(table):
             least = 1 if kind == "result" or is_used(body_of(main).arguments[number]) else 0
             if not _are_meshes(entry.get(at.MESHES), line.meshes, least):
                 raise _misplaced(main, entry, f"{kind} {number} of @main", _MADE_BY[True], line.meshes)
     return line
-
-
-def read_main(module: ir.Module, *, placed: bool) -> MainLine:
-    """Reads `@main`. Each call must be on one mesh; a call of a placed `@main` may be on several.
-
-    Raises PassError for a call on no mesh, or of a function that can't be called.
-    """
-    return main_line(module, map(Step.of, operations(body_of(main_of(module)))[:-1]), placed=placed)
 
 
 def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: bool) -> MainLine:

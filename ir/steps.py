@@ -2,7 +2,7 @@
 
 Reading an operation through the bindings takes longer than the work that a pass does with it. So a pass that knows the
 operations of a straight line when it ends leaves them to the next pass of the same `run_passes`. A pass that runs
-alone, or after a pass that leaves nothing, reads the module. `verify-unrolled` and `verify-placed` always read it.
+alone, or after a pass that leaves nothing, reads the module. `verify-main` always reads it.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence

@@ -23,7 +23,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.outlining import clone_body
-from jaxpp.ir.phases import check_unrolled
+from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import leave
 from jaxpp.ir.values import defining_op
@@ -60,7 +60,7 @@ class FuseTasks(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Fuses calls of `@main`. Raises PassError if an operation between two calls keeps them from being one."""
-        line = check_unrolled(module)
+        line = main_of_phase(module, placed=False)
         by_number: dict[int, list[int]] = {}
         for position, step in enumerate(line.steps):
             number = step.attributes.get(at.FUSED) if step.function is not None and step.task is None else None

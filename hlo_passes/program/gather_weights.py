@@ -13,7 +13,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, functions, name_of, operations, set_results, terminator
 from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.outlining import Outlined, clone_body, outline
-from jaxpp.ir.phases import check_unrolled, main_line
+from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import defining_op, is_used
@@ -61,7 +61,7 @@ class GatherWeights(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Gathers weights for each run in `@main`. Raises PassError if anything but a task uses gathered weights."""
-        line = check_unrolled(module)
+        line = main_of_phase(module, placed=False)
         gathers = [step.op for step in line.steps if step.function is None and at.GATHER in step.attributes]
         if not gathers:
             leave(module, line)

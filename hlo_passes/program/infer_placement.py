@@ -14,7 +14,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, following, main_of, operations, program_order, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
-from jaxpp.ir.phases import check_unrolled, main_line
+from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import is_used
@@ -54,7 +54,7 @@ class InferPlacement(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Places all of `@main`. Raises PassError for a task that is on no mesh."""
-        line = check_unrolled(module)
+        line = main_of_phase(module, placed=False)
         graph = PlacementGraph(main_of(module), line.steps)
         regroup = _Regroup(module, graph, place(graph))
         regroup.run()

@@ -15,7 +15,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.phases import check_placed
+from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.rows import with_size
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import Channel, MeshLine, MeshLines, Step, leave
@@ -62,7 +62,7 @@ class InsertTransfers(Pass):
     def run(self, module: ir.Module) -> None:
         """Replaces `@main` by the functions of the meshes. Raises PassError for an operation or a value on no mesh."""
         main = main_of(module)
-        placed = check_placed(module)
+        placed = main_of_phase(module, placed=True)
         plan = _TransferPlan(main, placed.meshes)
         rules = RULES[self.transport]
         if rules.rendezvous:

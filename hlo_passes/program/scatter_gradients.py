@@ -17,7 +17,7 @@ from jaxpp.ir.build import clone, combine, sharded
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, name_of
 from jaxpp.ir.outlining import outline
-from jaxpp.ir.phases import check_unrolled, main_line
+from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
@@ -57,7 +57,7 @@ class ScatterGradients(Pass):
         Raises PassError if a marked reduction reduces anything but a sum over tasks. Also raises it if the steps of a
         `train_loop` overlap: a run could then have tasks of several steps.
         """
-        line = check_unrolled(module)
+        line = main_of_phase(module, placed=False)
         marked = [step for step in line.steps if step.function is None and at.SCATTER in step.attributes]
         if not marked:
             leave(module, line)

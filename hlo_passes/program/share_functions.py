@@ -13,7 +13,7 @@ from jaxpp.ir.mesh_functions import on_meshes
 from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
-from jaxpp.ir.phases import check_placed, main_line
+from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 
@@ -43,7 +43,7 @@ class ShareFunctions(Pass):
     def run(self, module: ir.Module) -> None:
         """Splits functions of `module`. Raises PassError if an operation, argument or result is on no mesh."""
         numbers = _Numbers()
-        line = check_placed(module)
+        line = main_of_phase(module, placed=True)
         found = [_Function(call, _Body(function, numbers)) for call, function in _calls(line.steps)]
         owners: defaultdict[_Label, list[_Function]] = defaultdict(list)
         for each in found:

@@ -13,7 +13,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import bytecode_of, has_side_effect, kind_and_stage, name_of
 from jaxpp.ir.outlining import Outlined, outline_members
-from jaxpp.ir.phases import check_placed, main_line
+from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 
@@ -68,7 +68,7 @@ class ShareTasks(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Splits tasks of `module`. Raises PassError if an operation, argument or result is on no mesh."""
-        line = check_placed(module)
+        line = main_of_phase(module, placed=True)
         shardings, least = Shardings(module), self._least_flops
         divisions = _divisions(_large_tasks(module, line.steps, least), shardings) if least < math.inf else {}
         if not divisions:

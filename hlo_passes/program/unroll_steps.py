@@ -14,7 +14,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import AROUND, HALVES
 from jaxpp.ir.mesh_functions import meshes_of, tasks_of_call
-from jaxpp.ir.phases import check_placed
+from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
@@ -51,7 +51,7 @@ class UnrollSteps(Pass):
             if line is not None:
                 leave(module, line)
             return
-        copies = StepCopies(module, loop, check_placed(module).steps)
+        copies = StepCopies(module, loop, main_of_phase(module, placed=True).steps)
         plan = loop.plan
         if plan is not None:
             for call in _ScheduledCalls(copies, plan).run():

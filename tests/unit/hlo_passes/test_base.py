@@ -15,14 +15,13 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
-from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
-from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
+from jaxpp.hlo_passes.program.verify_main import VerifyMain
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, operations
 from jaxpp.ir.mesh_functions import mesh_functions
-from jaxpp.ir.phases import check_placed, check_unrolled
-from jaxpp.ir.steps import MainLine, leave
+from jaxpp.ir.phases import main_of_phase
+from jaxpp.ir.steps import leave
 
 TEXT = """
 module attributes {jaxpp.meshes = 1 : i64} {
@@ -51,11 +50,11 @@ class _Breaks(Pass):
     """Leaves what it has read, and then breaks a promise of `@main`."""
 
     name: ClassVar[str] = "breaks"
-    read: Callable[[ir.Module], MainLine]
+    placed: bool
     edit: Callable[[ir.Operation], None]
 
     def run(self, module: ir.Module) -> None:
-        leave(module, self.read(module))
+        leave(module, main_of_phase(module, placed=self.placed))
         self.edit(main_of(module))
 
 
@@ -68,24 +67,24 @@ def _forget_the_mesh_of_the_argument(main: ir.Operation) -> None:
 
 
 def test_the_module_of_the_proofs_keeps_its_promises(module: ir.Module) -> None:
-    run_passes(module, (VerifyUnrolled(), VerifyPlaced()))
+    run_passes(module, (VerifyMain(),))
 
 
 @pytest.mark.parametrize(
-    ("broken", "verify", "message"),
+    ("broken", "message"),
     [
-        (_Breaks(check_unrolled, _forget_the_mesh_of_the_call), VerifyUnrolled(), "the call of @f has no mesh"),
-        (_Breaks(check_placed, _forget_the_mesh_of_the_call), VerifyPlaced(), "the call of @f has no mesh"),
-        (_Breaks(check_placed, _forget_the_mesh_of_the_argument), VerifyPlaced(), "argument 0 of @main has no mesh"),
+        (_Breaks(False, _forget_the_mesh_of_the_call), "the call of @f has no mesh"),
+        (_Breaks(True, _forget_the_mesh_of_the_call), "the call of @f has no mesh"),
+        (_Breaks(True, _forget_the_mesh_of_the_argument), "argument 0 of @main has no mesh"),
     ],
 )
 def test_a_proof_reads_the_module(
-    module: ir.Module, broken: Pass, verify: Pass, message: str, monkeypatch: pytest.MonkeyPatch
+    module: ir.Module, broken: Pass, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not what the pass before has left of it; without the check of the tests, which would find that first."""
     monkeypatch.setattr("jaxpp.ir.steps.CHECKS", [])
     with pytest.raises(PassError, match=message):
-        run_passes(module, (broken, verify))
+        run_passes(module, (broken, VerifyMain()))
 
 
 class _Adds(Watch):

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, main_of, operations
-from jaxpp.ir.phases import check_placed, check_unrolled
+from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.steps import MainLine, MeshLines, Relay, Step, handed, leave
 
 TEXT = """
@@ -38,46 +38,46 @@ def module() -> Iterator[ir.Module]:
 def test_a_line_is_read_once(module: ir.Module) -> None:
     relay = Relay(module)
     with relay.lap():
-        line = check_unrolled(module)
+        line = main_of_phase(module, placed=False)
         leave(module, line)
     with relay.lap():
-        assert check_unrolled(module) is line
+        assert main_of_phase(module, placed=False) is line
     with relay.lap():  # the pass before has left nothing
         assert handed(module, MainLine) is None
-        assert check_unrolled(module) is not line
+        assert main_of_phase(module, placed=False) is not line
 
 
 def test_nothing_is_handed_outside_of_a_pipeline(module: ir.Module) -> None:
-    leave(module, check_unrolled(module))
+    leave(module, main_of_phase(module, placed=False))
     assert handed(module, MainLine) is None
 
 
 def test_a_line_is_handed_to_those_that_read_its_phase(module: ir.Module) -> None:
     relay = Relay(module)
     with relay.lap():
-        leave(module, check_unrolled(module))
+        leave(module, main_of_phase(module, placed=False))
     with relay.lap():
         assert handed(module, MeshLines) is None
-        assert check_placed(module).placed
+        assert main_of_phase(module, placed=True).placed
 
 
 def test_what_is_left_of_one_module_is_not_handed_for_another(module: ir.Module) -> None:
     other = ir.Module.parse(TEXT)
     relay = Relay(module)
     with relay.lap():
-        leave(module, check_unrolled(module))
-        leave(other, check_unrolled(other))
+        leave(module, main_of_phase(module, placed=False))
+        leave(other, main_of_phase(other, placed=False))
     with relay.lap():
         assert handed(other, MainLine) is None
-        line = check_unrolled(other)
+        line = main_of_phase(other, placed=False)
         assert line.steps[0].op == operations(body_of(main_of(other)))[0]
-        assert check_unrolled(module) is handed(module, MainLine)
+        assert main_of_phase(module, placed=False) is handed(module, MainLine)
 
 
 def test_operations_that_came_between_two_passes_are_refused(module: ir.Module) -> None:
     relay = Relay(module)
     with relay.lap():
-        leave(module, check_unrolled(module))
+        leave(module, main_of_phase(module, placed=False))
     first = operations(body_of(main_of(module)))[0]
     first.clone(ir.InsertionPoint(first))
     with pytest.raises(RuntimeError, match="an observer changed the module"):
@@ -87,7 +87,7 @@ def test_operations_that_came_between_two_passes_are_refused(module: ir.Module) 
 def test_the_tests_find_a_line_that_the_module_has_left_behind(module: ir.Module) -> None:
     relay = Relay(module)
     with relay.lap():
-        line = check_unrolled(module)
+        line = main_of_phase(module, placed=False)
         first = line.steps[0]
         first.task = 0, 0, 0, 0
         leave(module, line)

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p verify-tasks | filecheck %s
+// RUN: jaxpp-opt %s -p verify-loop | filecheck %s
 
 // The loop holds calls of tasks and the counting of microbatches.
 

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p verify-unrolled | filecheck %s
+// RUN: jaxpp-opt %s -p verify-main | filecheck %s
 
 // Each task of a microbatch is called once, on its mesh.
 

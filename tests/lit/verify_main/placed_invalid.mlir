@@ -1,8 +1,8 @@
-// RUN: not jaxpp-opt %s --split-input-file -p verify-placed 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s --split-input-file -p verify-main 2>&1 | filecheck %s
 
 // An operation is on no mesh.
 
-// CHECK: promises_invalid.mlir:[[# @LINE + 5]]:{{[0-9]+}}: error: phase 5: a stablehlo.negate in @main, expected constants and calls
+// CHECK: placed_invalid.mlir:[[# @LINE + 5]]:{{[0-9]+}}: error: phase 5: a stablehlo.negate in @main, expected constants and calls
 // CHECK-NEXT: the pass before this one broke a promise of docs/ir.md, section 5
 module attributes {jaxpp.meshes = 2 : i64} {
 func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
@@ -24,7 +24,7 @@ func.func private @after_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kin
 
 // What stood behind the loop has a microbatch.
 
-// CHECK: promises_invalid.mlir:[[# @LINE + 5]]:{{[0-9]+}}: error: phase 5: the call of @after_0, which is no task, has a stage or a microbatch
+// CHECK: placed_invalid.mlir:[[# @LINE + 5]]:{{[0-9]+}}: error: phase 5: the call of @after_0, which is no task, has a stage or a microbatch
 // CHECK-NEXT: the pass before this one broke a promise of docs/ir.md, section 5
 module attributes {jaxpp.meshes = 2 : i64} {
 func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<f32> {jaxpp.meshes = array<i64: 0>}) {

@@ -1,4 +1,4 @@
-// RUN: not jaxpp-opt %s --split-input-file -p verify-unrolled 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s --split-input-file -p verify-main 2>&1 | filecheck %s
 
 // One task of a microbatch is called twice.
 

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p verify-placed | filecheck %s
+// RUN: jaxpp-opt %s -p verify-main | filecheck %s
 
 // Everything is a call on a mesh; what stood outside of the loop belongs to no microbatch.
 

@@ -1,8 +1,8 @@
-// RUN: not jaxpp-opt %s --split-input-file -p verify-tasks 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s --split-input-file -p verify-loop 2>&1 | filecheck %s
 
 // What a task made is used outside of the tasks.
 
-// CHECK: promises_invalid.mlir:[[# @LINE + 14]]:{{[0-9]+}}: error: phase 3: a stablehlo.negate in the loop, expected calls of tasks and the counting of microbatches
+// CHECK: tasks_invalid.mlir:[[# @LINE + 14]]:{{[0-9]+}}: error: phase 3: a stablehlo.negate in the loop, expected calls of tasks and the counting of microbatches
 // CHECK-NEXT: the pass before this one broke a promise of docs/ir.md, section 3
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
@@ -32,7 +32,7 @@ func.func private @forward_0(%x: tensor<f32>, %s: tensor<f32>) -> tensor<f32> at
 
 // A task of a kind that there is not.
 
-// CHECK: promises_invalid.mlir:[[# @LINE + 20]]:{{[0-9]+}}: error: phase 3: a function of kind sideward of stage 0, which there is not
+// CHECK: tasks_invalid.mlir:[[# @LINE + 20]]:{{[0-9]+}}: error: phase 3: a function of kind sideward of stage 0, which there is not
 // CHECK-NEXT: the pass before this one broke a promise of docs/ir.md, section 3
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
@@ -61,7 +61,7 @@ func.func private @forward_0(%x: tensor<f32>, %s: tensor<f32>) -> tensor<f32> at
 
 // An operation in a task still says its task.
 
-// CHECK: promises_invalid.mlir:[[# @LINE + 21]]:{{[0-9]+}}: error: phase 3: jaxpp.task in a function
+// CHECK: tasks_invalid.mlir:[[# @LINE + 21]]:{{[0-9]+}}: error: phase 3: jaxpp.task in a function
 // CHECK-NEXT: the pass before this one broke a promise of docs/ir.md, section 3
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
@@ -90,7 +90,7 @@ func.func private @forward_0(%x: tensor<f32>, %s: tensor<f32>) -> tensor<f32> at
 
 // Two functions are the forward of stage 0, one for each slice; of the first an attribute is left.
 
-// CHECK: promises_invalid.mlir:[[# @LINE + 20]]:{{[0-9]+}}: error: phase 3: jaxpp.task in a function
+// CHECK: tasks_invalid.mlir:[[# @LINE + 20]]:{{[0-9]+}}: error: phase 3: jaxpp.task in a function
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %zero = stablehlo.constant dense<0.0> : tensor<f32>

@@ -1,7 +1,0 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages,unroll-microbatches,fuse-tasks,verify-unrolled | filecheck %s
-// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages,unroll-microbatches,fuse-tasks,verify-unrolled | filecheck %s
-
-// The step of a GPT, on submeshes of one device and of two, keeps the promises of its phase, and stays as it is.
-
-// CHECK-LABEL: func.func public @main(
-// CHECK:         call @forward_0(
