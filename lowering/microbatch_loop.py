@@ -313,7 +313,8 @@ def _loop_of_rows(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> 
     """
     consts, state = _split(args, body)
     counter, jaxpr = body.jaxpr.invars[len(consts)], body.jaxpr
-    arrays = {each for each in jaxpr.invars[: len(consts)] if jnp.issubdtype(each.aval.dtype, jax.dtypes.prng_key)}
+    operands: Sequence[Any] = jaxpr.invars[: len(consts)]
+    arrays = {each for each in operands if jnp.issubdtype(each.aval.dtype, jax.dtypes.prng_key)}
 
     def takes_row(eqn: Any) -> bool:
         array, row = eqn.invars[0], eqn.outvars[0].aval
