@@ -313,15 +313,16 @@ def _loop_of_rows(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> 
     """
     consts, state = _split(args, body)
     counter, jaxpr = body.jaxpr.invars[len(consts)], body.jaxpr
-    operands: Sequence[Any] = jaxpr.invars[: len(consts)]
-    arrays = {each for each in operands if jnp.issubdtype(each.aval.dtype, jax.dtypes.prng_key)}
+    arrays = {each for each in jaxpr.invars[: len(consts)] if jnp.issubdtype(each.aval.dtype, jax.dtypes.prng_key)}
 
     def takes_row(eqn: Any) -> bool:
-        array, row = eqn.invars[0], eqn.outvars[0].aval
-        is_of_keys = not isinstance(array, Literal) and array in arrays and row.dtype == array.aval.dtype
-        return is_of_keys and counter in eqn.invars and row.size * length == array.aval.size
+        read = [each for each in eqn.invars if not isinstance(each, Literal)]
+        if counter not in read or read[0] not in arrays or not eqn.outvars:
+            return False
+        array, row = read[0].aval, eqn.outvars[0].aval
+        return row.dtype == array.dtype and row.size * length == array.size
 
-    taking = [eqn for eqn in jaxpr.eqns if eqn.invars and takes_row(eqn)]
+    taking = [eqn for eqn in jaxpr.eqns if takes_row(eqn)]
     rows = [eqn.outvars[0] for eqn in taking]
     first = jaxpr.replace(eqns=taking, outvars=rows, debug_info=jaxpr.debug_info.with_unknown_names())
     then = jaxpr.replace(
