@@ -78,17 +78,23 @@ class Case:
         return any(task.kind == "weight_grad" for task in self.plan)
 
 
-def plan_of(draw: random.Random, name: str = "", stages: Sequence[int] = (2, 2, 3, 4)) -> schedules.Schedule:
+MICROBATCHES = (2, 3, 4, 4, 6, 8)
+
+
+def plan_of(
+    draw: random.Random,
+    name: str = "",
+    stages: Sequence[int] = (2, 2, 3, 4),
+    microbatches: Sequence[int] = MICROBATCHES,
+) -> schedules.Schedule:
     """Returns a schedule for a chain, of the library unless `name` says which one, with options by chance."""
     for attempt in itertools.count():
         wanted = name or draw.choice(CHAINS)
         # Some schedules need more stages, or more microbatches, than most cases have.
         most = draw.choice(stages) if attempt < 40 else draw.choice((*stages, 6, 8))
-        meshes, microbatches = draw.choice((1, 2, 2, 3, 4)), draw.choice((2, 3, 4, 4, 6, 8))
+        meshes, count = draw.choice((1, 2, 2, 3, 4)), draw.choice(microbatches if attempt < 80 else MICROBATCHES)
         try:
-            plan = schedules.make(
-                wanted, meshes=meshes, microbatches=microbatches, **options_for(draw, wanted, meshes, most)
-            )
+            plan = schedules.make(wanted, meshes=meshes, microbatches=count, **options_for(draw, wanted, meshes, most))
         except schedules.ScheduleError:
             continue
         if plan.stages == most:

@@ -130,7 +130,8 @@ def loop(draw: random.Random, case: Case) -> None:
 
 def left_out(draw: random.Random, case: Case) -> None:
     """Freeze stages: all of their weight gradients are left out."""
-    case.plan = plan_of(draw, draw.choice(("zb-h1", "zb-h2", "zb-v", "interleaved-zb")), (case.plan.stages,) * 4)
+    name = draw.choice(("zb-h1", "zb-h2", "zb-v", "interleaved-zb"))
+    case.plan = plan_of(draw, name, (case.plan.stages,) * 4, (case.plan.microbatches,))
     case.frozen = {stage: 1.0 for stage in some(draw, case)} if case.is_split else {}
 
 
