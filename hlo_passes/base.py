@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from jaxlib.mlir import ir
 
@@ -33,29 +33,18 @@ class Pass(ABC):
         """Rewrites `module`. Raises PassError on a module that breaks the preconditions in the class docstring."""
 
 
-class Observer(Protocol):
+class Observer:
     """A watcher of a pipeline: printing, timing, verification and numeric validation are observers.
 
-    An observer must not change the module. A pass may use what the previous pass knew of it (`jaxpp.ir.steps`).
+    This one does nothing. An observer must not change the module. A pass may use what the previous pass knew of it
+    (`jaxpp.ir.steps`).
     """
 
     def before(self, step: Pass, module: ir.Module) -> None:
         """Runs before `step`."""
-        ...
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Runs after `step`, unless `step` raised an error."""
-        ...
-
-
-class Watch:
-    """An observer that does nothing: a base for observers that act only before or only after a pass."""
-
-    def before(self, step: Pass, module: ir.Module) -> None:
-        """Does nothing."""
-
-    def after(self, step: Pass, module: ir.Module) -> None:
-        """Does nothing."""
 
 
 STANDING: list[Observer] = []
@@ -65,13 +54,15 @@ STANDING: list[Observer] = []
 def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Observer] = ()) -> None:
     """Runs `passes` over `module` in order, in place, and calls the observers before and after each pass.
 
+    After a pass the last observer comes first.
+
     Raises:
         PassError: when a pass refuses the module. The module is then in an unspecified state.
         RuntimeError: when an observer added or removed operations.
     """
     # Passes make many long-lived objects. To search them for cycles, the collector would take a quarter of the time.
     with module.context, ir.Location.unknown(), collector_paused(), tables_read_once():
-        _run(module, passes, (*observers, *STANDING))  # its objects are freed before the collector resumes
+        _run(module, passes, (*STANDING, *observers))  # its objects are freed before the collector resumes
 
 
 def _run(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer]) -> None:
@@ -81,7 +72,7 @@ def _run(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer
             observer.before(step, module)
         with relay.lap():
             step.run(module)
-        for observer in observers:
+        for observer in reversed(observers):
             observer.after(step, module)
         if observers:
             relay.check()

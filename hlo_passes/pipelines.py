@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass, Watch
+from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
@@ -124,7 +124,7 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
 """Maps a pass to the `verify-*` pass that checks the promises of docs/ir.md that hold after it."""
 
 
-class VerifyPhases(Watch):
+class VerifyPhases(Observer):
     """An observer that checks the promises of docs/ir.md at the end of each phase: in tests, and under `--validate`."""
 
     def after(self, step: Pass, module: ir.Module) -> None:

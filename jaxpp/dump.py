@@ -14,14 +14,14 @@ import jax
 from jaxlib.mlir import ir
 
 from jaxpp._system import write_file
-from jaxpp.hlo_passes.base import Pass, Watch
+from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.ir.loop import schedule_text
 
 _numbers = itertools.count()
 
 
-class Dump(Watch):
+class Dump(Observer):
     """An observer of the passes that writes the files of one step, its schedule even if a pass fails.
 
     Raises (when it writes):

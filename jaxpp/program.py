@@ -14,7 +14,7 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
-from jaxpp.hlo_passes.base import Observer, Watch
+from jaxpp.hlo_passes.base import Observer
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule, number_of_microbatches
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -272,7 +272,7 @@ def _text_for(loop: ir.Operation, schedule: ScheduleLike, meshes: int | None) ->
         raise PassError(str(error), location=loop.location) from error
 
 
-class TasksSeen(Watch):
+class TasksSeen(Observer):
     """An observer of the passes that records the schedule before the loop is unrolled, with tasks that passes added."""
 
     schedule = ""
@@ -283,7 +283,7 @@ class TasksSeen(Watch):
             self.schedule = schedule_text(module)
 
 
-class _PassProgress:
+class _PassProgress(Observer):
     """An observer of the passes that reports their progress."""
 
     def __init__(self, progress: Progress) -> None:

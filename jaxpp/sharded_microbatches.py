@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass, Watch
+from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, main_of
@@ -13,7 +13,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import sharded_axes
 
 
-class ShardedMicrobatches(Watch):
+class ShardedMicrobatches(Observer):
     """An observer of the passes that warns if devices hold whole microbatches instead of a part of each.
 
     Every device then gathers each microbatch and computes all of its examples. The results are right, but the devices

@@ -1,4 +1,4 @@
-"""The observers of `jaxpp-opt`: they verify, print and time the passes, and remember which pass runs."""
+"""The observers of `jaxpp-opt`: they verify, print and time the passes."""
 
 import time
 from collections.abc import Collection
@@ -6,7 +6,7 @@ from typing import TextIO
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Observer, Pass, Watch
+from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import callee, functions, kind_and_stage, operations
@@ -19,18 +19,7 @@ class BrokenModuleError(Exception):
     """A pass left a module that does not verify, which is a bug of that pass. MLIR's diagnostics describe the fault."""
 
 
-class CurrentPass(Watch):
-    """Remembers the pass that runs, so that messages about an error can name it."""
-
-    def __init__(self) -> None:
-        self.step: Pass | None = None
-
-    def before(self, step: Pass, module: ir.Module) -> None:
-        """Remembers `step`."""
-        self.step = step
-
-
-class VerifyEach(Watch):
+class VerifyEach(Observer):
     """Verifies the module after every pass. Raises BrokenModuleError."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
@@ -42,7 +31,7 @@ class VerifyEach(Watch):
                 raise BrokenModuleError(f"pass '{step.name}' left an invalid module") from None
 
 
-class PrintAfter(Watch):
+class PrintAfter(Observer):
     """Prints the module after the passes of the given names, or after all (None)."""
 
     def __init__(self, stream: TextIO, names: Collection[str] | None) -> None:
@@ -55,7 +44,7 @@ class PrintAfter(Watch):
             print(f"// -----// after {step.name} //----- //\n{module}", file=self._stream)
 
 
-class IdleTasks(Watch):
+class IdleTasks(Observer):
     """Finds the kinds of tasks and the stages in a schedule for which the module has no work.
 
     Attributes:
@@ -90,17 +79,25 @@ class IdleTasks(Watch):
         self.lines += [f"{place}: warning: the schedule has {what}, the module has no work for it" for what in idle]
 
 
-class Timing(Watch):
-    """Times the passes. It is the first observer and its `start` the last, so that the others' time does not count."""
+class Timing(Observer):
+    """Times the passes. It is the last observer, so that the others' time does not count.
+
+    Attributes:
+        step: the last pass that began, for messages about errors; None before the first one.
+    """
 
     def __init__(self) -> None:
-        self.start: Observer = _Start(self)
-        self.began = 0.0
+        self.step: Pass | None = None
+        self._began = 0.0
         self._seconds: list[tuple[str, float]] = []
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Starts the clock."""
+        self.step, self._began = step, time.perf_counter()
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Records the time of the pass."""
-        self._seconds.append((step.name, time.perf_counter() - self.began))
+        self._seconds.append((step.name, time.perf_counter() - self._began))
 
     def table(self) -> str:
         """Returns one line per pass in the order in which they ran, and the total."""
@@ -109,11 +106,3 @@ class Timing(Watch):
         rows = [*self._seconds, ("total", total)]
         lines = [f"{n:<{width}}  {1e3 * s:>10.2f} ms  {100 * s / total if total else 0:>5.1f} %" for n, s in rows]
         return "\n".join([f"{'pass':<{width}}  {'time':>13}  {'share':>7}", *lines])
-
-
-class _Start(Watch):
-    def __init__(self, timing: Timing) -> None:
-        self._timing = timing
-
-    def before(self, step: Pass, module: ir.Module) -> None:
-        self._timing.began = time.perf_counter()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.validation.apart import Apart
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.validator import Validator
@@ -12,7 +12,7 @@ from jaxpp.validation.validator import Validator
 _CANNOT = "the module can't be run to validate what becomes of it"
 
 
-class Validate:
+class Validate(Observer):
     """An observer that runs the module after each pass and compares all results with those before the first pass.
 
     `Validator` describes the comparison. The arguments of this class are those of `Validator`, and one more.

@@ -181,7 +181,7 @@ def _validated(seed: int) -> Generator[None]:
         base.STANDING.pop()
 
 
-class _Watch:
+class _Watch(base.Observer):
     """An observer that validates one chain of passes after the other."""
 
     def __init__(self, seed: int) -> None:

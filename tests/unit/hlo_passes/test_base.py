@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
-from jaxpp.hlo_passes.base import Pass, Watch
+from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
@@ -87,7 +87,7 @@ def test_a_proof_reads_the_module(
         run_passes(module, (broken, VerifyMain()))
 
 
-class _Adds(Watch):
+class _Adds(Observer):
     """An observer that adds a constant to each mesh function, which none may."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
