@@ -62,17 +62,17 @@ def mpmd(
     """Turns a lowered training step into the program of its meshes.
 
     Args:
-        schedule: a schedule's name, file or text. It replaces the schedule that the loop carries.
-        meshes: the number of meshes, for a schedule given by name.
-        cuts: option of `number-stages`.
-        gather_weights: option of `delay-reductions` and `gather-weights`.
-        scatter_gradients: option of `delay-reductions`.
-        recompute: option `keep` of `split-forward`.
-        offload: option of `add-tasks`.
-        memory_limit: option of `verify-program`.
-        host_memory_limit: option of `verify-program`.
-        transport: option of `insert-transfers` and `verify-program`.
-        share_tasks: option `when` of `share-tasks`.
+        schedule: a schedule such as 1f1b, gis{chunks=4} or mine.txt, or its text. It replaces that of the loop.
+        meshes: the number of meshes, for a schedule that is given by name.
+        cuts: the layers of each stage, such as 5,5,4,2 (`number-stages`).
+        gather_weights: when weights sharded like the batch are gathered: per microbatch, chunk, ahead of it, or step.
+        scatter_gradients: when their gradients are scattered: once per microbatch, chunk or step.
+        recompute: what recomputing stages keep (`split-forward`): inputs, selective, 0.5, or 0:selective,3:0.05.
+        offload: the stages whose residuals wait on the host (`add-tasks`).
+        memory_limit: the most that a device may need, as 4096 or 70GiB, or one for each mesh.
+        host_memory_limit: the same for a device's share of the memory of its host.
+        transport: how values go from mesh to mesh: pull, device_put or pair.
+        share_tasks: when end stages call programs of the middle ones: auto, never, always, or from 1e7 FLOPs on.
     """
     return (
         InlineCalls(),  # first: moves the marks of helpers into the loop body

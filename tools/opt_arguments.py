@@ -4,31 +4,16 @@ import argparse
 import inspect
 import math
 import re
-from collections.abc import Callable
 
 from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.tools.arguments import at_least
 from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, unknown
 from jaxpp.validation import MOST_TRIPS
 
-_OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
-    "schedule": (str, "NAME|FILE", "a schedule such as 1f1b, gis{chunks=4} or mine.txt"),
-    "meshes": (int, "N", "the number of meshes"),
-    "cuts": (str, "N,N...", "the layers of each stage, such as 5,5,4,2"),
-    "transport": (str, "NAME", "what values go by: pull, device_put or pair"),
-    "gather_weights": (
-        str,
-        "WHEN",
-        "weights that are sharded like the batch: per microbatch, chunk, ahead of it, or step",
-    ),
-    "scatter_gradients": (str, "WHEN", "of their gradients: once per microbatch, chunk or step"),
-    "share_tasks": (str, "WHEN", "end stages call programs of the middle ones: auto, never, always, from 1e7 FLOPs"),
-    "recompute": (str, "WHAT", "what recomputing stages keep: inputs, selective, 0.5, or 0:selective,3:0.05"),
-    "offload": (str, "N,N...", "the stages whose residuals wait on the host"),
-    "memory_limit": (str, "BYTES", "the most that a device may need, as 4096 or 70GiB, or N,N... for each mesh"),
-    "host_memory_limit": (str, "BYTES", "likewise in the memory of its host"),
-}
-"""The arguments of a pipeline: (type, example, description)."""
+_OF_PIPELINES = inspect.signature(mpmd).parameters
+"""The arguments of a pipeline."""
 _OPTIONS = {"keep": "recompute", "stages": "offload"}
 """Options of passes that have another name in a pipeline."""
 _LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
@@ -60,8 +45,10 @@ def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
         "-p", "--passes", default=None, metavar="PASSES", help="name,name{option=value option2=value}, in order"
     )
     group.add_argument("--pipeline", metavar="NAME", help="a whole chain of passes, such as mpmd")
-    for key, (type_, metavar, what) in _OF_PIPELINES.items():
-        group.add_argument(_flag(key), type=type_, metavar=metavar, help=f"for --pipeline: {what}")
+    for key, parameter in _OF_PIPELINES.items():
+        about = re.search(rf"^ *{key}: (.*)\.$", mpmd.__doc__ or "", re.MULTILINE)
+        help_ = f"for --pipeline: {about[1]}" if about else None
+        group.add_argument(_flag(key), type=parameter.annotation, metavar="VALUE", help=help_)
     group.add_argument("--list-passes", action="store_true", help="list all passes with their options, and exit")
     group.add_argument("--pass-doc", metavar="NAME", help="print what a pass does, and exit")
 
@@ -90,26 +77,15 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
         metavar="T",
         help="for these two: the difference allowed, relative to an array's largest value (default: by its type)",
     )
-    group.add_argument("--seed", type=_from(0), default=0, metavar="N", help="likewise: the seed of the inputs")
+    group.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="likewise: the seed of the inputs")
     group.add_argument(
         "--validate-trips",
-        type=_from(1),
+        type=at_least(1),
         default=MOST_TRIPS,
         metavar="N",
         help=f"likewise: how often a loop may run (default {MOST_TRIPS})",
     )
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
-
-
-def _from(least: int) -> Callable[[str], int]:
-    """Returns a type for argparse: an integer that is at least `least`."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"expected a number from {least} on, found '{text}'")
-        return int(text)
-
-    return read
 
 
 def _fraction(text: str) -> float:

@@ -12,13 +12,14 @@ SIGHUP, Ctrl-C or SIGTERM ended it. Its processes then get SIGTERM, and SIGKILL 
 
 import argparse
 import os
-import re
 import secrets
 import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+
+from jaxpp.tools.arguments import address, at_least
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,17 +32,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--processes", type=int, metavar="N", help="how many, on all hosts")
-    parser.add_argument("--least", type=int, metavar="N", help="with how many to go on; as many as there are to be")
+    parser.add_argument("--processes", type=at_least(1), metavar="N", help="how many, on all hosts")
+    about = "with how many to go on; as many as there are to be"
+    parser.add_argument("--least", type=at_least(1), metavar="N", help=about)
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="S", help="seconds that the others wait for one that is started anew"
     )
     parser.add_argument(
         "--prepare", action="store_true", help="compile the step for each smaller number of processes first"
     )
-    parser.add_argument("--here", type=int, metavar="N", help="how many of them on this host; all")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the other hosts connect to")
-    parser.add_argument("--join", metavar="HOST:PORT", help="take part in the job that was started there")
+    parser.add_argument("--here", type=at_least(1), metavar="N", help="how many of them on this host; all")
+    about = "where the other hosts connect to"
+    parser.add_argument("--listen", type=address, default="127.0.0.1:0", metavar="HOST:PORT", help=about)
+    parser.add_argument("--join", type=address, metavar="HOST:PORT", help="take part in the job that was started there")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT", help="of Python, and its arguments")
     options = parser.parse_args(argv)
     secret = os.environ.get("JAXPP_JOB_SECRET", "").encode()
@@ -108,24 +111,16 @@ def _wrong(options: argparse.Namespace) -> str:
         return "no script is given"
     if not options.command[0].startswith("-") and not os.path.exists(options.command[0]):
         return f"there is no script {options.command[0]}"
-    for name in ("listen", "join"):
-        value = getattr(options, name)
-        if value and not re.fullmatch(r"[^\s:]+:[0-9]{1,5}", value):
-            return f"--{name} {value} is not HOST:PORT"
-        if value and int(value.rpartition(":")[2]) > 65535:
-            return f"--{name} {value}: there is no such port, they go up to 65535"
     if not options.wait >= 0:
         return f"--wait {options.wait:g} is less than 0 seconds"
-    if options.here is not None and options.here < 1:
-        return f"--here {options.here} is less than 1"
     if options.join:
         is_known = options.processes or options.least or options.prepare
         return "--join knows --processes, --least and --prepare from there" if is_known else ""
-    if not options.processes or options.processes < 1:
+    if not options.processes:
         return "give --processes, at least 1"
     for name in ("least", "here"):
         value = getattr(options, name)
-        if value is not None and not 1 <= value <= options.processes:
+        if value is not None and value > options.processes:
             return f"--{name} {value} is not between 1 and --processes {options.processes}"
     return ""
 

@@ -161,15 +161,19 @@ def test_nohup_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--join", "host0:1", "--least", "3", __file__], "--join knows --processes, --least and --prepare from there"),
         (["--join", "host0:1", __file__], "--join needs JAXPP_JOB_SECRET"),
         (["--processes", "2", "nowhere.py"], "there is no script nowhere.py"),
-        (["--processes", "2", "--listen", "host0", __file__], "--listen host0 is not HOST:PORT"),
-        (["--join", "host0:port", __file__], "--join host0:port is not HOST:PORT"),
+        (["--processes", "2", "--listen", "host0", __file__], "argument --listen: host0 is not HOST:PORT"),
+        (["--join", "host0:port", __file__], "argument --join: host0:port is not HOST:PORT"),
         (
             ["--processes", "2", "--listen", "host0:65536", __file__],
-            "--listen host0:65536: there is no such port, they go up to 65535",
+            "argument --listen: host0:65536: there is no such port, they go up to 65535",
         ),
-        (["--join", "host0:99999", __file__], "--join host0:99999: there is no such port, they go up to 65535"),
+        (
+            ["--join", "host0:99999", __file__],
+            "argument --join: host0:99999: there is no such port, they go up to 65535",
+        ),
         (["--processes", "2", "--wait", "-3", __file__], "--wait -3 is less than 0 seconds"),
-        (["--join", "host0:1", "--here", "0", __file__], "--here 0 is less than 1"),
+        (["--join", "host0:1", "--here", "0", __file__], "argument --here: expected a number from 1 on, found '0'"),
+        (["--processes", "-1", __file__], "argument --processes: expected a number from 1 on, found '-1'"),
     ],
 )
 def test_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
