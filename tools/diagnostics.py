@@ -11,14 +11,11 @@ from jaxpp.ir.locations import source_of
 NOT_UTF8 = "the input holds a name that is not UTF-8"
 
 
-def describe(error: ir.MLIRError, name: str) -> str:
-    """Describes the diagnostics of an MLIR error, a line each; `name` is the name of the input in messages."""
-    lines = [line for diagnostic in error.error_diagnostics for line in describe_diagnostic(diagnostic, name)]
-    return "\n".join(lines) or f"{name}: error: {one_line(error.message)}"
+def describe_diagnostic(diagnostic: ir.Diagnostic, name: str) -> Iterator[str]:
+    """Describes one diagnostic and its notes, except notes that dump whole operations.
 
-
-def describe_diagnostic(diagnostic: ir.DiagnosticInfo | ir.Diagnostic, name: str) -> Iterator[str]:
-    """Describes one diagnostic and its notes, except notes that dump whole operations."""
+    name: the name of the input in messages.
+    """
     severity = diagnostic.severity.name.lower()
     yield f"{place(diagnostic.location, name)}: {severity}: {one_line(diagnostic.message)}"
     for note in diagnostic.notes:
@@ -47,7 +44,10 @@ def one_line(message: str, length: int = 300) -> str:
 
 @contextlib.contextmanager
 def collected(context: ir.Context, name: str) -> Generator[list[str]]:
-    """Collects the lines of all diagnostics that `context` emits inside the `with`, and prints none of them."""
+    """Collects the lines of all diagnostics that `context` emits inside the `with`, and prints none of them.
+
+    Otherwise an MLIRError takes those of its error, and ends the process where one of them is not UTF-8.
+    """
     lines: list[str] = []
 
     def handle(diagnostic: ir.Diagnostic) -> bool:
@@ -58,17 +58,9 @@ def collected(context: ir.Context, name: str) -> Generator[list[str]]:
         return True
 
     handler: Any = context.attach_diagnostic_handler(handle)
+    before, context.emit_error_diagnostics = context.emit_error_diagnostics, True
     try:
         yield lines
     finally:
+        context.emit_error_diagnostics = before
         handler.detach()
-
-
-@contextlib.contextmanager
-def emitted(context: ir.Context) -> Generator[None]:
-    """Sends errors to the handlers. MLIRError would end the process on a message that is not UTF-8."""
-    context.emit_error_diagnostics = True
-    try:
-        yield
-    finally:
-        context.emit_error_diagnostics = False

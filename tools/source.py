@@ -47,7 +47,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
         _check_bytecode(data, name)
     else:
         _check_text(data, name)
-    with diagnostics.collected(context, name) as lines, diagnostics.emitted(context):
+    with diagnostics.collected(context, name) as lines:
         try:
             if whole and os.path.isfile(path) and path.isascii() and not data.startswith(BYTECODE_MAGIC):
                 module = ir.Module.parseFile(path, context)  # then the locations have the file's name, not `-`
@@ -124,7 +124,7 @@ def try_bytecode(data: bytes, seconds: int) -> None:
     """
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     context = make_context()
-    with diagnostics.collected(context, ""), diagnostics.emitted(context), contextlib.suppress(Exception):
+    with diagnostics.collected(context, ""), contextlib.suppress(Exception):
         str(_read(data, context))
 
 
