@@ -4,10 +4,8 @@ Each mesh runs its sequence until it waits for a value that was not sent yet; th
 functions. `ProgramReader` has already refused programs that break a rule, with a deadlock for example.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -21,15 +19,6 @@ from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.runnable import RunError
 
 TaskFunction = Callable[[Sequence[Array]], list[Array]]
-
-
-@dataclass
-class _Mesh:
-    """The state of one mesh while its sequence runs."""
-
-    sequence: Sequence[Instruction]
-    position: int = 0
-    values: dict[int, Array] = field(default_factory=dict[int, Any])
 
 
 class Interpreter:
@@ -56,41 +45,41 @@ class Interpreter:
         Args:
             arguments: the arguments of the step by their numbers. Arguments that no mesh uses may be missing.
         """
-        meshes = [_Mesh(sequence) for sequence in self._program.sequences]
+        values: list[dict[int, Array]] = [{} for _ in self._program.sequences]
         for number, argument in self._program.arguments.items():
             whole = arguments[number]
             parts = np.split(np.asarray(whole), len(argument.registers)) if argument.stacked else []
             for place, (mesh, register) in enumerate(argument.registers):
-                meshes[mesh].values[register] = self._runner.put(parts[place]) if parts else whole
+                values[mesh][register] = self._runner.put(parts[place]) if parts else whole
         sent: dict[int, Array] = {}
-        while any(mesh.position < len(mesh.sequence) for mesh in meshes):
-            for mesh in meshes:
-                self._advance(mesh, sent)
+        waiting = [self._run(*mesh, sent) for mesh in zip(self._program.sequences, values, strict=True)]
+        while waiting:
+            waiting = [mesh for mesh in waiting if next(mesh, False)]
         results: dict[int, list[tuple[int, Array]]] = {}
         for number, result in enumerate(self._program.results):
-            places = [(mesh, meshes[mesh].values[register]) for mesh, register in result.registers]
+            places = [(mesh, values[mesh][register]) for mesh, register in result.registers]
             whole = [(0, np.concatenate([np.asarray(value) for _, value in places]))] if result.stacked else places
             results[number] = whole
         return results
 
-    def _advance(self, mesh: _Mesh, sent: dict[int, Array]) -> None:
-        """Runs the sequence of a mesh until it is done or waits."""
-        while mesh.position < len(mesh.sequence):
-            each = mesh.sequence[mesh.position]
+    def _run(
+        self, sequence: Iterable[Instruction], values: dict[int, Array], sent: dict[int, Array]
+    ) -> Generator[bool]:
+        """Runs the sequence of a mesh, with its values by register; yields True wherever it waits for another mesh."""
+        for each in sequence:
             if isinstance(each, Call):
-                made = self._tasks[each.function]([mesh.values[register] for register in each.operands])
-                mesh.values.update(zip(each.results, made if each.results else (), strict=True))
+                made = self._tasks[each.function]([values[register] for register in each.operands])
+                values.update(zip(each.results, made if each.results else (), strict=True))
             elif isinstance(each, Send):
-                sent[each.channel] = mesh.values[each.operand]
+                sent[each.channel] = values[each.operand]
             elif isinstance(each, Constant):
-                mesh.values[each.result] = self._runner.put(each.value)
-            elif each.channel in sent:
-                mesh.values[each.result] = sent.pop(each.channel)
+                values[each.result] = self._runner.put(each.value)
             else:
-                return
+                while each.channel not in sent:
+                    yield True
+                values[each.result] = sent.pop(each.channel)
             for register in each.frees if isinstance(each, Call | Send) else ():
-                del mesh.values[register]
-            mesh.position += 1
+                del values[register]
 
 
 def _in_one_memory(module: ir.Module) -> ir.Module:
