@@ -1,7 +1,6 @@
 """Runs one function of a module by XLA on the CPU, for numeric validation."""
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -15,14 +14,12 @@ from jaxpp.hlo_passes.loop.propagate_shardings import as_input
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import functions, nested, reachable
 from jaxpp.ir.locations import source_of
+from jaxpp.ir.tensors import DTYPES
 from jaxpp.validation.bound import MOST_TRIPS, bound_loops
 from jaxpp.validation.compare import HostArray
 from jaxpp.validation.runnable import RunError, check_runnable
 
 Array = Any  # a jax.Array that is replicated over the runner's devices
-_EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
-_PREFIX = re.compile(r"bf|f8|f|ui|i")
-_LONG = {"bf": "bfloat", "f8": "float8_", "f": "float", "ui": "uint", "i": "int"}
 NO_FMA = "--xla_cpu_max_isa=AVX"
 """A flag for XLA. Without it, XLA at level 0 rounds a sum of products once in one loop and twice in another.
 
@@ -116,20 +113,9 @@ def partitions_of(module: ir.Module) -> int:
 
 def shape_and_dtype(type_: ir.Type) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
     """Returns the shape and dtype of a tensor type of static shape. Raises RunError for any other type."""
-    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
-        raise RunError(f"a value of type {type_} can't be made or compared")
-    return tuple(type_.shape), _dtype(type_.element_type)
-
-
-def _dtype(element: ir.Type) -> "np.dtype[Any]":
-    import ml_dtypes
-
-    text = str(element)
-    name = _EXACT.get(text) or _PREFIX.sub(lambda prefix: _LONG[prefix[0]], text).lower()
-    try:
-        return np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError:
-        raise RunError(f"values of type {text} can't be made or compared") from None
+    if isinstance(type_, ir.RankedTensorType) and type_.has_static_shape and str(type_.element_type) in DTYPES:
+        return tuple(type_.shape), DTYPES[str(type_.element_type)]
+    raise RunError(f"a value of type {type_} can't be made or compared")
 
 
 def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
