@@ -1,44 +1,43 @@
 """Finds the results of a module that may differ from run to run, such as those that use a generator's state."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 
 from jaxlib.mlir import ir
 
+from jaxpp._compat import own_copy
+from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir.functions import (
     CONDITIONALS,
     body_of,
-    callee,
-    calls_in,
     functions,
     has_side_effect,
     loop_body,
     main_of,
     operands_with_captures,
     operations,
-    reachable,
     terminator,
 )
 from jaxpp.ir.train_loop import TrainLoopAttr
 
 
-def impure_functions(module: ir.Module) -> set[str]:
-    """Returns the functions that have an operation with a side effect, or call one that has, directly or not."""
-    by_name = functions(module)
-    own = {name for name, function in by_name.items() if has_side_effect(function)}
-    return {name for name in by_name if not own.isdisjoint(reachable(name, by_name))} if own else own
+def is_impure(module: ir.Module) -> bool:
+    """Whether a function of the module has an operation with a side effect."""
+    return any(map(has_side_effect, functions(module).values()))
 
 
 def varying_results(module: ir.Module) -> set[int]:
     """Returns the numbers of the results of `@main` that may differ from run to run. No function may call itself."""
-    main, impure = main_of(module), impure_functions(module)
-    if "main" not in impure:
+    if not is_impure(module):
         return set()
-    loop = TrainLoopAttr.of(module)
+    module = own_copy(module)
+    with module.operation.location:
+        InlineCalls().run(module)
+    body, loop = body_of(main_of(module)), TrainLoopAttr.of(module)
     state = loop.state if loop else 0
-    arguments = [False] * len(body_of(main).arguments)
+    arguments = [False] * len(body.arguments)
     while True:
-        results = _Flow(functions(module), impure).block(body_of(main), arguments)
+        results = _Flow().block(body, arguments)
         again = [*map(max, arguments, results[:state]), *arguments[state:]]
         if again == arguments:
             return {number for number, varies in enumerate(results) if varies}
@@ -46,10 +45,9 @@ def varying_results(module: ir.Module) -> set[int]:
 
 
 class _Flow:
-    """Follows the values that depend on an operation which differs from run to run, through functions and regions."""
+    """Follows the values that depend on an operation which differs from run to run, through regions."""
 
-    def __init__(self, by_name: Mapping[str, ir.Operation], impure: Collection[str]) -> None:
-        self._by_name, self._impure = by_name, impure
+    def __init__(self) -> None:
         self._varying: set[ir.Value] = set()
 
     def block(self, block: ir.Block, arguments: Iterable[bool]) -> list[bool]:
@@ -64,15 +62,12 @@ class _Flow:
 
     def _results(self, op: ir.Operation) -> list[bool]:
         operands = [value in self._varying for value in op.operands]
-        if op.name == "func.call":
-            return _Flow(self._by_name, self._impure).block(body_of(self._by_name[callee(op)]), operands)
         if op.name == "stablehlo.while":
             return self._loop(op, operands)
         if op.name in CONDITIONALS and not operands[0]:
             branches = [self.block(region.blocks[0], []) for region in op.regions]
             return [any(results) for results in zip(*branches, strict=True)]
-        is_impure = has_side_effect(op) or any(callee(call) in self._impure for call in calls_in(op))
-        varies = is_impure or any(value in self._varying for value in operands_with_captures(op))
+        varies = has_side_effect(op) or any(value in self._varying for value in operands_with_captures(op))
         return [varies] * len(op.results)
 
     def _loop(self, loop: ir.Operation, carried: list[bool]) -> list[bool]:

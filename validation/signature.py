@@ -6,11 +6,19 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import functions
+from jaxpp.ir.functions import (
+    body_of,
+    callee,
+    functions,
+    nested,
+    operands_with_captures,
+    operations,
+    reachable,
+    values_behind,
+)
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.program_form import Border, read_borders
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.validation.reach import seen_by_stages
 
 
 class SignatureError(PassError):
@@ -35,7 +43,7 @@ class Signature:
         type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
         infos = [entry.get("jax.result_info") for entry in at.result_attributes(main)]
         names = {n: info.value for n, info in enumerate(infos) if isinstance(info, ir.StringAttr)}
-        state = _state(dict(enumerate(type_.inputs)), seen_by_stages(module, main))
+        state = _state(dict(enumerate(type_.inputs)), _seen_by_stages(module, main))
         loop = TrainLoopAttr.of(module)
         arguments, results = (
             {number: loop.of_all(number, each) if loop else each for number, each in enumerate(types)}
@@ -56,7 +64,7 @@ class Signature:
         seen = {
             line[position].number
             for function, line in zip(meshes, every, strict=True)
-            for position in seen_by_stages(module, function)
+            for position in _seen_by_stages(module, function)
         }
         return cls(arguments, results, {}, _state(arguments, seen))
 
@@ -96,6 +104,27 @@ def _whole(border: Border) -> ir.Type:
     type_ = ir.RankedTensorType(border.type)
     rows, *rest = type_.shape
     return ir.RankedTensorType.get([rows * border.block[1], *rest], type_.element_type)
+
+
+def _seen_by_stages(module: ir.Module, function: ir.Operation) -> set[int]:
+    """Returns the numbers of the arguments of `function` on which a stage's computation depends.
+
+    They are weights and the batch, but no state of an optimizer. In a module as JAX lowers it, loops and marks belong
+    to stages; later, calls with `jaxpp.stage` do.
+    """
+    by_name, body = functions(module), body_of(function)
+
+    def is_stage(op: ir.Operation) -> bool:
+        return op.name == "stablehlo.while" or at.BOUNDARY in op.attributes or at.STAGE in op.attributes
+
+    def runs_stage(op: ir.Operation) -> bool:
+        ops = [op, *nested(op)]
+        called = (name for each in ops if each.name == "func.call" for name in reachable(callee(each), by_name))
+        return any(map(is_stage, ops)) or any(is_stage(inner) for name in called for inner in nested(by_name[name]))
+
+    stages = filter(runs_stage, operations(body))
+    behind = values_behind(value for op in stages for value in operands_with_captures(op))
+    return {argument.arg_number for argument in body.arguments if argument in behind}
 
 
 def _state(arguments: dict[int, ir.Type], seen: set[int]) -> set[int]:

@@ -22,7 +22,7 @@ from jaxpp.validation.compare import (
     same_bits,
 )
 from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
-from jaxpp.validation.impure import impure_functions, varying_results
+from jaxpp.validation.impure import is_impure, varying_results
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.signature import Signature, SignatureError, public_main
 
@@ -157,7 +157,7 @@ class Validator:
     def _find_varying(self, module: ir.Module, run: StepFunction, inputs: Mapping[int, HostArray]) -> set[int]:
         """Finds the results that differ from run to run: by their dependences, and by running the module again."""
         varying = varying_results(module) if public_main(module) is not None else set[int]()
-        again = 3 if impure_functions(module) else 1  # by chance two runs may agree
+        again = 3 if is_impure(module) else 1  # by chance two runs may agree
         first, *others = [_numbers(run(self._put(inputs))) for _ in range(1 + again)]
         return varying | {n for n in first if not all(same_bits(first[n], other[n]) for other in others)}
 
