@@ -1,6 +1,7 @@
 """`compare`: compares a step with plain `jax.jit` of the same function, and tells rounding from errors."""
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.measuring.analysis import stages
 from jaxpp.runtime.processes.fetch import Handle, fetch
 from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.validation.compare import Expected, Tolerance, nudged
+from jaxpp.validation.compare import compare as compare_arrays
 from jaxpp.validation.cpu import Runner, partitions_of
 from jaxpp.validation.runnable import RunError
 from jaxpp.validation.widen import widen
@@ -271,25 +274,11 @@ def _nudged(tree: Any, seed: int) -> Any:
     def nudge(leaf: Any) -> Any:
         if not hasattr(leaf, "dtype") or _is_key(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
-        eps = float(jnp.finfo(leaf.dtype).eps)
-        wide = np.asarray(leaf, np.float64)
-        return (wide * (1 + eps * generator.choice((-1, 1), wide.shape))).astype(leaf.dtype)
+        return nudged(np.asarray(leaf), generator)
 
     return jax.tree.map(nudge, tree)
 
 
 def _difference(found: Any, right: Any) -> float:
-    """Returns the largest difference, as a share of the largest number.
-
-    It is infinite if one number is finite and the other is not. For booleans and integers it is 0.0 or 1.0: whether any
-    element differs.
-    """
-    if right.dtype.kind in "biu":
-        return float(not np.array_equal(found, right))
-    one, other = (np.asarray(each).astype(np.complex128) for each in (found, right))
-    finite = np.isfinite(one) & np.isfinite(other)
-    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
-        return float("inf")
-    scale = np.abs(other[finite]).max(initial=0.0)
-    most = np.abs(one[finite] - other[finite]).max(initial=0.0)
-    return float(most / scale) if scale else float(most)
+    """Returns the largest difference, as a share of the largest number."""
+    return compare_arrays(Expected(right, 0.0), found, Tolerance(math.inf))[0]
