@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.program.verify_program import SMALLER
+from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of, worst
 from jaxpp.ir.errors import LimitError, ProgramError
 
 _MOST_COMPILES = 4
@@ -86,21 +86,18 @@ class _Needs:
     @property
     def fits(self) -> bool:
         """Whether each known mesh is within its limit."""
-        return all(need is None or need <= limit for need, limit in zip(self.needed, self._each, strict=False))
+        return self.worst[0] <= 0
 
     @property
     def with_room(self) -> str:
         """The limits for a program without temporaries that leave room for the temporaries of this one."""
-        temporaries = [(need or 0) - peak for need, peak in zip(self.needed, self.peaks, strict=True)]
-        idle = [0] * (len(self._each) - len(temporaries))
-        pairs = zip(self._each, [*temporaries, *idle], strict=True)
-        return " ".join(str(max(limit - size, 1)) for limit, size in pairs)
+        meshes = zip(self._each, self.needed, self.peaks, strict=True)
+        return " ".join(str(max(limit + peak - (need or 0), 1)) for limit, need, peak in meshes)
 
     @property
-    def worst(self) -> tuple[int, int]:
+    def worst(self) -> tuple[float, int]:
         """The most bytes by which a mesh exceeds its limit, and the index of this mesh."""
-        pairs = zip(self.needed, self._each, strict=False)
-        return max(((need or 0) - limit, mesh) for mesh, (need, limit) in enumerate(pairs))
+        return worst([need or 0 for need in self.needed], self._each)
 
     def refusal(self, location: ir.Location | None, hint: str, *, is_least: bool) -> LimitError:
         """Returns the error for the mesh that exceeds its limit most; `is_least`: no other program needs less."""
@@ -117,5 +114,4 @@ class _Needs:
 
     @property
     def _each(self) -> list[int]:
-        words = [int(word) for word in self.limits.split()]
-        return words * len(self.peaks) if len(words) == 1 else words
+        return limits_of(self.limits, len(self.peaks))

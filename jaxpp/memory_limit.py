@@ -13,7 +13,7 @@ from jaxpp.fitting import Fitting, divided, program_peaks
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.once_per import CHOICES
 from jaxpp.hlo_passes.pipelines import mpmd
-from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of
+from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of, worst
 from jaxpp.hlo_passes.stages.add_tasks import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import choices
 from jaxpp.ir.byte_counts import UNITS, parse_bytes
@@ -138,7 +138,7 @@ def fit(
 
 def _refusal(least: Sequence[int], limits: Sequence[float], location: ir.Location, hint: str) -> LimitError:
     """Returns the error if no choice is enough; it names the mesh that is most above its limit."""
-    _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(least, limits, strict=True)))
+    _, mesh = worst(least, limits)
     needed = f"mesh {mesh} needs at least {least[mesh]:,} bytes on each device"
     message = f"{needed}, its memory limit is {limits[mesh]:,.0f}"
     return LimitError(message, location=location, hint=hint, least=least)

@@ -94,9 +94,12 @@ class VerifyProgram(Pass):
             if host:
                 function.attributes[at.PEAK_HOST_BYTES] = at.i64(host)
         if self.memory_limit:
-            _check_devices(module, [here for here, _ in peaks], limits_of(self.memory_limit, len(peaks)))
+            hint = f"keep less (recompute='inputs', schedules.offload), or {SMALLER}"
+            _check(module, [here for here, _ in peaks], self.memory_limit, "on each device, its memory limit", hint)
         if self.host_memory_limit:
-            _check_hosts(module, [host for _, host in peaks], limits_of(self.host_memory_limit, len(peaks)))
+            hint = "offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded"
+            where = "of the memory of its host for each device, its host memory limit"
+            _check(module, [host for _, host in peaks], self.host_memory_limit, where, hint)
 
 
 def limits_of(text: str, meshes: int) -> list[int]:
@@ -107,29 +110,18 @@ def limits_of(text: str, meshes: int) -> list[int]:
     return limits * meshes if len(limits) == 1 else limits[:meshes]  # the limits of idle meshes at the end are dropped
 
 
-def _check_devices(module: ir.Module, peaks: Sequence[int], each: Sequence[int]) -> None:
-    over, mesh = _worst(peaks, each)
+def worst(needs: Sequence[int], limits: Sequence[float]) -> tuple[float, int]:
+    """Returns the most bytes by which a mesh exceeds its limit, and the index of this mesh."""
+    return max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(needs, limits, strict=True)))
+
+
+def _check(module: ir.Module, needs: Sequence[int], limit: str, where: str, hint: str) -> None:
+    """Raises LimitError for the mesh that exceeds its limit most; `where` names the memory and the limit."""
+    limits = limits_of(limit, len(needs))
+    over, mesh = worst(needs, limits)
     if over > 0:
-        raise LimitError(
-            f"mesh {mesh} needs {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
-            location=location_of_tasks(module, mesh),
-            hint=f"keep less (recompute='inputs', schedules.offload), or {SMALLER}",
-        )
-
-
-def _check_hosts(module: ir.Module, peaks: Sequence[int], each: Sequence[int]) -> None:
-    over, mesh = _worst(peaks, each)
-    if over > 0:
-        raise LimitError(
-            f"mesh {mesh} needs {peaks[mesh]:,} bytes of the memory of its host for each device, its host memory limit "
-            f"is {each[mesh]:,}",
-            location=location_of_tasks(module, mesh),
-            hint="offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded",
-        )
-
-
-def _worst(peaks: Sequence[int], each: Sequence[int]) -> tuple[int, int]:
-    return max((peak - limit, mesh) for mesh, (peak, limit) in enumerate(zip(peaks, each, strict=True)))
+        message = f"mesh {mesh} needs {needs[mesh]:,} bytes {where} is {limits[mesh]:,}"
+        raise LimitError(message, location=location_of_tasks(module, mesh), hint=hint)
 
 
 SMALLER = "give the step smaller microbatches, more devices per stage or more stages, or donate its state"
