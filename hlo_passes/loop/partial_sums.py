@@ -180,29 +180,24 @@ class Stacker:
 
     def _linear(self, op: ir.Operation, ip: ir.InsertionPoint) -> ir.Value:
         operands = [self._values.get(value, value) for value in op.operands]
-        changed: dict[str, ir.Attribute] = {}
-        if op.name == "stablehlo.transpose":
-            changed["permutation"] = at.i64s([0, *_behind(op.attributes["permutation"])])
-        elif op.name in (REDUCE, "stablehlo.reverse"):
-            changed["dimensions"] = at.i64s(_behind(op.attributes["dimensions"]))
-        elif op.name == "stablehlo.broadcast_in_dim":
-            changed["broadcast_dimensions"] = at.i64s([0, *_behind(op.attributes["broadcast_dimensions"])])
-        elif op.name == "stablehlo.slice":
-            bounds = (("start_indices", 0), ("limit_indices", self.mesh.count(self.axes)), ("strides", 1))
-            for name, first in bounds:
-                changed[name] = at.i64s([first, *at.integers(op, name)])
-        elif op.name == "stablehlo.pad":
-            for name in ("edge_padding_low", "edge_padding_high", "interior_padding"):
-                changed[name] = at.i64s([0, *at.integers(op, name)])
-        elif op.name in ("stablehlo.multiply", "stablehlo.divide"):
+        if op.name in ("stablehlo.multiply", "stablehlo.divide"):
             number = next(n for n, value in enumerate(op.operands) if value not in self._values)
             operands[number] = self._repeated(operands[number], ip)
-        return self.like(op, operands, ip, **changed)
+        return self.like(op, operands, ip, **self._behind(op))
+
+    def _behind(self, op: ir.Operation) -> dict[str, ir.Attribute]:
+        """Returns the attributes of `op` that speak of dimensions, with the new first dimension."""
+        lists = {"permutation": [0], "broadcast_dimensions": [0], "dimensions": list[int]()}
+        entries = {"start_indices": 0, "limit_indices": self.mesh.count(self.axes), "strides": 1}
+        entries |= {"edge_padding_low": 0, "edge_padding_high": 0, "interior_padding": 0}
+        found = {name: [*first, *_plus_one(at.integers(op, name))] for name, first in lists.items()}
+        found |= {name: [first, *at.integers(op, name)] for name, first in entries.items()}
+        return {name: at.i64s(numbers) for name, numbers in found.items() if name in op.attributes}
 
     def _in_groups(self, op: ir.Operation, cuts: GroupedDimensions, ip: ir.InsertionPoint) -> ir.Value:
         operands = [self._cut(v, cuts[n], ip) if n in cuts else v for n, v in enumerate(op.operands)]
         if op.name == REDUCE:
-            return self.like(op, operands, ip, dimensions=at.i64s(_behind(op.attributes["dimensions"])))
+            return self.like(op, operands, ip, **self._behind(op))
         if op.name == DOT:
             old = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
             numbers = stablehlo.DotDimensionNumbers.get(
@@ -250,8 +245,3 @@ class Stacker:
 
 def _plus_one(dimensions: Sequence[int]) -> list[int]:
     return [dimension + 1 for dimension in dimensions]
-
-
-def _behind(attribute: ir.Attribute) -> list[int]:
-    """Returns the dimensions of an attribute, shifted by the new first dimension."""
-    return _plus_one(list(ir.DenseI64ArrayAttr(attribute)))
