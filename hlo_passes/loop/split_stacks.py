@@ -1,6 +1,7 @@
 """`split-stacks`: cuts stacked parameters, their gradients and their optimizer state into one block per mesh."""
 
 from itertools import accumulate
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
@@ -83,12 +84,15 @@ class SplitStacks(Pass):
                     module.operation.attributes[at.ROWS_PADDED] = at.i64(padded)
 
 
-class _StackSplitter:
-    """The stacks of one module, and the rewrite of `@main` that cuts them.
+class _Cut(NamedTuple):
+    """Equal blocks along the first dimension: the mesh of each block, and the share of the rows that no stage reads."""
 
-    `homes` maps each value that is known in equal blocks along its first dimension to the mesh of each block. `padding`
-    maps it to the share of its rows that no stage reads.
-    """
+    homes: Homes
+    padding: float
+
+
+class _StackSplitter:
+    """The stacks of one module, and the rewrite of `@main` that cuts them. `cuts` has the values known in blocks."""
 
     def __init__(self, module: ir.Module, loop: MicrobatchLoop, reads: StackReads) -> None:
         self._module, self._main, self._loop, self._reads = module, main_of(module), loop, reads
@@ -100,12 +104,10 @@ class _StackSplitter:
             for argument in stored(module, self._block.arguments)
             if not any(reads.is_in_loop(use.owner.operation) for use in argument.uses)
         }
-        self._homes = {argument: stack.homes for argument, stack in reads.stacks.items()}
-        self._padding = {argument: stack.padding for argument, stack in reads.stacks.items()}
-        self._of_shape: dict[tuple[int, ...], set[tuple[Homes, float]]] = {}
-        for argument, homes in self._homes.items():
-            shape = tuple(shape_of(argument))
-            self._of_shape.setdefault(shape, set()).add((homes, self._padding[argument]))
+        self._cuts = {argument: _Cut(stack.homes, stack.padding) for argument, stack in reads.stacks.items()}
+        self._of_shape: dict[tuple[int, ...], set[_Cut]] = {}
+        for argument, cut in self._cuts.items():
+            self._of_shape.setdefault(tuple(shape_of(argument)), set()).add(cut)
         self._whole: dict[ir.Value, ir.Value] = {}
         self._read_before = {
             read.op.results[0]: (read, len(stack.homes))
@@ -123,7 +125,7 @@ class _StackSplitter:
                     self._find_homes(op)
             are_known = not self._cut_versions()
         self._evaluator = Evaluator(
-            {value: self._sliced(value, homes) for value, homes in self._homes.items() if defining_op(value) is None}
+            {value: self._sliced(value, cut.homes) for value, cut in self._cuts.items() if defining_op(value) is None}
         )
         for op in self._ops[:-1]:
             if op == self._loop.op:
@@ -131,7 +133,7 @@ class _StackSplitter:
                 self._put_together(op)
             elif len(op.results) and op.results[0] in self._read_before:
                 self._read_block(op, *self._read_before[op.results[0]])
-            elif not any(result in self._homes for result in op.results) and not self._reduce(op):
+            elif not any(result in self._cuts for result in op.results) and not self._reduce(op):
                 self._put_together(op)
         self._return()
         erase_dead(self._loop.body)
@@ -147,32 +149,28 @@ class _StackSplitter:
         operands = [op.operands[0]] if is_by_rows(op) and len(op.operands) == 1 else []
         if not operands and (along := mapped(op)) is not None:
             operands = [value for value, dimension in filter(None, along.operands) if dimension == 0]
-        found = {self._homes[each]: self._padding[each] for each in operands if each in self._homes}
+        found = {cut.homes: cut for each in operands if (cut := self._cuts.get(each)) is not None}
+        cut = next(iter(found.values())) if len(found) == 1 else None
         if op.name == "stablehlo.concatenate" and ir.IntegerAttr(op.attributes["dimension"]).value == 0:
-            found = self._homes_of_pieces(op)
-        if len(found) == 1:
-            homes, padding = found.popitem()
-            if shape_of(result)[0] % len(homes) == 0:
-                self._put(result, homes, padding)
-                self._adopt(operands, homes, padding)
+            cut = self._cut_of_pieces(op)
+        if cut is not None and shape_of(result)[0] % len(cut.homes) == 0:
+            self._cuts[result] = cut
+            self._adopt(operands, cut)
 
-    def _put(self, value: ir.Value, homes: Homes, padding: float) -> None:
-        self._homes[value], self._padding[value] = homes, padding
-
-    def _adopt(self, operands: list[ir.Value], homes: Homes, padding: float) -> None:
+    def _adopt(self, operands: list[ir.Value], cut: _Cut) -> None:
         """Cuts operands that are combined with blocks, such as a decayed moment to which the gradient is added."""
-        work = [value for value in operands if value not in self._homes]
+        work = [value for value in operands if value not in self._cuts]
         while work:
             value = work.pop()
             op = defining_op(value)
             if op is None:
                 if value in self._may_cut:
-                    self._put(value, homes, padding)
+                    self._cuts[value] = cut
             elif op.block == self._block and not is_uniform(value, 0) and (along := mapped(op)) is not None:
                 rows = [each for each, dimension in filter(None, along.operands) if dimension == 0]
-                if rows and all(self._homes.get(each, homes) == homes for each in rows):
-                    self._put(value, homes, padding)
-                    work += [each for each in rows if each not in self._homes]
+                if rows and all(self._cuts.get(each, cut).homes == cut.homes for each in rows):
+                    self._cuts[value] = cut
+                    work += [each for each in rows if each not in self._cuts]
 
     def _cut_versions(self) -> bool:
         """Cuts older weights, which a step only hands on, into the blocks of the weights that they were or become.
@@ -180,12 +178,12 @@ class _StackSplitter:
         Returns whether there were any. The loop does not read all of them: if it takes gradients of weights that are
         two steps old, nothing reads those that are one step old.
         """
-        found = len(self._homes)
+        found = len(self._cuts)
         for value, fed in self._state():
             for known, other in ((value, fed), (fed, value)):
-                if known in self._homes and other in self._may_cut and other not in self._homes:
-                    self._put(other, self._homes[known], self._padding[known])
-        return len(self._homes) > found
+                if known in self._cuts and other in self._may_cut and other not in self._cuts:
+                    self._cuts[other] = self._cuts[known]
+        return len(self._cuts) > found
 
     def _state(self) -> list[tuple[ir.Value, ir.Value]]:
         """Returns pairs of a result of a step and the argument that it is in the next one."""
@@ -199,11 +197,10 @@ class _StackSplitter:
         found = (entry.get(at.FEEDS) for entry in at.result_attributes(self._main))
         return [feeds.value if isinstance(feeds, ir.IntegerAttr) else -1 for feeds in found]
 
-    def _homes_of_pieces(self, op: ir.Operation) -> dict[Homes, float]:
-        """Returns the meshes on which most rows of a concatenation are made, if it may be the gradient of a stack.
+    def _cut_of_pieces(self, op: ir.Operation) -> _Cut | None:
+        """Returns the blocks for a concatenation that may be the gradient of a stack, on the meshes of most rows.
 
-        They come with a padding. Among stacks on these meshes it is the one closest to the share of rows that no stage
-        makes.
+        Among stacks on these meshes it is the one whose padding is closest to the share of rows that no stage makes.
         """
         found = self._of_shape.get(tuple(shape_of(op.results[0])), set())
         made = [self._home_of(piece) for piece in op.operands]
@@ -215,8 +212,8 @@ class _StackSplitter:
             return sum(mesh in (None, home) for mesh, home in zip(made, where, strict=True))
 
         nowhere = sum(size for mesh, size in zip(made, sizes, strict=True) if mesh is None) / sum(sizes)
-        best = max(sorted(found), key=lambda each: (fitting(each[0]), -abs(each[1] - nowhere)), default=None)
-        return dict([best]) if best is not None and fitting(best[0]) else {}
+        best = max(sorted(found), key=lambda cut: (fitting(cut.homes), -abs(cut.padding - nowhere)), default=None)
+        return best if best is not None and fitting(best.homes) else None
 
     def _home_of(self, value: ir.Value) -> int | None:
         """Returns the mesh of the stage that makes a row or its operands; None for a row that comes from no stage."""
@@ -282,14 +279,15 @@ class _StackSplitter:
         """Reduces each block of a value separately, then combines the results; returns False if `op` is no such
         reduction.
         """
-        if op.name != "stablehlo.reduce" or len(op.operands) != 2 or op.operands[0] not in self._homes:
+        if op.name != "stablehlo.reduce" or len(op.operands) != 2 or op.operands[0] not in self._cuts:
             return False
         (value, first), operator = op.operands, reducer(op)
         # Each block starts from `first`, which must not count twice.
         if operator is None or not (operator in IDEMPOTENT or (operator == "stablehlo.add" and is_zero(first))):
             return False
         ip, result = ir.InsertionPoint(op), op.results[0]
-        parts = [clone_as(op, [block, first], result.type, ip) for block in self._blocks(value, self._homes[value], op)]
+        blocks = self._blocks(value, self._cuts[value].homes, op)
+        parts = [clone_as(op, [block, first], result.type, ip) for block in blocks]
         result.replace_all_uses_with(combine(operator, parts, ip, op.location))
         return True
 
@@ -297,20 +295,20 @@ class _StackSplitter:
         """Concatenates the blocks of each operand of which `op` needs all rows."""
         for part in (op, *nested(op)):
             for number, value in enumerate(part.operands):
-                if value in self._homes:
+                if value in self._cuts:
                     part.operands[number] = self._all_rows(value, op)
 
     def _all_rows(self, value: ir.Value, before: ir.Operation) -> ir.Value:
         if value not in self._whole:
-            blocks = self._blocks(value, self._homes[value], before)
+            blocks = self._blocks(value, self._cuts[value].homes, before)
             self._whole[value] = concatenation(blocks, 0, ir.InsertionPoint(before))
         return self._whole[value]
 
     @property
     def padded_bytes(self) -> int:
         """The bytes of the rows that no stage reads, over all stacks in blocks."""
-        cut = [value for value in self._block.arguments if value in self._homes]
-        return sum(round(self._padding[value] * byte_size(value.type)) for value in cut)
+        cut = [value for value in self._block.arguments if value in self._cuts]
+        return sum(round(self._cuts[value].padding * byte_size(value.type)) for value in cut)
 
     def _return(self) -> None:
         """Returns a result in blocks if it is known in blocks, or is an argument in blocks of the next step.
@@ -318,17 +316,17 @@ class _StackSplitter:
         In a loop over steps only results that are state may be in blocks.
         """
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
-        cut, end = [self._homes.get(value) for value in self._block.arguments], self._ops[-1]
+        cuts, end = [self._cuts.get(value) for value in self._block.arguments], self._ops[-1]
         kept = stored(self._module, list(end.operands))
         for number, (value, fed) in enumerate(zip(kept, self._fed, strict=False)):
-            homes = cut[fed] if 0 <= fed < len(cut) else self._homes.get(value)
-            if homes is not None:
-                end.operands[number] = concatenation(self._blocks(value, homes, end), 0, ir.InsertionPoint(end))
-                results[number][at.BLOCKS] = at.i64s(homes)
+            cut = cuts[fed] if 0 <= fed < len(cuts) else self._cuts.get(value)
+            if cut is not None:
+                end.operands[number] = concatenation(self._blocks(value, cut.homes, end), 0, ir.InsertionPoint(end))
+                results[number][at.BLOCKS] = at.i64s(cut.homes)
         for number, value in list(enumerate(end.operands)):
-            if value in self._homes and at.BLOCKS not in results[number]:
+            if value in self._cuts and at.BLOCKS not in results[number]:
                 end.operands[number] = self._all_rows(value, end)
-        for entry, homes in zip(arguments, cut, strict=True):
-            if homes is not None:
-                entry[at.BLOCKS] = at.i64s(homes)
+        for entry, cut in zip(arguments, cuts, strict=True):
+            if cut is not None:
+                entry[at.BLOCKS] = at.i64s(cut.homes)
         at.set_tables(self._main, arguments, results)
