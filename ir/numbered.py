@@ -45,6 +45,15 @@ class Numbered:
         """The operations with side effects, such as callbacks."""
         return [number for number, op in enumerate(self.ops) if has_side_effect(op)]
 
+    @cached_property
+    def users(self) -> list[list[int]]:
+        """For each operation those that use its results, each once, in program order."""
+        users: list[list[int]] = [[] for _ in self.ops]
+        for number, makers in enumerate(self.makers):
+            for maker in set(makers):
+                users[maker].append(number)
+        return users
+
     def behind(
         self, values: Iterable[ir.Value], through: Callable[[int], bool] = lambda _: True, also: Iterable[int] = ()
     ) -> list[int]:

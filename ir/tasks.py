@@ -1,6 +1,6 @@
 """The task of an operation in the body of the microbatch loop: reading and writing `jaxpp.task`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -113,13 +113,13 @@ def op_of(body: ir.Block, op: ir.Operation) -> ir.Operation:
     return op
 
 
-def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:
-    """Copies `op` into `task`, right after `op`; the operations of `task` use the copy instead of `op`."""
+def copy_into(task: StageTask, op: ir.Operation, readers: Collection[StageTask] = ()) -> ir.Operation:
+    """Copies `op` into `task`, right after `op`; the operations of `task` and of `readers` use the copy instead."""
     copy = op.clone(ir.InsertionPoint.after(op)).operation
     set_task(copy, task)
     for result, copied in zip(op.results, copy.results, strict=True):
         for use in list(result.uses):
-            if task_inside(use.owner.operation, op.block) == task:
+            if task_inside(use.owner.operation, op.block) in (task, *readers):
                 use.owner.operands[use.operand_number] = copied
     return copy
 

@@ -1,6 +1,7 @@
 """`assign-stages`: writes on each operation of the microbatch loop to which task it belongs."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
@@ -185,14 +186,11 @@ class _Assignment(Numbered):
                     if others:
                         self._joins[number] = mark.stage
         self._cheap = self._find_cheap()
-        self._from_backward = self._find_from_backward() if loop.slices > 1 else []
 
     def run(self) -> None:
         """Assigns each operation. Raises PassError where a value flows to an earlier task, or not as the graph says."""
-        marks = sorted(self._ends, key=self._ends.__getitem__)
-        self._claim_slices(mark for mark in marks if not self._ends[mark].is_backward)
+        self._claim()
         self._check_graph()
-        self._claim_slices(mark for mark in marks if self._ends[mark].is_backward)
         self._place_the_rest()
         for number, ending in self._ends.items():
             self._check_order(number, ending)
@@ -273,49 +271,37 @@ class _Assignment(Numbered):
                         "stage that both come after",
                     )
 
-    def _claim_slices(self, marks: Iterable[int]) -> None:
-        """Assigns the operations on which each mark depends, except those that an earlier mark claimed.
+    def _claim(self) -> None:
+        """Assigns each operation to the mark of the earliest task among those that depend on it, if there is one."""
+        marks = sorted(self._ends, key=self._ends.__getitem__)
+        first = {mark: rank for rank, mark in enumerate(marks)}
+        for number in reversed(range(len(self.ops))):
+            if number in self._cheap or number in self._ends:
+                continue
+            users = [user for user in self.users[number] if user in first]
+            if users:
+                claims = [(first[user], self._claimed(number, user, marks[first[user]])) for user in users]
+                first[number], self.tasks[number] = min(claims)
+
+    def _claimed(self, number: int, user: int, mark: int) -> StageTask:
+        """Returns the task of an operation that `mark` claims through `user`, which is the mark itself or claimed too.
 
         At a mark of `_joins`, an operation that combines gradients of several stages belongs to the task that ends
         there. An operation that depends on one backward mark only belongs to the backward of this mark's stage.
-
-        Args:
-            marks: the marks, in the order of their tasks.
         """
-        from_stages = self._from_stages() if self._joins else []
-        for mark in marks:
-            if mark not in self._joins:
-                self._claim(self._unclaimed(mark), self._ends[mark])
-                continue
-            joined = [mark]
-            while joined:
-                for number in self._unclaimed(joined.pop()):
-                    if self.tasks[number] is not None:  # claimed since, together with one of its users
-                        continue
-                    if len(from_stages[number]) > 1:
-                        self.tasks[number] = self._ends[mark]
-                        joined.append(number)
-                    else:
-                        # If the last stage has no mark, its backward depends on no backward mark.
-                        readers = self._readers[self._joins[mark]]
-                        stage = max(from_stages[number], default=max(readers))
-                        self._claim([number], StageTask.backward(stage))
+        task = self._ends[mark] if user == mark else self.tasks[user]
+        assert task is not None, "the users of an operation are claimed first"
+        if mark in self._joins and (user == mark or len(self._from_stages[user]) > 1):
+            stages = self._from_stages[number]
+            if len(stages) > 1:
+                return task
+            # If the last stage has no mark, its backward depends on no backward mark.
+            task = StageTask.backward(max(stages, default=max(self._readers[self._joins[mark]])))
+        return self._in_its_slice(number, task)
 
-    def _claim(self, numbers: Iterable[int], task: StageTask) -> None:
-        """Assigns these operations to `task`, and each unassigned operation on which they depend to its user's task."""
-        work = [(number, task) for number in numbers]
-        while work:
-            number, user = work.pop()
-            found = self.tasks[number] = self._in_its_slice(number, user)
-            work += [(each, found) for each in self._unclaimed(number)]
-
-    def _unclaimed(self, number: int) -> list[int]:
-        """Returns the operations that make the operands of an operation, are not cheap, and have no task yet."""
-        tasks, cheap = self.tasks, self._cheap
-        return [each for each in self.makers[number] if tasks[each] is None and each not in cheap]
-
+    @cached_property
     def _from_stages(self) -> list[frozenset[int]]:
-        """Returns for each operation the stages of the nearest backward marks on which it depends."""
+        """For each operation the stages of the nearest backward marks: itself, or those on which it depends."""
         found: list[frozenset[int]] = []
         for op, makers in zip(self.ops, self.makers, strict=True):
             mark = boundary.read(op) if boundary.is_mark(op) else None
@@ -325,14 +311,6 @@ class _Assignment(Numbered):
             found.append(frozenset[int]().union(*(found[each] for each in makers)))
         return found
 
-    def _find_from_backward(self) -> list[bool]:
-        """Returns for each operation whether it is a backward mark, or depends on one."""
-        found: list[bool] = []
-        for number, makers in enumerate(self.makers):
-            is_mark = number in self._ends and self._ends[number].is_backward
-            found.append(is_mark or any(found[each] for each in makers))
-        return found
-
     def _in_its_slice(self, number: int, task: StageTask) -> StageTask:
         """Returns the task of an operation on which `task` depends: the same stage's task in the operation's slice.
 
@@ -340,7 +318,7 @@ class _Assignment(Numbered):
         `task`, in whichever slice it is.
         """
         part = self._slices[number]
-        if part is None or (task.is_backward and not self._from_backward[number]):
+        if part is None or (task.is_backward and not self._from_stages[number]):
             return task
         return in_slice(task, part, self._loop.stages_per_slice)
 
@@ -378,13 +356,8 @@ class _Assignment(Numbered):
                 floating.append(number)
             self.tasks[number] = latest
         carried = self._where_carried(floating)
-        users_of: dict[int, list[int]] = {number: [] for number in floating}
-        for number, makers in enumerate(self.makers):
-            for maker in makers:
-                if maker in users_of:
-                    users_of[maker].append(number)
         for number in reversed(floating):
-            users = (self.tasks[user] for user in users_of[number])
+            users = (self.tasks[user] for user in self.users[number])
             default = self.tasks[number] if number in again else carried[number]
             self.tasks[number] = min((task for task in users if task is not None), default=default)
 

@@ -64,7 +64,9 @@ class _Invariants(Numbered):
         for number in range(len(self.ops)):
             self._read(number)
         self._sizes = ByteSizes()
-        self._users = self._find_users(body)
+        for value in terminator(body).operands:
+            if value in self.producers:
+                self.users[self.producers[value]].append(len(self.ops))  # the loop itself
         self._for_8_bits = self._find_for_8_bits()
         # For each operation: how many operations recompute its result; if it is made of constants only; and the bytes
         # of the largest value from which it is made.
@@ -80,7 +82,7 @@ class _Invariants(Numbered):
         """
         roots = {*(n for n, worth in enumerate(self._worth) if worth), *self._long_chains()}
         found = closure(roots, self.makers.__getitem__).keys()
-        return {n: n not in roots and not found >= {*self._users[n]} for n in sorted(found)}
+        return {n: n not in roots and not found >= {*self.users[n]} for n in sorted(found)}
 
     def _read(self, number: int) -> None:
         op, results = self.ops[number], self.results[number]
@@ -107,22 +109,11 @@ class _Invariants(Numbered):
         number = self.producers.get(value)
         return value not in self._carried if number is None else self._invariant[number]
 
-    def _find_users(self, body: ir.Block) -> list[list[int]]:
-        """Returns the indices of each operation's users. The index after the last operation is the loop itself."""
-        users: list[list[int]] = [[] for _ in self.ops]
-        for number in range(len(self.ops)):
-            for producer in self.makers[number]:
-                users[producer].append(number)
-        for value in terminator(body).operands:
-            if value in self.producers:
-                users[self.producers[value]].append(len(self.ops))
-        return users
-
     def _find_for_8_bits(self) -> list[bool]:
         """Returns for each operation whether it is a cast to 8-bit floats, or is cheap and only such casts use it."""
         found = [*map(_casts_to_8_bits, self.ops), False]
         for number in reversed(range(len(self.ops) if any(found) else 0)):
-            op, users = self.ops[number], self._users[number]
+            op, users = self.ops[number], self.users[number]
             found[number] = found[number] or (is_cheap(op) and bool(users) and all(found[user] for user in users))
         return found
 
@@ -164,7 +155,7 @@ class _Invariants(Numbered):
         """
         work = [
             number
-            for number, users in enumerate(self._users)
+            for number, users in enumerate(self.users)
             if self._length[number] > MOST_RECOMPUTED
             and not self._for_8_bits[number]
             and not all(user < len(self.ops) and self._invariant[user] for user in users)

@@ -8,7 +8,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.functions import has_side_effect, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.tasks import StageTask, set_task, task_inside, task_of
+from jaxpp.ir.tasks import StageTask, copy_into, task_inside, task_of
 from jaxpp.ir.values import closure, defining_op
 
 Reads = tuple[tuple[int, ...], ...]
@@ -79,16 +79,10 @@ def copy_to_readers(loop: MicrobatchLoop, made: Sequence[ir.Operation], before: 
         task = task_of(op)
         if task is None:
             continue
-        copies: dict[int, ir.Operation] = {}
-        for result in op.results:
-            for use in list(result.uses):
-                user = task_inside(use.owner.operation, loop.body)
-                if user is None or user.stage == task.stage or task.stage in before.get(user.stage, ()):
-                    continue
-                if user.stage not in copies:
-                    copies[user.stage] = op.clone(ir.InsertionPoint.after(op)).operation
-                    set_task(copies[user.stage], StageTask.forward(user.stage))
-                use.owner.operands[use.operand_number] = copies[user.stage].results[ir.OpResult(result).result_number]
+        users = [task_inside(use.owner.operation, loop.body) for result in op.results for use in result.uses]
+        for stage in dict.fromkeys(user.stage for user in users if user is not None):
+            if stage != task.stage and task.stage not in before.get(stage, ()):
+                copy_into(StageTask.forward(stage), op, [StageTask.backward(stage)])
 
 
 def _is_weight(value: ir.Value) -> bool:

@@ -240,18 +240,13 @@ def _sort(block: ir.Block, place: Mapping[ir.Value, int]) -> None:
     *ops, end = operations(block)
     body = Numbered(ops)
     places = [place.get(results[0], 0) if results else 0 for results in body.results]
-    needs = [{body.producers[value] for value in values if value in body.producers} for values in body.operands]
-    users: dict[int, list[int]] = {}
-    for number, before in enumerate(needs):
-        for each in before:
-            users.setdefault(each, []).append(number)
-    waiting = [len(before) for before in needs]
+    waiting = [len(set(makers)) for makers in body.makers]
     ready = [(places[number], number) for number in range(len(ops)) if not waiting[number]]
     heapify(ready)
     while ready:
         _, number = heappop(ready)
         block.append(ops[number])
-        for user in users.get(number, ()):
+        for user in body.users[number]:
             waiting[user] -= 1
             if not waiting[user]:
                 heappush(ready, (places[user], user))
