@@ -3,11 +3,7 @@
 Unlike `import jaxpp`, this import gives `jax.Array` the properties that scripts written for JaxPP read from results.
 """
 
-from jaxpp import names
-from jaxpp.compatibility.properties import extend_arrays
+from jaxpp.compatibility.properties import extend_arrays as _extend_arrays
 from jaxpp.names import *  # noqa: F403
 
-__all__: list[str] = []
-__all__ += names.__all__
-
-extend_arrays()
+_extend_arrays()

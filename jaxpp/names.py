@@ -1,153 +1,78 @@
 """The public names: `import jaxpp` loads them from here, each when it is first used."""
 
-from jaxpp.auto import tune
-from jaxpp.averaging import SparseAveraging
-from jaxpp.comparing import compare
-from jaxpp.compatibility.array import MpmdArray, mpmd_to_spmd_reshard, spmd_to_mpmd_reshard
-from jaxpp.compatibility.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with
-from jaxpp.compatibility.times import collect_task_times_ms
-from jaxpp.hlo_passes import PassError
-from jaxpp.ir.errors import LimitError
-from jaxpp.jit import mpmd_jit_by_yield, mpmd_jit_with_loop
-from jaxpp.loading import load
-from jaxpp.lowering import (
-    Add,
-    Concat,
-    Max,
-    MpmdMesh,
-    MpmdSharding,
-    Op,
-    expect,
-    mark_stage_end,
-    mark_unit_end,
-    pipeline_enter_stage,
-    train_loop,
-    treduce,
-    treduce_i,
-)
-from jaxpp.models.attention import slice_attention
-from jaxpp.models.looking_ahead import check_slices
-from jaxpp.models.slices import scan_slices
-from jaxpp.models.vocabulary import vocabulary_cross_entropy, vocabulary_embedding
-from jaxpp.partitioning import partition
-from jaxpp.planning import Plan, PlanError, target
-from jaxpp.rollback import optimistic
-from jaxpp.runtime.execution.frozen import frozen
-from jaxpp.runtime.processes.fetch import fetch
-from jaxpp.saved import SavedStepError
-from jaxpp.schedules import (
-    GIS,
-    POF,
-    POH,
-    STP,
-    BaseSchedule,
-    BitPipe,
-    BPipe,
-    Chimera,
-    DualPipe,
-    DualPipeV,
-    Eager1F1B,
-    GPipe,
-    Hanayo,
-    Interleaved1F1B,
-    InterleavedGPipe,
-    InterleavedZeroBubble,
-    KimiK2,
-    LoopedBFS,
-    PipeDream2BW,
-    ScheduleError,
-    Seq1F1B,
-    Seq1F1BInterleaved,
-    Seq1F1BZeroBubble,
-    SlimPipe,
-    Std1F1B,
-    Task,
-    VHalf,
-    VMin,
-    Vocab1F1B,
-    VocabVHalf,
-    ZeroBubble,
-    ZeroBubbleH2,
-    ZeroBubbleV,
-    rows_of_layers,
-    stored_rows,
-)
-
-__all__ = [
-    "GIS",
-    "POF",
-    "POH",
-    "STP",
-    "Add",
-    "BPipe",
-    "BaseSchedule",
-    "BitPipe",
-    "Chimera",
-    "Concat",
-    "DualPipe",
-    "DualPipeV",
-    "Eager1F1B",
-    "GPipe",
-    "Hanayo",
-    "Interleaved1F1B",
-    "InterleavedGPipe",
-    "InterleavedZeroBubble",
-    "KimiK2",
-    "LimitError",
-    "LoopedBFS",
-    "Max",
-    "MpmdArray",
-    "MpmdMesh",
-    "MpmdSharding",
-    "Op",
-    "PassError",
-    "PipeDream2BW",
-    "Plan",
-    "PlanError",
-    "SavedStepError",
-    "ScheduleError",
-    "Seq1F1B",
-    "Seq1F1BInterleaved",
-    "Seq1F1BZeroBubble",
-    "SlimPipe",
-    "SparseAveraging",
-    "Std1F1B",
-    "Task",
-    "VHalf",
-    "VMin",
-    "Vocab1F1B",
-    "VocabVHalf",
-    "ZeroBubble",
-    "ZeroBubbleH2",
-    "ZeroBubbleV",
-    "check_slices",
-    "collect_task_times_ms",
-    "compare",
-    "cross_mpmd_all_reduce",
-    "cross_mpmd_stack",
-    "expect",
-    "fetch",
-    "frozen",
-    "load",
-    "mark_stage_end",
-    "mark_unit_end",
-    "mpmd_jit_by_yield",
-    "mpmd_jit_with_loop",
-    "mpmd_to_spmd_reshard",
-    "optimistic",
-    "partition",
-    "pipeline_enter_stage",
-    "place_with",
-    "rows_of_layers",
-    "scan_slices",
-    "slice_attention",
-    "spmd_to_mpmd_reshard",
-    "stored_rows",
-    "target",
-    "train_loop",
-    "treduce",
-    "treduce_i",
-    "tune",
-    "vocabulary_cross_entropy",
-    "vocabulary_embedding",
-]
+from jaxpp.auto import tune as tune
+from jaxpp.averaging import SparseAveraging as SparseAveraging
+from jaxpp.comparing import compare as compare
+from jaxpp.compatibility.array import MpmdArray as MpmdArray
+from jaxpp.compatibility.array import mpmd_to_spmd_reshard as mpmd_to_spmd_reshard
+from jaxpp.compatibility.array import spmd_to_mpmd_reshard as spmd_to_mpmd_reshard
+from jaxpp.compatibility.cross import cross_mpmd_all_reduce as cross_mpmd_all_reduce
+from jaxpp.compatibility.cross import cross_mpmd_stack as cross_mpmd_stack
+from jaxpp.compatibility.cross import place_with as place_with
+from jaxpp.compatibility.times import collect_task_times_ms as collect_task_times_ms
+from jaxpp.hlo_passes import PassError as PassError
+from jaxpp.ir.errors import LimitError as LimitError
+from jaxpp.jit import mpmd_jit_by_yield as mpmd_jit_by_yield
+from jaxpp.jit import mpmd_jit_with_loop as mpmd_jit_with_loop
+from jaxpp.loading import load as load
+from jaxpp.lowering import Add as Add
+from jaxpp.lowering import Concat as Concat
+from jaxpp.lowering import Max as Max
+from jaxpp.lowering import MpmdMesh as MpmdMesh
+from jaxpp.lowering import MpmdSharding as MpmdSharding
+from jaxpp.lowering import Op as Op
+from jaxpp.lowering import expect as expect
+from jaxpp.lowering import mark_stage_end as mark_stage_end
+from jaxpp.lowering import mark_unit_end as mark_unit_end
+from jaxpp.lowering import pipeline_enter_stage as pipeline_enter_stage
+from jaxpp.lowering import train_loop as train_loop
+from jaxpp.lowering import treduce as treduce
+from jaxpp.lowering import treduce_i as treduce_i
+from jaxpp.models.attention import slice_attention as slice_attention
+from jaxpp.models.looking_ahead import check_slices as check_slices
+from jaxpp.models.slices import scan_slices as scan_slices
+from jaxpp.models.vocabulary import vocabulary_cross_entropy as vocabulary_cross_entropy
+from jaxpp.models.vocabulary import vocabulary_embedding as vocabulary_embedding
+from jaxpp.partitioning import partition as partition
+from jaxpp.planning import Plan as Plan
+from jaxpp.planning import PlanError as PlanError
+from jaxpp.planning import target as target
+from jaxpp.rollback import optimistic as optimistic
+from jaxpp.runtime.execution.frozen import frozen as frozen
+from jaxpp.runtime.processes.fetch import fetch as fetch
+from jaxpp.saved import SavedStepError as SavedStepError
+from jaxpp.schedules import GIS as GIS
+from jaxpp.schedules import POF as POF
+from jaxpp.schedules import POH as POH
+from jaxpp.schedules import STP as STP
+from jaxpp.schedules import BaseSchedule as BaseSchedule
+from jaxpp.schedules import BitPipe as BitPipe
+from jaxpp.schedules import BPipe as BPipe
+from jaxpp.schedules import Chimera as Chimera
+from jaxpp.schedules import DualPipe as DualPipe
+from jaxpp.schedules import DualPipeV as DualPipeV
+from jaxpp.schedules import Eager1F1B as Eager1F1B
+from jaxpp.schedules import GPipe as GPipe
+from jaxpp.schedules import Hanayo as Hanayo
+from jaxpp.schedules import Interleaved1F1B as Interleaved1F1B
+from jaxpp.schedules import InterleavedGPipe as InterleavedGPipe
+from jaxpp.schedules import InterleavedZeroBubble as InterleavedZeroBubble
+from jaxpp.schedules import KimiK2 as KimiK2
+from jaxpp.schedules import LoopedBFS as LoopedBFS
+from jaxpp.schedules import PipeDream2BW as PipeDream2BW
+from jaxpp.schedules import ScheduleError as ScheduleError
+from jaxpp.schedules import Seq1F1B as Seq1F1B
+from jaxpp.schedules import Seq1F1BInterleaved as Seq1F1BInterleaved
+from jaxpp.schedules import Seq1F1BZeroBubble as Seq1F1BZeroBubble
+from jaxpp.schedules import SlimPipe as SlimPipe
+from jaxpp.schedules import Std1F1B as Std1F1B
+from jaxpp.schedules import Task as Task
+from jaxpp.schedules import VHalf as VHalf
+from jaxpp.schedules import VMin as VMin
+from jaxpp.schedules import Vocab1F1B as Vocab1F1B
+from jaxpp.schedules import VocabVHalf as VocabVHalf
+from jaxpp.schedules import ZeroBubble as ZeroBubble
+from jaxpp.schedules import ZeroBubbleH2 as ZeroBubbleH2
+from jaxpp.schedules import ZeroBubbleV as ZeroBubbleV
+from jaxpp.schedules import rows_of_layers as rows_of_layers
+from jaxpp.schedules import stored_rows as stored_rows

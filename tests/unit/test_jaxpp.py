@@ -7,14 +7,15 @@ import pytest
 
 import jaxpp
 import jaxpp.api
+import jaxpp.names
 
 
 def test_every_name_of_the_api() -> None:
-    assert {name: getattr(jaxpp, name) for name in jaxpp.api.__all__} == {
-        name: getattr(jaxpp.api, name) for name in jaxpp.api.__all__
-    }
-    assert {*jaxpp.api.__all__, "schedules", "runtime", "checkpoint", "__version__"} <= set(dir(jaxpp))
-    unknown = set(dir(jaxpp)) - {*vars(jaxpp), *jaxpp.api.__all__}
+    names = {name for name in vars(jaxpp.names) if not name.startswith("_")}
+    assert names == vars(jaxpp)["_NAMES"] == {name for name in vars(jaxpp.api) if not name.startswith("_")}
+    assert {name: getattr(jaxpp, name) for name in names} == {name: getattr(jaxpp.api, name) for name in names}
+    assert {*names, "schedules", "runtime", "checkpoint", "__version__"} <= set(dir(jaxpp))
+    unknown = set(dir(jaxpp)) - {*vars(jaxpp), *names}
     assert all(hasattr(jaxpp, name) for name in unknown)
 
 
