@@ -127,6 +127,18 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
     return list(closure([name], referred))
 
 
+def clone_alone(module: ir.Module, name: str, into: ir.Module) -> ir.Operation:
+    """Clones a function, as the public `@main` of an empty module, with the functions to which it refers and meshes."""
+    by_name, at_end = functions(module), ir.InsertionPoint(into.body)
+    for op in module.body.operations:
+        if op.operation.name != "func.func":
+            op.operation.clone(at_end)
+    main, *_ = [by_name[needed].clone(at_end).operation for needed in reachable(name, by_name)]
+    main.attributes["sym_name"] = ir.StringAttr.get("main")
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    return main
+
+
 def symbols_in(op: ir.Operation) -> list[str]:
     """Returns the names to which the attributes of `op` refer, a call's callee among them."""
     if not may_refer(op.name):

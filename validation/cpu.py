@@ -12,7 +12,7 @@ from jaxlib.mlir.dialects import sdy
 from jaxpp import _compat
 from jaxpp.hlo_passes.loop.propagate_shardings import as_input
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import functions, nested, reachable
+from jaxpp.ir.functions import clone_alone, functions, nested, reachable
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.tensors import DTYPES
 from jaxpp.validation.bound import MOST_TRIPS, bound_loops
@@ -128,17 +128,8 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
         alone.operation.attributes[name] = module.operation.attributes[name]
     alone.operation.attributes["sym_name"] = ir.StringAttr.get("validate")
     known = functions(module)
-    needed = reachable(function, known)
-    check_runnable(module, {name: known[name] for name in needed})
-    at_end = ir.InsertionPoint(alone.body)
-    for op in module.body.operations:
-        if op.operation.name != "func.func":
-            op.operation.clone(at_end)
-    for name in needed:
-        known[name].clone(at_end)
-    main = functions(alone)[function]
-    main.attributes["sym_name"] = ir.StringAttr.get("main")
-    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    check_runnable(module, {name: known[name] for name in reachable(function, known)})
+    main = clone_alone(module, function, alone)
     _replicate(main, _mesh_name(alone, partitions) if partitions > 1 else None)
     for op in [alone.operation, *nested(alone.operation)]:
         _strip(op)

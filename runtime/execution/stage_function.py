@@ -6,7 +6,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import bytecode, functions, name_of, nested, reachable
+from jaxpp.ir.functions import bytecode, clone_alone, name_of, nested
 from jaxpp.ir.ops import traits
 from jaxpp.ir.program import Function
 from jaxpp.ir.shardings import MeshAxes, manual_axes
@@ -25,16 +25,9 @@ def compile_unit(module: ir.Module, op: ir.Operation, function: Function, axes: 
     for key in (at.PARTITIONS, "mhlo.num_replicas"):
         if key in module.operation.attributes:
             unit.operation.attributes[key] = module.operation.attributes[key]
-    by_name = functions(module)
-    with ir.InsertionPoint(unit.body):
-        for top in module.body.operations:
-            if top.operation.name == "sdy.mesh":
-                top.operation.clone()
-        main, *_ = [by_name[needed].clone().operation for needed in reachable(name, by_name)]
+    main = clone_alone(module, name, unit)
     if not axes.own:
         _resize(unit, name, axes)
-    main.attributes["sym_name"] = ir.StringAttr.get("main")
-    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     for key in list(main.attributes):
         if at.is_ours(key):
             del main.attributes[key]
