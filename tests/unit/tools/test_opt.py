@@ -400,6 +400,15 @@ def test_the_reader_may_go_away(file: Path) -> None:
     assert done.stderr == b""
 
 
+def test_streams_that_are_closed(file: Path) -> None:
+    """Messages do not go to stdout instead, and stdin is empty."""
+    line = f'"{sys.executable}" -c "from jaxpp.tools.opt import cli; cli()" '
+    done = subprocess.run(f"{line} {file} --time-passes 2>&-", shell=True, capture_output=True, timeout=120, check=True)
+    assert done.stdout.decode() == MODULE
+    done = subprocess.run(f"{line} - <&-", shell=True, capture_output=True, timeout=120, check=False)
+    assert done.stderr.decode() == "<stdin>: error: the input is empty; expected an MLIR module\n"
+
+
 def test_a_step_needs_neither_jax_nor_scipy() -> None:
     """To import them takes as long as all passes together."""
     gpt = Path(__file__).parents[2] / "lit" / "Inputs" / "gpt.mlir"
