@@ -17,6 +17,9 @@ from fuzz import trial
 from fuzz.features import FAMILIES
 from fuzz.trial import Outcome
 
+from jaxpp.hlo_passes import base
+from jaxpp.hlo_passes.pipelines import VerifyPhases
+
 assert conftest
 CONTEXT = multiprocessing.get_context("spawn")
 TIMEOUT = 180.0
@@ -132,6 +135,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="one seed alone, in this process")
     options = parser.parse_args()
     if options.seed is not None:
+        base.STANDING.append(VerifyPhases())
         outcome = trial.run(options.seed)
         print(outcome.line)
         return int(bool(outcome.wrong))

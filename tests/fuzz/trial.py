@@ -35,6 +35,7 @@ from jaxpp import checkpoint, schedules
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.hlo_passes import base
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested
 from jaxpp.runtime import load
@@ -86,6 +87,7 @@ class Outcome:
 
 def serve(connection: Connection) -> None:
     """Try each seed that arrives: the process of a worker."""
+    base.STANDING.append(VerifyPhases())
     warnings.filterwarnings("error")
     warnings.filterwarnings("default", "Error reading persistent compilation cache entry")
     while True:
@@ -108,9 +110,10 @@ def run(seed: int) -> Outcome:
 
 def _judge(error: Exception, outcome: Outcome) -> None:
     """Write down whether an error is a refusal or a fault."""
-    text = str(error).strip()
+    text, frames = str(error).strip(), traceback.extract_tb(error.__traceback__)
     first = text.partition("\n")[0][:400]
-    if isinstance(error, WrongError | ValidationError):
+    breaks_promise = any(frame.name == "after" and frame.filename.endswith("pipelines.py") for frame in frames)
+    if isinstance(error, WrongError | ValidationError) or breaks_promise:
         outcome.wrong = first
     elif isinstance(error, ALLOWED) or text.startswith(NO_BACKWARD):
         place = re.match(r"(\S+\.py):\d+", text)
@@ -118,8 +121,8 @@ def _judge(error: Exception, outcome: Outcome) -> None:
         kind = type(error).__name__
         outcome.refused, outcome.wrong = f"{kind}: {first}", f"{kind} at our own {first}" if is_ours else ""
     else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        outcome.wrong = f"{type(error).__name__} ({Path(frame.filename).name}:{frame.lineno}): {text[:600]}"
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        outcome.wrong = f"{type(error).__name__} ({place}): {text[:600]}"
 
 
 def _try(seed: int, case: Case, outcome: Outcome) -> None:
