@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir.attributes import set_tables
 from jaxpp.ir.build import NONE, clone, rewire
 from jaxpp.ir.functions import body_of, call, create, operands_with_captures, operations, set_results
@@ -45,6 +46,11 @@ class Member(NamedTuple):
     results: Sequence[ir.Value]
     moves: bool = False
 
+    @staticmethod
+    def of(op: ir.Operation) -> "Member":
+        """Reads an operation that is cloned."""
+        return Member(op, operands_with_captures(op), list(op.results))
+
 
 def outline(
     module: ir.Module,
@@ -59,8 +65,7 @@ def outline(
     Its arguments are the values that `ops` use and don't define, in the order of their first use. The originals stay
     in place, unchanged, so that cheap operations can be cloned into several functions.
     """
-    members = [Member(op, operands_with_captures(op), list(op.results)) for op in ops]
-    return outline_members(module, name, members, outputs, attributes, shardings)
+    return outline_members(module, name, list(map(Member.of, ops)), outputs, attributes, shardings)
 
 
 def outline_members(
@@ -92,6 +97,28 @@ def outline_members(
         rewire(op, values, uses=member.uses)
     set_results(function, [values.get(value, value) for value in outputs])
     return Outlined(function, arguments, list(outputs))
+
+
+def outline_task(
+    module: ir.Module,
+    kind: str,
+    name: str,
+    members: Sequence[Member],
+    outputs: Sequence[ir.Value],
+    old: ir.Operation,
+    values: Mapping[ir.Value, ir.Value],
+) -> dict[ir.Value, ir.Value]:
+    """Outlines a part of the task that `old` calls, and calls this part in front of `old`, as a task of this kind.
+
+    `values` maps values of the old function to values around `old`. Returns such a mapping for `outputs`; it is empty
+    if nothing is left to do.
+    """
+    if not members and not outputs:
+        return {}
+    stage = {at.STAGE: old.attributes[at.STAGE]}
+    attributes = {at.KIND: ir.StringAttr.get(kind), **stage}
+    part = outline_members(module, name, members, outputs, attributes, Shardings(module))
+    return dict(zip(outputs, part.call(values, stage, old).results, strict=True))
 
 
 def copy_function(

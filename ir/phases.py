@@ -49,6 +49,12 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
         called.add(task)
 
 
+def tasks_of(module: ir.Module, block: ir.Block) -> dict[tuple[str, int], ir.Operation]:
+    """Returns the calls of tasks in `block` by (kind, stage)."""
+    by_name = functions(module)
+    return {kind_and_stage(by_name[callee(op)]): op for op in operations(block) if op.name == "func.call"}
+
+
 def _is_kind(attribute: ir.Attribute | None) -> bool:
     return isinstance(attribute, ir.StringAttr) and KIND_NAME.fullmatch(attribute.value) is not None
 

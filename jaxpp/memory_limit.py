@@ -14,13 +14,13 @@ from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.once_per import CHOICES
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of, worst
-from jaxpp.hlo_passes.stages.add_tasks import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import choices
 from jaxpp.ir.byte_counts import UNITS, parse_bytes
 from jaxpp.ir.errors import LimitError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.phases import tasks_of
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
 from jaxpp.schedules import Schedule, ScheduleError
@@ -212,12 +212,12 @@ def _evicted(plan: Schedule) -> Schedule | None:
 def _flops(base: ir.Module, loop: MicrobatchLoop) -> dict[tuple[str, int], int]:
     """Returns the FLOPs of the function of each (kind, stage), summed over all devices of its mesh."""
     counter, by_name = FlopCounter(base), functions(base)
-    return {task: counter.inside(by_name[callee(op)]) for task, op in tasks_of(base, loop).items()}
+    return {task: counter.inside(by_name[callee(op)]) for task, op in tasks_of(base, loop.body).items()}
 
 
 def _entering(base: ir.Module, loop: MicrobatchLoop) -> dict[int, int]:
     """Returns the bytes that the forward of each stage reads from other tasks, for one microbatch."""
-    forwards = ((stage, op) for (kind, stage), op in tasks_of(base, loop).items() if kind == "forward")
+    forwards = ((stage, op) for (kind, stage), op in tasks_of(base, loop.body).items() if kind == "forward")
     return {
         stage: sum(byte_size(each.type) for each in op.operands if loop.is_of_a_task(each)) for stage, op in forwards
     }

@@ -9,11 +9,11 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.split_forward import BACKWARDS
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import call, callee, create, functions, kind_and_stage, operations, set_results, terminator
+from jaxpp.ir.functions import call, create, operations, set_results, terminator
 from jaxpp.ir.kinds import FORMS, operations_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.outlining import copy_function
-from jaxpp.ir.phases import check_tasks
+from jaxpp.ir.phases import check_tasks, tasks_of
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 
 HOST = "pinned_host"
@@ -81,18 +81,12 @@ class AddTasks(Pass):
             stages.move(stage, [kind for kind, moved in leaving.items() if stage in moved])
 
 
-def tasks_of(module: ir.Module, loop: MicrobatchLoop) -> dict[tuple[str, int], ir.Operation]:
-    """Returns the calls in the loop's body by (kind, stage)."""
-    by_name = functions(module)
-    return {kind_and_stage(by_name[callee(op)]): op for op in operations(loop.body) if op.name == "func.call"}
-
-
 class _Stages:
     """The tasks of each stage in the body of a loop."""
 
     def __init__(self, module: ir.Module, loop: MicrobatchLoop) -> None:
         self._module, self._loop, self._shardings = module, loop, Shardings(module)
-        self._tasks = tasks_of(module, loop)
+        self._tasks = tasks_of(module, loop.body)
 
     def _readers(self, stage: int) -> list[ir.Operation]:
         """Returns the calls of the tasks that read the residuals of `stage`."""

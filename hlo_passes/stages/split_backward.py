@@ -8,14 +8,13 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.fission import halve
 from jaxpp.hlo_passes.stages.halves import Backward, weight_shapes
 from jaxpp.hlo_passes.stages.two_halves import write_constructs
-from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
 from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.outlining import Member, outline_members
-from jaxpp.ir.phases import check_tasks
-from jaxpp.ir.shardings import MeshAxes, Shardings
+from jaxpp.ir.outlining import Member, outline_task
+from jaxpp.ir.phases import check_tasks, tasks_of
+from jaxpp.ir.shardings import MeshAxes
 
 
 class SplitBackward(Pass):
@@ -59,8 +58,8 @@ class SplitBackward(Pass):
         check_tasks(module, loop.body)
         by_name = functions(module)
         sums = {value: each for each in find_accumulators(loop, by_name).values() for value in each.values}
-        calls = [(by_name[callee(op)], op) for op in operations(loop.body) if op.name == "func.call"]
-        split = [each for each in calls if _is_backward(each[0], stages)]
+        calls = {stage: op for (kind, stage), op in tasks_of(module, loop.body).items() if kind == "backward"}
+        split = [(by_name[callee(op)], op) for stage, op in calls.items() if stage in stages]
         # All backwards are read before the first edit, because the calls use each other's results.
         mesh, weights = MeshAxes.of(module), weight_shapes(loop)
         backwards = [Backward(loop, *each, sums, weights[kind_and_stage(each[0])[1]]) for each in split]
@@ -88,11 +87,6 @@ def _treat_slices_alike(
             backward.free.update(backward.arguments[k] for k in free)
 
 
-def _is_backward(function: ir.Operation, stages: set[int]) -> bool:
-    kind, stage = kind_and_stage(function)
-    return kind == "backward" and stage in stages
-
-
 def _split(
     module: ir.Module, function: ir.Operation, old: ir.Operation, backward: Backward, mesh: MeshAxes | None
 ) -> None:
@@ -109,33 +103,11 @@ def _split(
     first, second = (list(dict.fromkeys(outputs)) for outputs in ([*sides[0], *kept], sides[1]))
     _, input_grad = body.part(first, {}, halved.acting[0])
     _, weight_grad = body.part(second, dict.fromkeys(kept, ()), halved.acting[1])
-    shardings, both = Shardings(module), {*input_grad}.intersection(weight_grad)
+    both = {*input_grad}.intersection(weight_grad)
     for kind, ops, outputs in (("input_grad", input_grad, first), ("weight_grad", weight_grad, second)):
         members = [Member(body.ops[op], body.operands[op], body.results[op], op not in both) for op in ops]
-        if members:
-            _add(module, kind, members, outputs, shardings, old, values)
+        values |= outline_task(module, kind, f"{kind}_{backward.stage}", members, outputs, old, values)
     for result, value in zip(old.results, returned, strict=True):
         result.replace_all_uses_with(values[value])
     old.erase()
     function.erase()
-
-
-def _add(
-    module: ir.Module,
-    kind: str,
-    members: Sequence[Member],
-    outputs: Sequence[ir.Value],
-    shardings: Shardings,
-    old: ir.Operation,
-    values: dict[ir.Value, ir.Value],
-) -> None:
-    """Calls a new function of `members` in front of `old`, and adds the results of the call to `values`.
-
-    `values` maps values of the old function to values of the loop body.
-    """
-    stage = old.attributes[at.STAGE]
-    attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
-    name = f"{kind}_{ir.IntegerAttr(stage).value}"
-    part = outline_members(module, name, members, outputs, attributes, shardings)
-    made = part.call(values, {at.STAGE: stage}, old)
-    values.update(zip(outputs, made.results, strict=True))

@@ -11,7 +11,6 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.kept_values import INPUTS, Keep, parse_keep
 from jaxpp.hlo_passes.stages.remade_values import Forward, Remaking
 from jaxpp.hlo_passes.stages.ties import read_together
-from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     body_of,
@@ -26,9 +25,8 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.outlining import outline
-from jaxpp.ir.phases import check_tasks
-from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.outlining import Member, outline_task
+from jaxpp.ir.phases import check_tasks, tasks_of
 from jaxpp.schedules.task import Unit
 
 BACKWARDS = ("backward", "input_grad", "weight_grad")
@@ -95,14 +93,12 @@ class SplitForward(Pass):
         if not stages:
             return
         check_tasks(module, loop.body)
-        by_name = functions(module)
         count = loop.stages_per_slice
-        forwards = {("forward", stage): keeps.get(stage % count, keeps.get(None, _INPUTS)) for stage in stages}
-        for op in operations(loop.body):
-            keep = forwards.get(kind_and_stage(by_name[callee(op)])) if op.name == "func.call" else None
-            if keep is not None:
+        for (kind, stage), op in tasks_of(module, loop.body).items():
+            if kind == "forward" and stage in stages:
                 # Earlier splits have changed the functions of the module.
-                _SplitForward(module, loop, functions(module), op).split(keep)
+                split = _SplitForward(module, loop, functions(module), op)
+                split.split(keeps.get(stage % count, keeps.get(None, _INPUTS)))
 
 
 def choices(module: ir.Module, count: int) -> dict[int, list[tuple[int, int]]]:
@@ -114,12 +110,12 @@ def choices(module: ir.Module, count: int) -> dict[int, list[tuple[int, int]]]:
     """
     loop, by_name = MicrobatchLoop.of(module), functions(module)
     found = {stage: [(0, 0)] for stage in range(loop.stages)}
-    for op in operations(loop.body):
-        if op.name == "func.call" and kind_and_stage(by_name[callee(op)])[0] == "forward":
+    for (kind, stage), op in tasks_of(module, loop.body).items():
+        if kind == "forward":
             split = _SplitForward(module, loop, by_name, op)
             each = split.forward.choices(count)
             # A forward that vanishes runs only as the recompute, which takes no additional FLOPs.
-            found[kind_and_stage(by_name[callee(op)])[1]] = [each[0], (0, 0)] if split.vanishes else each
+            found[stage] = [each[0], (0, 0)] if split.vanishes else each
     return found
 
 
@@ -185,12 +181,13 @@ class _SplitForward:
         self._function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
         outputs = list(dict.fromkeys([*handed_on, *kept]))
         body = Numbered([op for op in self._ops if op not in again.replaced])
-        ops = [body.ops[number] for number in body.behind(outputs, also=body.acting)]
-        given |= self._add("forward", name, ops, outputs, given)
+        members = [Member.of(body.ops[number]) for number in body.behind(outputs, also=body.acting)]
+        given |= outline_task(self.module, "forward", name, members, outputs, self.old, given)
         for value, twin in again.twins.items():  # only the recompute is still to be outlined
             value.replace_all_uses_with(twin)
         outputs = [remade[value] for value in residuals if value in remade]
-        found = given | self._add("recompute", f"recompute_{self._stage}", again.ops, outputs, given)
+        name, members = f"recompute_{self._stage}", list(map(Member.of, again.ops))
+        found = given | outline_task(self.module, "recompute", name, members, outputs, self.old, given)
         for value, own, others in values:
             for op, position in own:
                 op.operands[position] = found[remade.get(value, value)]
@@ -282,20 +279,3 @@ class _SplitForward:
         if any(self._is_backward(use.owner.operation) for use in value.uses):
             return True
         return value not in self.loop.carried and not self.loop.is_of_a_task(value)
-
-    def _add(
-        self,
-        kind: str,
-        name: str,
-        ops: Sequence[ir.Operation],
-        outputs: Sequence[ir.Value],
-        given: Mapping[ir.Value, ir.Value],
-    ) -> dict[ir.Value, ir.Value]:
-        """Calls a new function of `ops` in front of the old call. Returns the result of the call for each output."""
-        if not ops and not outputs:
-            return {}
-        stage = self.old.attributes[at.STAGE]
-        attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
-        part = outline(self.module, name, ops, outputs, attributes, Shardings(self.module))
-        made = part.call(given, {at.STAGE: stage}, self.old)
-        return dict(zip(outputs, made.results, strict=True))
