@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.counted import is_counted
-from jaxpp.ir.functions import CONDITIONALS, blocks_of, is_product, operations, terminator
+from jaxpp.ir.counted import counter_of_test, is_counted
+from jaxpp.ir.functions import CONDITIONALS, blocks_of, is_product, loop_body, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.values import closure
 
@@ -25,7 +25,7 @@ class Dependences:
     """The dependences between the values of some operations, as the operations were at construction.
 
     A value that a loop in `opened` carries depends on its initial value, its value for the next trip and the loop's
-    test. Each result of a conditional in `opened` depends on the operand that selects the branch, and on the values
+    counter. Each result of a conditional in `opened` depends on the operand that selects the branch, and on the values
     that the branches return for it. The values inside of these regions have dependences too. Every result of any other
     operation depends on all values that the operation uses, also in its regions.
 
@@ -65,14 +65,13 @@ class Dependences:
             self._read[result] = [*op.operands, *(values[number] for values in returned)]
 
     def _add_loop(self, loop: ir.Operation) -> None:
-        test, body = blocks_of(loop)
-        tests = list(terminator(test).operands)
-        arguments = zip(loop.results, test.arguments, body.arguments, strict=True)
+        body = loop_body(loop)
+        counter = body.arguments[counter_of_test(loop)[0]]
         values = zip(loop.operands, terminator(body).operands, strict=True)
-        for (result, tested, argument), (first, following) in zip(arguments, values, strict=True):
+        for result, argument, (first, following) in zip(loop.results, body.arguments, values, strict=True):
             # A loop's result and its argument are one carried value: a value that depends on one depends on both.
-            self._read[result] = self._read[tested] = [argument]
-            self._read[argument] = [result, first, following, *tests]
+            self._read[result] = [argument]
+            self._read[argument] = [result, first, following, counter]
 
     def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
         """Yields each operation with the values that it uses; for one of `opened`, the operations inside of it."""

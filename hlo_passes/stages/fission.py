@@ -156,7 +156,7 @@ class _Sides:
             self._constructs.append(op)
             if op.name == "stablehlo.while":
                 loop, start = OpenLoop(op), len(self._ops)
-                self._both.update(loop.counts, loop.tested)
+                self._both.update(loop.counts)
                 self._open_block(loop_body(op), constructs, max(trips, 1) * loop.trips)
                 self._loops.append((loop, range(start, len(self._ops))))
             else:
@@ -200,11 +200,10 @@ class _Sides:
     def _wanted(self) -> Iterator[ir.Value]:
         """Yields the values that the second of the two loops or conditionals reads besides the late operations."""
         for loop, _ in self._loops:
-            yield from map(self._past, loop.test_captures)
             for argument, position in loop.arguments.items():
                 if argument in self._late:
                     yield self._past(loop.following[position])
-                if argument in self._late or argument in loop.tested:
+                if argument in self._late or argument == loop.counter:
                     yield self._past(loop.op.operands[position])
         for op in self._conditionals:
             yield self._past(op.operands[0])

@@ -16,7 +16,7 @@ from jaxpp.ir.ops import element_of
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.values import block_of, defining_op
+from jaxpp.ir.values import defining_op
 
 _ROW_OF_ONE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
@@ -113,22 +113,9 @@ class OpenLoop:
         return {*self.arguments, *self.body.producers}
 
     @cached_property
-    def _test(self) -> set[ir.Value]:
-        """The values on which the result of the test depends."""
-        test = self.op.regions[0].blocks[0]
-        return Numbered(operations(test)[:-1]).values_behind(terminator(test).operands)
-
-    @cached_property
-    def tested(self) -> list[ir.Value]:
-        """The arguments of the body for the carried values that the test reads."""
-        test = self.op.regions[0].blocks[0]
-        return [argument for own, argument in zip(test.arguments, self.arguments, strict=True) if own in self._test]
-
-    @property
-    def test_captures(self) -> list[ir.Value]:
-        """The values from outside of the loop that the test reads."""
-        test = self.op.regions[0].blocks[0]
-        return [value for value in self._test if block_of(value) != test]
+    def counter(self) -> ir.Value:
+        """The argument of the body for the counter that the test compares with a constant."""
+        return loop_body(self.op).arguments[counter_of_test(self.op)[0]]
 
     @cached_property
     def rows(self) -> dict[ir.Value, Row]:
@@ -209,7 +196,7 @@ class OpenLoop:
             acting: the operations that the half runs for their side effects.
         """
         same = {value: other for value, other in same.items() if value not in given}
-        carried = {*map(self.arguments.__getitem__, self.tested), *positions}
+        carried = {self.arguments[self.counter], *positions}
         instead = {argument: [self.following[position]] for argument, position in self.arguments.items()}
         instead |= {value: [other] for value, other in same.items()} | {value: [] for value in given}
         roots = [*values, *(self.following[position] for position in carried)]
@@ -229,9 +216,8 @@ class OpenLoop:
         The counter of the test makes it: all halves carry this counter, and it never wraps around. The index has a type
         that holds the difference between the counter and its start.
         """
-        position, start, step = counter_of_test(self.op)
-        count = loop_body(self.op).arguments[position]
-        count = values.get(count, count)
+        start, step = self.counts[self.counter]
+        count = values.get(self.counter, self.counter)
         if step * self.trips >= 1 << (ir.IntegerType(element_of(count)).width - 1):
             count = stablehlo.convert(ir.RankedTensorType.get([], ir.IntegerType.get_signless(64)), count)
         if start:
@@ -239,7 +225,7 @@ class OpenLoop:
         return stablehlo.divide(count, constant(count.type, step)) if step != 1 else count
 
     def _without_body(self, half: Half, new: Sequence[ir.Value], mesh: MeshAxes | None) -> ir.Operation:
-        """Returns a loop with the same test and an empty body, which also carries stacks of zeros for `new`."""
+        """Returns a loop with as many trips and an empty body, which also carries stacks of zeros for `new`."""
         with ir.InsertionPoint(self.op), self.op.location:
             zeros = [constant(stack_type(value.type, self.trips), 0) for value in new]
         stacks = [sharded(zero, _stacked(value, mesh)) for zero, value in zip(zeros, new, strict=True)]
@@ -250,12 +236,12 @@ class OpenLoop:
         op = remake(self.op, operands, types, shardings(known), empty=True)
         for region in op.regions:
             ir.Block.create_at_start(region, types, [self.op.location] * len(types))
-        test, copy = (loop.regions[0].blocks[0] for loop in (self.op, op))
-        values = dict(zip((test.arguments[position] for position in half.positions), copy.arguments, strict=False))
-        ops, end = Numbered(operations(test)[:-1]), terminator(test)
-        clone_into(copy, [ops.ops[number] for number in ops.behind(end.operands)], values)
-        tests = [values.get(value, value) for value in end.operands]
-        stablehlo.return_(tests, ip=ir.InsertionPoint(copy), loc=end.location)
+        (start, step), test = self.counts[self.counter], op.regions[0].blocks[0]
+        old = ir.OpResult(terminator(self.op.regions[0].blocks[0]).operands[0]).owner.operation
+        with ir.InsertionPoint(test) as ip, old.location:
+            count = test.arguments[half.positions.index(self.arguments[self.counter])]
+            limit = constant(count.type, start + step * self.trips)
+            stablehlo.return_(remake(old, [count, limit], ip=ip).results)
         return op
 
     def _row(self, position: int) -> tuple[ir.Value, Row] | None:
