@@ -22,18 +22,15 @@ class Numbered:
         results: the values that each operation makes.
         producers: for each result the index of the operation that makes it.
         makers: for each operation the indices of the operations that make its operands, in their order.
-
-    Args:
-        ops: the operations.
-        instead: values that replace others as operands.
     """
 
-    def __init__(self, ops: Sequence[ir.Operation], instead: Mapping[ir.Value, ir.Value] | None = None) -> None:
-        self.ops = ops
-        self.operands: list[Sequence[ir.Value]] = [operands_with_captures(op) for op in ops]
-        if instead:
-            self.operands = [[instead.get(value, value) for value in operands] for operands in self.operands]
-        self.results: list[list[ir.Value]] = [list(op.results) for op in ops]
+    def __init__(self, ops: Iterable[ir.Operation]) -> None:
+        self.ops = list(ops)
+        self.operands: list[Sequence[ir.Value]] = [operands_with_captures(op) for op in self.ops]
+        self.results: list[list[ir.Value]] = [list(op.results) for op in self.ops]
+        self._link()
+
+    def _link(self) -> None:
         self.producers = {result: number for number, results in enumerate(self.results) for result in results}
         find = self.producers.get
         self.makers: list[list[int]] = [

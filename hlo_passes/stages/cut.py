@@ -1,6 +1,6 @@
 """Divides a computation into an early and a late half so that the fewest bytes stay alive between them."""
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from jaxlib.mlir import ir
@@ -42,17 +42,6 @@ class Division(NamedTuple):
 
     moved: set[int]
     again: set[int]
-
-    def halves(
-        self, body: Numbered, early: Set[int], late: Iterable[int], wanted: Iterable[ir.Value] = ()
-    ) -> tuple[list[int], list[int], list[ir.Value]]:
-        """Returns the operations of the two halves, and the results of the early half that the late half reads.
-
-        Before the division the operations were `early` and `late`. The late half also reads the values `wanted`.
-        """
-        first, second = sorted(early | self.moved), sorted((set(late) - self.moved) | self.again)
-        read = body.read(second, wanted)
-        return first, second, [result for number in first for result in body.results[number] if result in read]
 
 
 def divide(

@@ -1,13 +1,15 @@
-"""Use-def chains of values, which pass through loops and conditionals result by result."""
+"""The operations of a backward and those inside of its loops and conditionals, with the dependences of their values."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.counted import counter_of_test, is_counted
-from jaxpp.ir.functions import CONDITIONALS, blocks_of, is_product, loop_body, operations, terminator
+from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.ir.build import NONE
+from jaxpp.ir.counted import is_counted
+from jaxpp.ir.functions import CONDITIONALS, blocks_of, is_product, operations, terminator
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.values import closure
 
 
 def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
@@ -21,76 +23,96 @@ def opened_ops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     return found
 
 
-class Dependences:
-    """The dependences between the values of some operations, as the operations were at construction.
+class Dependences(Numbered):
+    """Operations of a block, with those inside of some loops and conditionals in place of these, without loops' tests.
 
-    A value that a loop in `opened` carries depends on its initial value, its value for the next trip and the loop's
-    counter. Each result of a conditional in `opened` depends on the operand that selects the branch, and on the values
-    that the branches return for it. The values inside of these regions have dependences too. Every result of any other
-    operation depends on all values that the operation uses, also in its regions.
+    A value that an opened loop carries depends on its initial value, its value for the next trip and the loop's
+    counter. Each result of an opened conditional depends on the operand that selects the branch, and on the values that
+    the branches return for it. Every result of any other operation depends on all values that the operation uses, also
+    in its regions.
+
+    Attributes:
+        constructs: the loops and conditionals that are opened. An outer one comes before those inside of it.
+        loops: the loops among them, each with the operations inside of it.
+        conditionals: the conditionals among them.
+        trips: how often each value in a loop is made.
+        barriers: maps each result of a barrier in `constructs` to the value that enters the first barrier of its chain.
 
     Args:
-        body: the operations of one block.
+        body: the operations of the block.
         opened: the loops and conditionals to look into, as `opened_ops` returns them.
-        instead: maps some results of operations to the only value that they depend on.
+        instead: values that replace others, such as `barriers`.
     """
 
     def __init__(
-        self,
-        body: Numbered,
-        opened: Collection[ir.Operation] = (),
-        instead: Mapping[ir.Value, ir.Value] | None = None,
+        self, body: Numbered, opened: Collection[ir.Operation] = (), instead: Mapping[ir.Value, ir.Value] = NONE
     ) -> None:
-        self._read: dict[ir.Value, Sequence[ir.Value]] = {}
-        self._used: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
-        self._products: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
-        self._add(body, opened)
-        self._read.update((value, [other]) for value, other in (instead or {}).items())
+        self.constructs: list[ir.Operation] = []
+        self.loops: list[tuple[OpenLoop, range]] = []
+        self.conditionals: list[ir.Operation] = []
+        self.trips: dict[ir.Value, int] = {}
+        self.barriers: dict[ir.Value, ir.Value] = {}
+        self._opened = opened
+        self._joined: dict[ir.Value, Sequence[ir.Value]] = {value: [other] for value, other in instead.items()}
+        super().__init__(())
+        self._add(body, 0)
+        if instead:
+            self.operands = [[instead.get(value, value) for value in operands] for operands in self.operands]
+        self._link()
 
-    def _add(self, body: Numbered, opened: Collection[ir.Operation]) -> None:
+    def _add(self, body: Numbered, trips: int) -> None:
+        """Adds operations that run `trips` times, with those inside of opened ones in place of these; 0: in no loop."""
         for op, operands, results in zip(body.ops, body.operands, body.results, strict=True):
-            if op in opened:
-                (self._add_loop if op.name == "stablehlo.while" else self._add_conditional)(op)
-                for block in blocks_of(op):
-                    self._add(Numbered(operations(block)[:-1]), opened)
+            if op not in self._opened:
+                self.ops.append(op)
+                self.operands.append(operands)
+                self.results.append(results)
                 continue
-            self._used.append((op, operands))
-            self._read.update(dict.fromkeys(results, operands))
-            if is_product(op):
-                self._products.append((op, operands))
+            self.constructs.append(op)
+            (self._add_loop if op.name == "stablehlo.while" else self._add_conditional)(op, trips)
 
-    def _add_conditional(self, op: ir.Operation) -> None:
+    def _add_loop(self, op: ir.Operation, trips: int) -> None:
+        loop, start = OpenLoop(op), len(self.ops)
+        for argument, position in loop.arguments.items():
+            # A loop's result and its argument are one carried value: a value that depends on one depends on both.
+            result, first, following = op.results[position], op.operands[position], loop.following[position]
+            self._joined[result] = [argument]
+            self._joined[argument] = [result, first, following, loop.counter]
+        self._add_block(loop.body, loop.arguments, max(trips, 1) * loop.trips)
+        self.loops.append((loop, range(start, len(self.ops))))
+
+    def _add_conditional(self, op: ir.Operation, trips: int) -> None:
+        self.conditionals.append(op)
         returned = [list(terminator(block).operands) for block in blocks_of(op)]
         for number, result in enumerate(op.results):
-            self._read[result] = [*op.operands, *(values[number] for values in returned)]
+            self._joined[result] = [*op.operands, *(values[number] for values in returned)]
+        for block in blocks_of(op):
+            self._add_block(Numbered(operations(block)[:-1]), (), trips)
 
-    def _add_loop(self, loop: ir.Operation) -> None:
-        body = loop_body(loop)
-        counter = body.arguments[counter_of_test(loop)[0]]
-        values = zip(loop.operands, terminator(body).operands, strict=True)
-        for result, argument, (first, following) in zip(loop.results, body.arguments, values, strict=True):
-            # A loop's result and its argument are one carried value: a value that depends on one depends on both.
-            self._read[result] = [argument]
-            self._read[argument] = [result, first, following, counter]
+    def _add_block(self, body: Numbered, arguments: Iterable[ir.Value], trips: int) -> None:
+        for op in body.ops:
+            if op.name == "stablehlo.optimization_barrier":
+                pairs = zip(op.results, op.operands, strict=True)
+                self.barriers.update((result, self.barriers.get(value, value)) for result, value in pairs)
+        if trips:
+            self.trips.update(dict.fromkeys([*arguments, *body.producers], trips))
+        self._add(body, trips)
 
-    def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
-        """Yields each operation with the values that it uses; for one of `opened`, the operations inside of it."""
-        return iter(self._used)
+    def values_behind(
+        self, values: Iterable[ir.Value], instead: Mapping[ir.Value, Sequence[ir.Value]] | None = None
+    ) -> set[ir.Value]:
+        """Returns the values as `Numbered.values_behind`, also through the opened loops and conditionals."""
+        return super().values_behind(values, {**self._joined, **(instead or {})})
 
-    def behind(self, values: Iterable[ir.Value]) -> set[ir.Value]:
-        """Returns `values` and all values on which they depend, including the values from outside of the operations."""
-
-        def read(value: ir.Value) -> Sequence[ir.Value]:
-            return self._read.get(value, ())
-
-        return set(closure(values, read))
+    @cached_property
+    def _products(self) -> list[int]:
+        return [number for number, op in enumerate(self.ops) if is_product(op)]
 
     def products(self, values: Collection[ir.Value]) -> set[int]:
-        """Returns the products that have a result in `values`, each by its index among all products."""
-        made = ((number, op.results) for number, (op, _) in enumerate(self._products))
-        return {number for number, results in made if any(result in values for result in results)}
+        """Returns the products that have a result in `values`."""
+        return {number for number in self._products if any(result in values for result in self.results[number])}
 
     def inner_products(self) -> set[ir.Value]:
         """Returns the results of products on which other products depend, or the same product in a later trip."""
-        needed = self.behind(value for _, operands in self._products for value in operands)
-        return {result for op, _ in self._products for result in op.results if result in needed}
+        needed = self.values_behind(value for number in self._products for value in self.operands[number])
+        return {result for number in self._products for result in self.results[number] if result in needed}

@@ -9,11 +9,9 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.hlo_passes.stages.dependences import Dependences, opened_ops
 from jaxpp.hlo_passes.stages.halves import Backward
-from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import blocks_of, is_product, loop_body, operations, terminator
-from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap, traits
 from jaxpp.ir.values import byte_size
 
@@ -95,7 +93,7 @@ def _of_both(
             values = loop_body(op).arguments if op.name == "stablehlo.while" else op.results
             late = [value for value in values if value in live and value not in early]
             some_early = any(value in early for value in values)
-            if some_early and not needs.products(needs.behind(late)) <= made:
+            if some_early and not needs.products(needs.values_behind(late)) <= made:
                 yield op
                 for block in blocks_of(op):
                     yield from _of_both(operations(block), opened, needs, early, live)
@@ -105,7 +103,7 @@ def _check_apart(
     backward: Backward, needs: Dependences, early: Collection[ir.Value], live: Collection[ir.Value]
 ) -> None:
     """Raises PassError where an operation that can't be divided makes the input gradient and weight gradients."""
-    for op, _ in needs:
+    for op in needs.ops:
         sides = {result in early for result in op.results if result in live}
         if op.name in _CONSTRUCTS and len(sides) > 1 and is_product(op):
             name, instead = _CONSTRUCTS[op.name]
@@ -130,82 +128,49 @@ class _Sides:
 
     def __init__(self, backward: Backward, constructs: list[ir.Operation], early: Collection[ir.Value]) -> None:
         self._backward = backward
-        self._constructs: list[ir.Operation] = []
-        self._ops: list[ir.Operation] = []
-        self._loops: list[tuple[OpenLoop, range]] = []
-        self._conditionals: list[ir.Operation] = []
-        self._trips: dict[ir.Value, int] = {}
-        self._barriers: dict[ir.Value, ir.Value] = {}
-        self._both = {*backward.free, *backward.carried}
-        self._open(backward.ops, constructs, 0)
-        self.body = Numbered(self._ops, self._barriers) if constructs else backward.body
-        self._values = backward.early(Dependences(backward.body, constructs), early)
-        self._early = set(self.body.making(self._values))
-        acting = set(self.body.acting) - self._early
-        effects = [value for op in acting for value in (*self.body.results[op], *self.body.operands[op])]
-        needs = Dependences(backward.body, constructs, self._barriers)
-        self._late = needs.behind([*backward.returned, *effects]).difference(self._values, self._barriers)
-        self.late_ops = sorted(acting.union(self.body.making(self._late)) - self._early)
-
-    def _open(self, ops: Iterable[ir.Operation], constructs: Collection[ir.Operation], trips: int) -> None:
-        """Adds operations that run `trips` times, with those of `constructs` in place of these; 0 is for no loop."""
-        for op in ops:
-            if op not in constructs:
-                self._ops.append(op)
-                continue
-            self._constructs.append(op)
-            if op.name == "stablehlo.while":
-                loop, start = OpenLoop(op), len(self._ops)
-                self._both.update(loop.counts)
-                self._open_block(loop_body(op), constructs, max(trips, 1) * loop.trips)
-                self._loops.append((loop, range(start, len(self._ops))))
-            else:
-                self._conditionals.append(op)
-                for block in blocks_of(op):
-                    self._open_block(block, constructs, trips)
-
-    def _open_block(self, block: ir.Block, constructs: Collection[ir.Operation], trips: int) -> None:
-        ops = operations(block)[:-1]
-        for op in ops:
-            if op.name == "stablehlo.optimization_barrier":
-                pairs = zip(op.results, op.operands, strict=True)
-                self._barriers.update((result, self._past(value)) for result, value in pairs)
-        if trips:
-            values = [*block.arguments, *(result for op in ops for result in op.results)]
-            self._trips.update(dict.fromkeys(values, trips))
-        self._open(ops, constructs, trips)
+        needs = Dependences(backward.body, constructs)
+        self.body = body = Dependences(backward.body, constructs, needs.barriers)
+        self._both = {*backward.free, *backward.carried}.union(*(loop.counts for loop, _ in body.loops))
+        self._values = backward.early(needs, early)
+        self._early = set(body.making(self._values))
+        acting = set(body.acting) - self._early
+        effects = [value for op in acting for value in (*body.results[op], *body.operands[op])]
+        late = body.values_behind([*backward.returned, *effects])
+        self._late = late.difference(self._values, body.barriers)
+        self.late_ops = sorted(acting.union(body.making(self._late)) - self._early)
 
     def _past(self, value: ir.Value) -> ir.Value:
         """Returns the value that enters the chain of barriers that ends in `value`; `value` itself if none does."""
-        return self._barriers.get(value, value)
+        return self.body.barriers.get(value, value)
 
     @property
     def undivided(self) -> list[ir.Operation]:
         """The loops in which the late half makes no product, and the conditionals without late results."""
         products = {number for number in self.late_ops if is_product(self.body.ops[number])}
-        loops = [loop.op for loop, inside in self._loops if products.isdisjoint(inside)]
-        return loops + [op for op in self._conditionals if self._late.isdisjoint(op.results)]
+        loops = [loop.op for loop, inside in self.body.loops if products.isdisjoint(inside)]
+        return loops + [op for op in self.body.conditionals if self._late.isdisjoint(op.results)]
 
     def halved(self) -> Halved:
         """Returns the halves between which the fewest bytes are kept."""
         wanted = list(self._wanted())
-        division = divide(self, self.late_ops, wanted, self._size)
-        first, second, kept = division.halves(self.body, self._early, self.late_ops, wanted)
-        made = self._values.difference(self.body.producers, self._backward.arguments, self._both)
-        kept = [*(value for value in self.body.read(second, wanted) if value in made), *kept]
-        acting = set(self.body.acting)
-        early, late = ([self.body.ops[op] for op in half if op in acting] for half in (first, second))
-        return Halved(self._constructs, self._values, self._late, kept, (early, late), self._barriers)
+        body, (moved, again) = self.body, divide(self, self.late_ops, wanted, self._size)
+        first, second = sorted(self._early | moved), sorted({*self.late_ops}.difference(moved) | again)
+        read = body.read(second, wanted)
+        made = self._values.difference(body.producers, self._backward.arguments, self._both)
+        kept = [value for value in read if value in made]
+        kept += [result for op in first for result in body.results[op] if result in read]
+        early, late = ([body.ops[op] for op in half if op in body.acting] for half in (first, second))
+        return Halved(body.constructs, self._values, self._late, kept, (early, late), body.barriers)
 
     def _wanted(self) -> Iterator[ir.Value]:
         """Yields the values that the second of the two loops or conditionals reads besides the late operations."""
-        for loop, _ in self._loops:
+        for loop, _ in self.body.loops:
             for argument, position in loop.arguments.items():
                 if argument in self._late:
                     yield self._past(loop.following[position])
                 if argument in self._late or argument == loop.counter:
                     yield self._past(loop.op.operands[position])
-        for op in self._conditionals:
+        for op in self.body.conditionals:
             yield self._past(op.operands[0])
             for block in blocks_of(op):
                 returned = zip(op.results, terminator(block).operands, strict=True)
@@ -213,7 +178,7 @@ class _Sides:
 
     def _size(self, value: ir.Value) -> int:
         """Returns the cost of keeping `value`: its bytes, or for a value in a loop its bytes in all trips, plus 1."""
-        trips = self._trips.get(value, 0)
+        trips = self.body.trips.get(value, 0)
         return trips * byte_size(value.type) + 1 if trips else byte_size(value.type)
 
     def is_free(self, value: ir.Value) -> bool:

@@ -73,7 +73,7 @@ class Backward:
 
     def live(self, needs: Dependences) -> set[ir.Value]:
         """Returns the results, the values of side effects, and all values on which they depend."""
-        return needs.behind([*self.returned, *self._effects])
+        return needs.values_behind([*self.returned, *self._effects])
 
     def early(self, needs: Dependences, wanted: Collection[ir.Value] = ()) -> set[ir.Value]:
         """Returns the values of the input gradient.
@@ -83,18 +83,18 @@ class Backward:
         """
         awaited = {self.returned[number] for number in self.awaited}.union(wanted)
         while True:
-            early = needs.behind(awaited)
+            early = needs.values_behind(awaited)
             if not needs.products(early):
-                early = needs.behind(awaited | needs.inner_products())
+                early = needs.values_behind(awaited | needs.inner_products())
             # If the input gradient reads a carried value, the previous microbatch's input gradient has to make it.
             more = {self.returned[n] for value in early & self.carried.keys() for n in self.carried[value]}
             if more <= awaited:
                 break
             awaited |= more
         others = {*range(len(self.returned))}.difference(self.awaited, self.metrics)
-        late = needs.products(needs.behind(self.returned[number] for number in others)) - needs.products(early)
+        late = needs.products(needs.values_behind(self.returned[number] for number in others)) - needs.products(early)
         for number in self.metrics:
-            behind = needs.behind([self.returned[number]])
+            behind = needs.values_behind([self.returned[number]])
             if needs.products(behind).isdisjoint(late):
                 early |= behind
         return early
