@@ -19,7 +19,7 @@ class Backward:
 
     Attributes:
         stage: the index of the stage.
-        body: the operations on which a result or a side effect depends.
+        body: the operations of the function.
         returned: the values that the function returns.
         carried: the arguments that the microbatch loop carries, which are no residuals. Each one maps to the indices of
             the results that replace it for the next microbatch.
@@ -43,9 +43,6 @@ class Backward:
         self.returned = list(terminator(body_of(function)).operands)
         self.body = body = Numbered(operations(body_of(function))[:-1])
         self._effects = {value for number in body.acting for value in (*body.results[number], *body.operands[number])}
-        used = body.behind(self.returned, also=body.acting)
-        if len(used) < len(body.ops):
-            self.body = Numbered([body.ops[number] for number in used])
         self.arguments: list[ir.Value] = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()

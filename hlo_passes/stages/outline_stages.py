@@ -7,9 +7,9 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import replace
+from jaxpp.ir.build import erase_dead, replace
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import call, has_side_effect, operations, terminator
+from jaxpp.ir.functions import call, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, Outlined, outline_members
@@ -54,14 +54,16 @@ class _TaskGroups(Numbered):
     """The operations of the loop's body, grouped by task. The constructor erases `jaxpp.task` and the stage marks.
 
     Attributes:
-        tasks: the task of each operation. None stands for an operation without uses, and for a cheap one that each of
-            its users rematerialises.
+        tasks: the task of each operation; None for a cheap one that each of its users rematerialises.
         groups: the numbers of each task's operations in program order, including the cheap ones that it rematerialises.
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
-        super().__init__(_without_marks(loop.body))
-        self.tasks = self._take_tasks(loop.body)
+        super().__init__(_live_ops(loop.body))
+        self.tasks = list(map(task_of, self.ops))
+        for op, task in zip(self.ops, self.tasks, strict=True):
+            if task is not None:
+                del op.attributes[at.TASK]
         self.groups = self._group()
         # None stands for the next microbatch.
         self._used_by: dict[ir.Value, set[StageTask | None]] = {
@@ -95,18 +97,6 @@ class _TaskGroups(Numbered):
             for number in self.groups[task]
         ]
 
-    def _take_tasks(self, body: ir.Block) -> list[StageTask | None]:
-        """Removes `jaxpp.task` from the operations. Returns their tasks; None also for an operation without uses."""
-        tasks, used = list(map(task_of, self.ops)), {self.producers.get(value) for value in terminator(body).operands}
-        for number, op in reversed(list(enumerate(self.ops))):
-            if tasks[number] is not None:
-                del op.attributes[at.TASK]
-            if number in used or has_side_effect(op):
-                used.update(self.makers[number])
-            else:
-                tasks[number] = None
-        return tasks
-
     def _group(self) -> dict[StageTask, list[int]]:
         groups: dict[StageTask, list[int]] = {}
         for number, task in enumerate(self.tasks):
@@ -116,14 +106,16 @@ class _TaskGroups(Numbered):
         return {task: sorted(closure(numbers, shared.__getitem__)) for task, numbers in groups.items()}
 
 
-def _without_marks(body: ir.Block) -> list[ir.Operation]:
-    """Erases the stage marks, and returns the other operations. Raises PassError for a mark without a task."""
-    ops = operations(body)[:-1]
-    marks = {number for number, op in enumerate(ops) if boundary.is_mark(op)}
-    for number in marks:
-        check_mark(ops[number])
-        replace(ops[number], ops[number].operands)
-    return [op for number, op in enumerate(ops) if number not in marks]
+def _live_ops(body: ir.Block) -> list[ir.Operation]:
+    """Erases the stage marks and the dead operations, and returns the others.
+
+    Raises PassError for a mark without a task.
+    """
+    for op in filter(boundary.is_mark, operations(body)):
+        check_mark(op)
+        replace(op, op.operands)
+    erase_dead(body)
+    return operations(body)[:-1]
 
 
 def _replace_body(loop: MicrobatchLoop, shared: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:
