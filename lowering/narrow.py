@@ -9,6 +9,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant
 from jaxpp.ir.functions import name_of, nested
 from jaxpp.lowering import other_meshes
 from jaxpp.lowering.locations import source_line
@@ -149,16 +150,11 @@ def _narrow_partition_id(op: ir.Operation, axes: Axes) -> None:
     """Replaces the id by the id in the whole mesh of the device at the same position of submesh 0."""
     with ir.InsertionPoint(op), op.location:
         own = stablehlo.partition_id()
-        outer = stablehlo.divide(own, _constant(axes.inner, own.type))
-        rest = stablehlo.remainder(own, _constant(axes.inner, own.type))
-        whole = stablehlo.add(stablehlo.multiply(outer, _constant(axes.inner * axes.groups, own.type)), rest)
+        outer = stablehlo.divide(own, constant(own.type, axes.inner))
+        rest = stablehlo.remainder(own, constant(own.type, axes.inner))
+        whole = stablehlo.add(stablehlo.multiply(outer, constant(own.type, axes.inner * axes.groups)), rest)
     op.result.replace_all_uses_with(whole)
     op.erase()
-
-
-def _constant(value: int, kind: ir.Type) -> ir.Value:
-    element = ir.RankedTensorType(kind).element_type
-    return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(element, value)))
 
 
 def _one_mesh(module: ir.Module, axes: Axes) -> None:

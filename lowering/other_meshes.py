@@ -2,25 +2,18 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from jaxpp.ir.attributes import SHARD_MAP
 from jaxpp.ir.functions import name_of
+from jaxpp.ir.tensors import SubAxis
 from jaxpp.lowering.locations import source_line
 
 SHARDINGS = ("sdy.sharding", "sharding", "in_shardings", "out_shardings")
 _SIGNATURES = ("arg_attrs", "res_attrs")
-
-
-class AxisPart(NamedTuple):
-    """`size` devices along an axis, after `before` more major ones; Shardy writes `"data":(before)size`."""
-
-    axis: str
-    before: int
-    size: int
 
 
 AxisSizes = Sequence[tuple[str, int]]
@@ -51,12 +44,12 @@ def mesh_with(axes: Iterable[tuple[str, int]]) -> ir.Attribute:
     return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(*axis) for axis in axes])
 
 
-def parts_of(axis: str, sizes: AxisSizes, ours: AxisSizes) -> list[AxisPart] | None:
+def parts_of(axis: str, sizes: AxisSizes, ours: AxisSizes) -> list[SubAxis] | None:
     """Returns the parts of the axes `ours` that an axis of a mesh with `sizes` consists of; None if there are none."""
     if math.prod(size for _, size in sizes) != math.prod(size for _, size in ours):
         return None
     low, high = _span(axis, sizes)
-    parts: list[AxisPart] = []
+    parts: list[SubAxis] = []
     reached = high
     for name, _ in ours:
         first, last = _span(name, ours)
@@ -64,7 +57,7 @@ def parts_of(axis: str, sizes: AxisSizes, ours: AxisSizes) -> list[AxisPart] | N
         if start < end:
             if end != reached or end % start or last % end or start % first:
                 return None
-            parts.append(AxisPart(name, last // end, end // start))
+            parts.append(SubAxis(name, last // end, end // start))
             reached = start
     return parts if reached == low else None
 
@@ -76,13 +69,13 @@ def _span(axis: str, sizes: AxisSizes) -> tuple[int, int]:
     return inner, inner * sizes[position][1]
 
 
-def _joined(parts: Iterable[AxisPart]) -> list[AxisPart]:
+def _joined(parts: Iterable[SubAxis]) -> list[SubAxis]:
     """Returns the parts, with neighbours joined that make one larger part, as Shardy requires."""
-    joined: list[AxisPart] = []
+    joined: list[SubAxis] = []
     for part in parts:
         last = joined[-1] if joined else None
-        if last and last.axis == part.axis and last.before * last.size == part.before:
-            joined[-1] = AxisPart(part.axis, last.before, last.size * part.size)
+        if last and last.name == part.name and last.pre_size * last.size == part.pre_size:
+            joined[-1] = last._replace(size=last.size * part.size)
         else:
             joined.append(part)
     return joined
@@ -140,19 +133,19 @@ class _Translation:
         parts = [part for axis in axes for part in self._parts(sdy.AxisRefAttr(axis))]
         if ordered:
             names = [name for name, _ in self._ours]
-            parts.sort(key=lambda part: (names.index(part.axis), part.before))
+            parts.sort(key=lambda part: (names.index(part.name), part.pre_size))
         return [self._reference(part) for part in _joined(parts)]
 
-    def _parts(self, axis: Any) -> list[AxisPart]:
+    def _parts(self, axis: Any) -> list[SubAxis]:
         parts = None if axis.sub_axis_info is not None else parts_of(axis.name, self._sizes, self._ours)
         if parts is None:
             raise ValueError(f"{self._what}, whose axis {axis.name!r} is no part of ours; {self._hint}")
         return parts
 
-    def _reference(self, part: AxisPart) -> ir.Attribute:
-        if part.size == dict(self._ours)[part.axis]:
-            return sdy.AxisRefAttr.get(part.axis)
-        return sdy.AxisRefAttr.get(part.axis, sdy.SubAxisInfoAttr.get(part.before, part.size))
+    def _reference(self, part: SubAxis) -> ir.Attribute:
+        if part.size == dict(self._ours)[part.name]:
+            return sdy.AxisRefAttr.get(part.name)
+        return sdy.AxisRefAttr.get(part.name, sdy.SubAxisInfoAttr.get(part.pre_size, part.size))
 
 
 def _words(sizes: AxisSizes) -> str:

@@ -11,8 +11,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxpp.ir.tensors import SubAxis
 from jaxpp.lowering import MpmdMesh, lower
-from jaxpp.lowering.other_meshes import AxisPart, parts_of
+from jaxpp.lowering.other_meshes import parts_of
 
 X = np.ones((8, 8), np.float32)
 
@@ -20,21 +21,21 @@ X = np.ones((8, 8), np.float32)
 @pytest.mark.parametrize(
     ("ours", "sizes", "expected"),
     [
-        ([("data", 4)], [("x", 4)], {"x": [AxisPart("data", 1, 4)]}),
-        ([("data", 4)], [("a", 2), ("b", 2)], {"a": [AxisPart("data", 1, 2)], "b": [AxisPart("data", 2, 2)]}),
-        ([("data", 2), ("model", 2)], [("x", 4)], {"x": [AxisPart("data", 1, 2), AxisPart("model", 1, 2)]}),
+        ([("data", 4)], [("x", 4)], {"x": [SubAxis("data", 1, 4)]}),
+        ([("data", 4)], [("a", 2), ("b", 2)], {"a": [SubAxis("data", 1, 2)], "b": [SubAxis("data", 2, 2)]}),
+        ([("data", 2), ("model", 2)], [("x", 4)], {"x": [SubAxis("data", 1, 2), SubAxis("model", 1, 2)]}),
         (
             [("mpmd", 1), ("data", 6)],
             [("a", 2), ("b", 3)],
-            {"a": [AxisPart("data", 1, 2)], "b": [AxisPart("data", 2, 3)]},
+            {"a": [SubAxis("data", 1, 2)], "b": [SubAxis("data", 2, 3)]},
         ),
         (
             [("data", 4), ("model", 6)],
             [("a", 2), ("b", 6), ("c", 2)],
             {
-                "a": [AxisPart("data", 1, 2)],
-                "b": [AxisPart("data", 2, 2), AxisPart("model", 1, 3)],
-                "c": [AxisPart("model", 3, 2)],
+                "a": [SubAxis("data", 1, 2)],
+                "b": [SubAxis("data", 2, 2), SubAxis("model", 1, 3)],
+                "c": [SubAxis("model", 3, 2)],
             },
         ),
         ([("data", 2), ("model", 3)], [("a", 3), ("b", 2)], {"a": None, "b": None}),
@@ -42,7 +43,7 @@ X = np.ones((8, 8), np.float32)
         ([("data", 4)], [("a", 4), ("one", 1)], {"one": []}),
     ],
 )
-def test_axes_in_parts_of_other_axes(ours: Any, sizes: Any, expected: dict[str, Sequence[AxisPart] | None]) -> None:
+def test_axes_in_parts_of_other_axes(ours: Any, sizes: Any, expected: dict[str, Sequence[SubAxis] | None]) -> None:
     assert {axis: parts_of(axis, sizes, ours) for axis in expected} == expected
 
 
