@@ -163,14 +163,14 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     with stage_numbering(), no_expectations():
         traced, shapes = jax.make_jaxpr(_checked(fn, caller), return_shape=True)(index)
     every = _results(traced, shapes, operation, caller)
-    results = [result for result in every if not result.is_void]
-    traced = _with_results(traced, [not result.is_void for result in every])
+    kept = [not result.is_void for result in every]
+    results = list(compress(every, kept))
 
     def update(i: jax.Array, state: Sequence[jax.Array], values: Sequence[jax.Array]) -> list[jax.Array]:
         return [i + 1, *(r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True))]
 
     initial = [r.initial(length) for r in results]
-    body, consts = _chained(traced, jax.make_jaxpr(update)(index, initial, traced.out_avals))
+    body, consts = _chained(traced, kept, jax.make_jaxpr(update)(index, initial, [r.aval for r in results]))
     try:
         text = schedule_text(schedule, length)
     except ScheduleError as error:
@@ -180,23 +180,16 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     return jax.tree.unflatten(jax.tree.structure(shapes), reduced)
 
 
-def _with_results(traced: ClosedJaxpr, kept: Sequence[bool]) -> ClosedJaxpr:
-    """Returns a jaxpr with only the results that are `kept`."""
-    if all(kept):
-        return traced
-    jaxpr = traced.jaxpr
-    results = list(compress(jaxpr.outvars, kept))
-    return ClosedJaxpr(jaxpr.replace(outvars=results, debug_info=jaxpr.debug_info.with_unknown_names()), traced.consts)
-
-
-def _chained(values: ClosedJaxpr, update: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+def _chained(values: ClosedJaxpr, kept: Sequence[bool], update: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     """Returns one jaxpr that computes `values` from (index) and with them updates (index, state), and its constants.
 
-    Tracing the two together would trace the whole microbatch function once more.
+    `kept` tells which results of `values` the update takes. Tracing the two together would trace the whole microbatch
+    function once more.
     """
     first, then = values.jaxpr, update.jaxpr
-    state = then.invars[1 : len(then.invars) - len(first.outvars)]
-    given = dict(zip(then.invars, [*first.invars, *state, *first.outvars], strict=True))
+    results = list(compress(first.outvars, kept))
+    state = then.invars[1 : len(then.invars) - len(results)]
+    given = dict(zip(then.invars, [*first.invars, *state, *results], strict=True))
 
     def replaced(atoms: Iterable[Any]) -> list[Any]:
         return [atom if isinstance(atom, Literal) else given.get(atom, atom) for atom in atoms]
