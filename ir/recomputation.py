@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.values import closure
 
 # The search may end this close to the optimum, as a share of it: among many equal layers the last 0.1 % takes longest.
@@ -73,6 +74,24 @@ class Recomputation:
         found = self._within(size, self.kept_bytes, self._flops(), self._sizes())
         least = self.fewest_bytes() if found is None else found
         return least if self.kept_bytes(least) <= size else None
+
+    def cut(self) -> set[int]:
+        """Returns the fewest steps to recompute so that the fewest bytes are kept, by a minimum cut.
+
+        Each step is a node, on the early side unless it is recomputed. An edge with the size of a value leads from the
+        step that makes it to a node of its own. A tie also holds if the later part does not need its value.
+        """
+        entry = [0 if value.step is None else 2 + value.step for value in self.values]
+        first = 2 + len(self.steps)
+        edges = [(entry[number], first + number, value.size) for number, value in enumerate(self.values)]
+        edges += [(first + value, 1, UNCUTTABLE) for value in dict.fromkeys(self.wanted)]
+        for node, step in enumerate(self.steps, start=2):
+            edges += [(first + value, node, UNCUTTABLE) for value in step.operands]
+            if step.flops is None:
+                edges.append((0, node, UNCUTTABLE))
+        edges += [(entry[value], 2 + step, UNCUTTABLE) for value, step in self.ties]
+        early = min_cut(edges, first + len(self.values))
+        return {step for step in range(len(self.steps)) if 2 + step not in early}
 
     def kept(self, again: Set[int]) -> list[int]:
         """Returns the values that are kept if the steps `again` are recomputed."""

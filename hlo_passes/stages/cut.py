@@ -6,10 +6,10 @@ from typing import NamedTuple, Protocol
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.ties import ties
-from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, traits
-from jaxpp.ir.values import ByteSizes
+from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
+from jaxpp.ir.values import ByteSizes, closure
 
 
 class Halves(Protocol):
@@ -66,7 +66,53 @@ def divide(
         size: the cost of keeping a value; its bytes if not given.
         together: groups of `wanted` values that one operation reads whose result jumps; see `ties`.
     """
-    return _FlowProblem(halves, size).solve(late, wanted, together)
+    body, find, sizes = halves.body, halves.body.producers.get, ByteSizes()
+    movable: dict[int, list[ir.Value]] = {}
+
+    def sources(op: int) -> list[ir.Value]:
+        return [value for value in body.operands[op] if not halves.is_free(value)]
+
+    def is_there(value: ir.Value) -> bool:
+        return find(value) in movable or halves.is_early(value)
+
+    needed = [value for value in wanted if not halves.is_free(value)]
+    for op in late:
+        operands = sources(op)
+        if body.results[op] and all(map(is_there, operands)) and halves.may_move(op):
+            movable[op] = operands
+        else:
+            needed += operands
+    optional = dict(movable)  # the operations that the late half may run or leave, each with the values that it reads
+
+    def read(value: ir.Value) -> Sequence[ir.Value]:
+        op = find(value)
+        if op is not None and op not in optional and halves.may_repeat(op) and all(map(is_there, sources(op))):
+            optional[op] = sources(op)
+        return () if op is None else optional.get(op, ())
+
+    values = {value: number for number, value in enumerate(closure(filter(is_there, needed), read))}
+    ops = [op for op in sorted(optional) if any(result in values for result in body.results[op])]
+    steps = {op: number for number, op in enumerate(ops)}
+    cheap = {op for op in ops if op not in movable}
+
+    def node(value: ir.Value) -> ValueNode:
+        op = find(value)
+        bytes_ = sizes[value.type] if size is None else size(value)
+        # A view costs one unit more than an operand of its size, which another task may read anyway.
+        is_view = op is not None and op in movable and traits(body.ops[op]).view
+        return ValueNode(2 * bytes_ + is_view, None if op is None else steps.get(op))
+
+    # An operation can only move to the early half together with the late operations that it depends on.
+    tied = [(op, maker) for op in movable for value in movable[op] if (maker := find(value)) in movable]
+    tied += ties(body, [*late, *cheap], cheap.__contains__, together)
+    choice = Recomputation(
+        list(map(node, values)),
+        [OpNode([values[value] for value in optional[op]], 0) for op in ops],
+        [values[value] for value in needed if value in values],
+        [(values[result], steps[op]) for kept, op in tied for result in body.results[kept] if result in values],
+    )
+    again = {ops[step] for step in choice.cut()}
+    return Division((steps.keys() & movable.keys()) - again, again.difference(movable))
 
 
 def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callable[[ir.Value], bool]) -> list[int]:
@@ -87,107 +133,3 @@ def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callabl
             lengths[op] = length
     wanted = [result for op in lengths for result in body.results[op] if is_wanted(result)]
     return body.behind(wanted, lengths.__contains__)
-
-
-class _FlowProblem:
-    """The flow problem. Nodes 0 and 1 are the early and the late half; each value has an entry and an exit node."""
-
-    def __init__(self, halves: Halves, size: Callable[[ir.Value], int] | None) -> None:
-        self._halves, self._body = halves, halves.body
-        self._cost = size or self._bytes
-        self._sizes = ByteSizes()
-        self._movable: set[int] = set()
-        self._again: set[int] = set()
-        self._nodes: dict[int | ir.Value, int] = {}
-        """The entry node of each value; an operation that may move or be repeated has one for all its results."""
-        self._edges: list[tuple[int, int, int]] = []
-        self._pending: list[tuple[int, int]] = []
-
-    def _bytes(self, value: ir.Value) -> int:
-        return self._sizes[value.type]
-
-    def _size(self, value: ir.Value) -> int:
-        return 2 * self._cost(value)
-
-    def solve(
-        self, late: Sequence[int], wanted: Iterable[ir.Value], together: Iterable[Sequence[ir.Value]]
-    ) -> Division:
-        uses = self._find_uses(late)
-        for value in wanted:
-            if not self._halves.is_free(value):
-                uses.setdefault(value, []).append(None)
-        for value, users in uses.items():
-            entry = self._entry(value)
-            inside = [self._nodes[user] for user in users if user is not None and user in self._nodes]
-            if entry is not None:
-                self._edges.extend((entry + 1, node, UNCUTTABLE) for node in inside)
-                if len(inside) < len(users):
-                    self._edges.append((entry + 1, 1, UNCUTTABLE))
-            producer = self._body.producers.get(value)
-            if producer is not None and producer in self._movable:
-                # An operation can only move to the early half together with the late operations that it depends on.
-                above = self._nodes[producer]
-                self._edges.extend((node, above, UNCUTTABLE) for node in inside)
-        if not self._movable and not self._again:
-            return Division(set(), set())
-        self._add_ties(late, together)
-        early = min_cut(self._edges, 2 + 2 * len(self._nodes))
-        return Division(
-            {op for op in self._movable if self._nodes[op] in early},
-            {op for op in self._again if self._nodes[op] not in early},
-        )
-
-    def _add_ties(self, late: Sequence[int], together: Iterable[Sequence[ir.Value]]) -> None:
-        """Adds edges by which, where one value of a tie is kept, the other one is not rematerialised."""
-        for kept, again in ties(self._body, [*late, *self._again], self._again.__contains__, together):
-            for key in (kept, *self._body.results[kept]):
-                if key in self._nodes:
-                    self._edges.append((self._nodes[key], self._nodes[again], UNCUTTABLE))
-
-    def _find_uses(self, late: Sequence[int]) -> dict[ir.Value, list[int | None]]:
-        """Returns the late operations that use each value, and adds a node for each operation that may move."""
-        halves, body = self._halves, self._body
-        uses: dict[ir.Value, list[int | None]] = {}
-        for op in late:
-            sources = [value for value in body.operands[op] if not halves.is_free(value)]
-            early = all(body.producers.get(value) in self._movable or halves.is_early(value) for value in sources)
-            if early and (results := body.results[op]) and halves.may_move(op):
-                self._movable.add(op)
-                # A view costs one unit more than an operand of its size, which another task may read anyway.
-                self._add(op, sum(map(self._size, results)) + traits(body.ops[op]).view)
-            for value in sources:
-                uses.setdefault(value, []).append(op)
-        return uses
-
-    def _add(self, key: int | ir.Value, size: int) -> int:
-        """Adds the two nodes of a value or of an operation. Returns the entry; the exit is the next number."""
-        entry = self._nodes[key] = 2 + 2 * len(self._nodes)
-        self._edges.append((entry, entry + 1, size))
-        return entry
-
-    def _entry(self, value: ir.Value) -> int | None:
-        """Returns the entry node of a value; None if the early half neither has the value nor may make it."""
-        entry = self._node(value)
-        while self._pending:
-            op, below = self._pending.pop()
-            for operand in self._body.operands[op]:
-                if not self._halves.is_free(operand):
-                    above = self._node(operand)
-                    self._edges.append((0 if above is None else above + 1, below, UNCUTTABLE))
-        return entry
-
-    def _node(self, value: ir.Value) -> int | None:
-        op = self._body.producers.get(value)
-        key = op if op is not None and (op in self._movable or op in self._again) else value
-        if key in self._nodes:
-            return self._nodes[key]
-        if not self._halves.is_early(value):
-            return None
-        if op is None or not self._halves.may_repeat(op):
-            entry = self._add(value, self._size(value))
-            self._edges.append((0, entry, UNCUTTABLE))
-            return entry
-        self._again.add(op)
-        entry = self._add(op, self._size(value))
-        self._pending.append((op, entry))
-        return entry

@@ -1,6 +1,7 @@
 """The choice of what is kept and what is done again, against all choices of small computations."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -42,6 +43,18 @@ def test_fewest_bytes(problem: Recomputation, flops: int | None) -> None:
     within = [each for each in choices(problem) if flops is None or problem.flops(each) <= flops]
     assert found in within
     assert problem.kept_bytes(found) == min(map(problem.kept_bytes, within))
+
+
+@settings(max_examples=200, deadline=None)
+@given(computations())
+def test_minimum_cut(problem: Recomputation) -> None:
+    """Ties of values that nobody wants are left out: the cut keeps to them even where such a value is not kept."""
+    problem = replace(problem, ties=[tie for tie in problem.ties if tie[0] in problem.wanted])
+    found, every = problem.cut(), list(choices(problem))
+    assert found in every
+    least = min(map(problem.kept_bytes, every))
+    assert problem.kept_bytes(found) == least
+    assert all(found <= each for each in every if problem.kept_bytes(each) == least)
 
 
 @settings(max_examples=60, deadline=None)
