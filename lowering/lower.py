@@ -40,7 +40,7 @@ class Lowered:
     """A function lowered for the submeshes of `mpmd_mesh`; leaves are in the order of `@main`'s arguments and results.
 
     Attributes:
-        module: the module (docs/ir.md, section 1). The caller owns it and may rewrite it.
+        module: the module (docs/ir.md, section 1), which the caller owns and may rewrite.
         mpmd_mesh: the user's mesh.
         in_tree: the structure of `(args, kwargs)` without static arguments.
         out_tree: the structure of the function's result.
@@ -75,7 +75,7 @@ class Lowered:
 
     @property
     def name(self) -> str:
-        """The name of the user's function."""
+        """The name of the function that was lowered."""
         return ir.StringAttr(self.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
 
     def described(self) -> list[str]:
@@ -243,7 +243,7 @@ class _Request:
     def _meshes(self) -> list[Mesh]:
         """Returns the meshes over which to trace, the whole mesh first.
 
-        If JAX's context has a mesh, only meshes of the same size are returned, unless there are none.
+        If JAX's context has a mesh, the meshes of its size are returned. If no mesh has this size, all are returned.
         """
         meshes = list(dict.fromkeys((self.mpmd_mesh.jax_mesh, self.mpmd_mesh.lowering_mesh())))
         context = jax.sharding.get_abstract_mesh()

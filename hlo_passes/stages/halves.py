@@ -15,17 +15,17 @@ from jaxpp.ir.values import block_of, only_use
 
 
 class Backward:
-    """The backward of one stage, as the loop body calls it.
+    """The backward of one stage, as the loop body calls it. What the microbatch loop carries is no residual.
 
     Attributes:
         stage: the index of the stage.
         body: the operations of the function.
         returned: the values that the function returns.
-        carried: the arguments that the microbatch loop carries, which are no residuals. Each one maps to the indices of
-            the results that replace it for the next microbatch.
+        carried: maps each argument that the microbatch loop carries to the indices of the results that replace it for
+            the next microbatch.
         arguments: the arguments of the function.
         free: the arguments that the loop does not carry and no task makes, such as weights.
-        awaited: the indices of the results that another task waits for. No accumulated result is among them.
+        awaited: the indices of the results that another task waits for, without accumulated results.
         metrics: the indices of accumulated results that are no gradients of weights, such as losses: stacks, maxima,
             and sums that are scalars or have the shape of no weight.
     """
@@ -76,7 +76,8 @@ class Backward:
         """Returns the values of the input gradient.
 
         They are the awaited results, `wanted`, and all values on which these depend. If these values need no product,
-        the products on which other products depend join them. Metrics join them too, except those of weight gradients.
+        the products on which other products depend join them. Metrics that need no product of a weight gradient join
+        them too.
         """
         awaited = {self.returned[number] for number in self.awaited}.union(wanted)
         while True:
