@@ -1,6 +1,6 @@
 """Counted loops: the carried values of a `stablehlo.while` that count, and the number of its trips."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -58,61 +58,61 @@ def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
     return found
 
 
+_SUMS = ("stablehlo.add", "stablehlo.subtract")
+_MOST = 1 << 14
+"""The most values that `line` adds up: a value that is added to itself again and again has many more."""
+
+
+def line(
+    value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]], names: Sequence[str] = _SUMS, width: int = 0
+) -> tuple[int, int] | None:
+    """Returns (start, step) of an integer that is a sum of counts and constants, or a difference; otherwise None.
+
+    Args:
+        value: the integer.
+        counts: (start, step) of each count.
+        names: the operations between: additions and subtractions, or others that hand on an operand.
+        width: the fewest bits that the results of these operations may have.
+    """
+    start = step = 0
+    terms = [(value, 1)]
+    for term, sign in terms:  # it grows
+        known, op = counts.get(term), defining_op(term)
+        if known is None and (number := constant_integer(term)) is not None:
+            known = number, 0
+        if known is not None:
+            start, step = start + sign * known[0], step + sign * known[1]
+        elif op is None or op.name not in names or _integer_width(term) < width or len(terms) > _MOST:
+            return None
+        elif op.name in _SUMS:
+            terms += [(op.operands[0], sign), (op.operands[1], sign if op.name == "stablehlo.add" else -sign)]
+        else:
+            terms.append((op.operands[ir.OpResult(term).result_number], sign))
+    return start, step
+
+
 def advance(argument: ir.Value, value: ir.Value) -> int | None:
     """Returns the constant `c` where `value` is `argument + c`, both integer scalars; None for any other value.
 
     Several additions, barriers (marks) and wider integers may stand in between. The sum holds modulo 2 to the power of
     the argument's width.
     """
-    width, total = _integer_width(argument), 0
-    if width < 2:
-        return None
-    while value != argument:
-        op = defining_op(value)
-        if op is None or _integer_width(value) < width:
-            return None
-        if op.name == "stablehlo.optimization_barrier":
-            value = op.operands[ir.OpResult(value).result_number]
-        elif op.name == "stablehlo.convert":
-            value = op.operands[0]
-        elif op.name in ("stablehlo.add", "stablehlo.subtract"):
-            left, right = op.operands
-            if op.name == "stablehlo.add" and constant_integer(left) is not None:
-                left, right = right, left
-            constant = constant_integer(right)
-            if constant is None:
-                return None
-            total += constant if op.name == "stablehlo.add" else -constant
-            value = left
-        else:
-            return None
-    return wrapped(total, width)
+    width = _integer_width(argument)
+    names = (*_SUMS, "stablehlo.convert", "stablehlo.optimization_barrier")
+    found = line(value, {argument: (0, 1)}, names, width) if width > 1 else None
+    return wrapped(found[0], width) if found is not None and found[1] == 1 else None
 
 
 def affine(value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]], trips: int) -> tuple[int, int] | None:
-    """Returns (start, step) of an integer that is a constant plus or minus a count; None for any other value.
+    """Returns the `line` of an integer that stays in the range of its type for `trips` trips; None for any other value.
 
-    Also returns None where the integer leaves the range of its type within `trips` trips, as it wraps around there.
-
-    counts: (start, step) of each count.
+    An integer that leaves the range wraps around there.
     """
-    whole = value
-    sign, offset = 1, 0
-    while value not in counts:
-        op = defining_op(value)
-        if op is None or op.name not in ("stablehlo.add", "stablehlo.subtract"):
-            return None
-        left, right = (constant_integer(operand) for operand in op.operands)
-        minus = -1 if op.name == "stablehlo.subtract" else 1
-        if right is not None:
-            offset, value = offset + sign * minus * right, op.operands[0]
-        elif left is not None:
-            offset, sign, value = offset + sign * left, sign * minus, op.operands[1]
-        else:
-            return None
-    start, step = offset + sign * counts[value][0], sign * counts[value][1]
-    ends = start, start + (trips - 1) * step
-    return (start, step) if all(map(_range(whole).__contains__, ends)) else None
+    found = line(value, counts)
+    if found is None:
+        return None
+    first, last = found[0], found[0] + (trips - 1) * found[1]
+    return found if first in _range(value) and last in _range(value) else None
 
 
 def _range(value: ir.Value) -> range:

@@ -11,7 +11,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.accumulators import ADD, INSERT, carried_updates
 from jaxpp.ir.build import clone, constant, recarried, replace
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.counted import constant_integer, counters, trips
+from jaxpp.ir.counted import counters, line, trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     has_side_effect,
@@ -217,11 +217,10 @@ class _Unrolling:
         """
         found: dict[ir.Value, tuple[int, int]] = {}
         for op in self._ops:
-            if op.name != "stablehlo.subtract" or not is_integer_scalar(op.results[0]):
-                continue
-            left, right = (self._counts.get(value) or found.get(value) or _constant(value) for value in op.operands)
-            if left is not None and right is not None and left[1] != right[1]:
-                found[op.results[0]] = (left[0] - right[0], left[1] - right[1])
+            if op.name == "stablehlo.subtract" and is_integer_scalar(op.results[0]):
+                count = line(op.results[0], self._counts, [op.name])
+                if count is not None and count[1]:
+                    found[op.results[0]] = count
         return found
 
     def _count(self, type_: ir.Type, start: int, step: int, number: int) -> ir.Value:
@@ -301,8 +300,3 @@ class _Unrolling:
             if not makers.keys().isdisjoint(op.results):
                 self.first.append(clone(op, values, ir.InsertionPoint(self._outer)))
         return values.get(value, value)
-
-
-def _constant(value: ir.Value) -> tuple[int, int] | None:
-    number = constant_integer(value)
-    return None if number is None else (number, 0)

@@ -5,7 +5,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.counted import affine, counter_of_test, counters, never_ends, trips
+from jaxpp.ir.counted import affine, counter_of_test, counters, line, never_ends, trips
 from jaxpp.ir.functions import body_of, loop_body, main_of, operations, terminator
 
 # The first counter comes to the same value twice, the second one never moves.
@@ -101,6 +101,35 @@ def test_a_narrow_counter_that_leads_away_wraps_around_and_ends(type_: str, step
         module = ir.Module.parse(narrow_loop(type_, 0, step, 9))
         loop = next(op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while")
         assert never_ends(loop) == never
+
+
+def test_sums_and_differences_of_counts() -> None:
+    text = """
+    func.func public @main(%i: tensor<i8>, %k: tensor<i8>) -> (tensor<i8>, tensor<i8>, tensor<i8>, tensor<i8>) {
+      %five = stablehlo.constant dense<5> : tensor<i8>
+      %0 = stablehlo.subtract %five, %i : tensor<i8>
+      %1 = stablehlo.subtract %k, %0 : tensor<i8>
+      %2 = stablehlo.add %1, %0 : tensor<i8>
+      %3 = stablehlo.multiply %2, %2 : tensor<i8>
+      return %0, %1, %2, %3 : tensor<i8>, tensor<i8>, tensor<i8>, tensor<i8>
+    }
+    """
+    with make_context():
+        module = ir.Module.parse(text)
+        block = body_of(main_of(module))
+        counts = {block.arguments[0]: (1, 2), block.arguments[1]: (0, 10)}
+        found = [line(value, counts) for value in terminator(block).operands]
+        assert [affine(value, counts, 4) for value in terminator(block).operands] == found
+    assert found == [(4, -2), (-4, 12), (0, 10), None]
+
+
+def test_a_value_that_is_added_to_itself_again_and_again_is_no_count() -> None:
+    sums = "\n".join(f"%{i + 1} = stablehlo.add %{i}, %{i} : tensor<i32>" for i in range(100))
+    text = f"func.func public @main(%0: tensor<i32>) -> tensor<i32> {{\n{sums}\nreturn %100 : tensor<i32>\n}}"
+    with make_context():
+        module = ir.Module.parse(text.replace("%0", "%x"))
+        block = body_of(main_of(module))
+        assert line(terminator(block).operands[0], {block.arguments[0]: (0, 1)}) is None
 
 
 def test_known_integers_wrap_around_as_their_types_do() -> None:
