@@ -18,7 +18,7 @@ class Pass(ABC):
     """A named in-place rewrite of a module. A subclass that has fields, its options, is a dataclass.
 
     Attributes:
-        name: as in `jaxpp-opt -p name`: for a class `MergeConstants` it is `merge-constants`.
+        name: as in `jaxpp-opt -p name`: for a class `InlineCalls` it is `inline-calls`.
     """
 
     name: ClassVar[str]

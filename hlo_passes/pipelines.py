@@ -11,7 +11,6 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
-from jaxpp.hlo_passes.loop.merge_constants import MergeConstants
 from jaxpp.hlo_passes.loop.number_stages import NumberStages
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
@@ -80,7 +79,6 @@ def mpmd(
         SplitConditionals(),  # before all passes that follow values: they do not look into branches
         UnrollLoops(),  # after inlining, which exposes marks in scans; before marks are counted
         SplitShardMaps(),  # after unrolling, which exposes their marks; before marks are counted
-        MergeConstants(),  # after inlining and unrolling, which copy constants; before passes that walk over the loop
         ForwardRows(),  # after unrolling, which exposes each layer's reads; before hoisting, which moves whole stacks
         NumberStages(cuts),  # after unrolling, which exposes all marks; reports errors in marks before tasks are made
         HoistLoopInvariants(),  # before propagation, which gives shardings to the hoisted values

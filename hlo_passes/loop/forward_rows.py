@@ -1,6 +1,6 @@
 """`forward-rows`: replaces reads of stacked rows by the rows that were written, and splits sums of stacks by rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -15,6 +15,7 @@ from jaxpp.ir.build import constant, erase_dead, recarried, remake
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import counters, handed_on
 from jaxpp.ir.functions import body_of, loop_body, main_of, operations, terminator
+from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, slice_bounds, slice_of, with_size
 from jaxpp.ir.values import defining_op, is_zero, origin
@@ -24,6 +25,12 @@ _UPDATE = "stablehlo.dynamic_update_slice"
 
 class ForwardRows(Pass):
     """Forwards rows from where they are written, padded or gathered to where they are read, without a stack between.
+
+    Before that, it merges equal constants, and equal broadcasts of them. JAX lowers each helper and each layer with
+    constants of its own. In the step of a GPT with an optimizer, they are two fifths of all operations, and every later
+    pass would read them. The merge makes no live range longer: every task makes its own constants (`assign-stages`,
+    `infer-placement`). Other equal operations stay. The user may want to compute a value twice (`jax.checkpoint`), and
+    a scalar is cheaper to send to another stage than its broadcast.
 
     An unrolled loop over layers stacks rows for its gradient, and reads rows from stacks. The pass finds of which rows
     each stack consists, its pieces (`pieces.py`). Each stage then takes only the rows that it needs:
@@ -53,8 +60,9 @@ class ForwardRows(Pass):
     """
 
     def run(self, module: ir.Module) -> None:
-        """Forwards the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""
+        """Merges constants and forwards rows in `@main` of `module`, and in the bodies of loops with stage marks."""
         block = body_of(main_of(module))
+        _merge_constants(block)
         for loop in [op.operation for op in block.operations if op.name == "stablehlo.while"]:
             ops = operations(loop_body(loop))
             if any(map(boundary.is_mark, ops)):
@@ -62,6 +70,26 @@ class ForwardRows(Pass):
                 erase_dead(_split_sums(loop).regions[1].blocks[0])
         _forward(operations(block))
         erase_dead(block)
+
+
+def _merge_constants(block: ir.Block) -> None:
+    """Merges equal constants of a block, and equal broadcasts of them; also inside of its loops."""
+    first: dict[Hashable, ir.Value] = {}
+    constants: set[ir.Value] = set()
+    for op in operations(block):
+        name = op.name
+        if name == "stablehlo.while":
+            for region in op.regions:
+                _merge_constants(region.blocks[0])
+        elif name == "stablehlo.constant" or (name == "stablehlo.broadcast_in_dim" and op.operands[0] in constants):
+            kind, uses = kind_of(op)
+            result = op.results[0]
+            found = first.setdefault((kind, *uses), result)
+            if found is not result:
+                result.replace_all_uses_with(found)
+                op.erase()
+            elif not uses:
+                constants.add(result)
 
 
 def _forward(ops: Iterable[ir.Operation]) -> None:

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,unroll-loops,merge-constants | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,unroll-loops,forward-rows | filecheck %s
 
 // In the step of a GPT 33 of 273 constants are left. Each norm of the forward has the same epsilon, which is there once,
 // in the body of the loop; so is each of AdamW's factors, behind the loop. All gradients of one shape start from the same

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p merge-constants | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p forward-rows | filecheck %s
 
 // Equal constants are there once. One of another type, or of another value, stays.
 
@@ -76,11 +76,11 @@ func.func public @main(%x: tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>) {
 // CHECK-NEXT:      %[[ONE:.*]] = stablehlo.constant dense<1> : tensor<i32>
 // CHECK-NEXT:      %[[J:.*]] = stablehlo.add %[[I]], %[[ONE]] : tensor<i32>
 // CHECK-NEXT:      %[[K:.*]] = stablehlo.add %[[J]], %[[ONE]] : tensor<i32>
-// CHECK:         stablehlo.constant {jaxpp.apart = 0 : i64} dense<0> : tensor<i32>
-// CHECK-NEXT:    stablehlo.constant dense<(1.000000e+00,0.000000e+00)> : tensor<complex<f32>>
-// CHECK-NEXT:    stablehlo.constant dense<(1.000000e+00,-0.000000e+00)> : tensor<complex<f32>>
-// CHECK-NEXT:    return
-func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+// CHECK:         %[[APART:.*]] = stablehlo.constant {jaxpp.apart = 0 : i64} dense<0> : tensor<i32>
+// CHECK-NEXT:    %[[PLUS:.*]] = stablehlo.constant dense<(1.000000e+00,0.000000e+00)> : tensor<complex<f32>>
+// CHECK-NEXT:    %[[MINUS:.*]] = stablehlo.constant dense<(1.000000e+00,-0.000000e+00)> : tensor<complex<f32>>
+// CHECK-NEXT:    return %[[LOOP]]#1, %[[APART]], %[[PLUS]], %[[PLUS]], %[[MINUS]]
+func.func public @main(%x: tensor<f32>) -> (tensor<f32>, tensor<i32>, tensor<complex<f32>>, tensor<complex<f32>>, tensor<complex<f32>>) {
   %c = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %c, %h = %x) : tensor<i32>, tensor<f32>
   cond {
@@ -98,5 +98,5 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %6 = stablehlo.constant dense<(1.0, 0.0)> : tensor<complex<f32>>
   %7 = stablehlo.constant dense<(1.0, 0.0)> : tensor<complex<f32>>
   %8 = stablehlo.constant dense<(1.0, -0.0)> : tensor<complex<f32>>
-  return %0#1 : tensor<f32>
+  return %0#1, %5, %6, %7, %8 : tensor<f32>, tensor<i32>, tensor<complex<f32>>, tensor<complex<f32>>, tensor<complex<f32>>
 }
