@@ -12,7 +12,6 @@ from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.number_stages import NumberStages
-from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
 from jaxpp.hlo_passes.loop.split_caches import SplitCaches
@@ -87,7 +86,6 @@ def mpmd(
         SplitAccumulators(),  # before propagation, which gives shardings to the new sums
         SplitCaches(),  # after tasks are assigned: each task assembles the arrays that it reads; before propagation
         PropagateShardings(),  # before outlining: every value that crosses between tasks then has its sharding
-        PlaceReshards(),  # needs shardings; before the marks become transfers
         DelayReductions(gather_weights, scatter_gradients),  # needs shardings; before outlining
         PlaceResiduals(),  # after all passes that make operations in the loop: it may move those too
         OutlineStages(),  # before unrolling microbatches: one function per task serves all of them

@@ -1,11 +1,14 @@
 """`propagate-shardings`: runs Shardy's propagation over the whole module, before any pass cuts it."""
 
+from collections.abc import Sequence
+
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.passmanager import PassManager
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
 from jaxpp.ir.build import remake, replace, sharded
 from jaxpp.ir.functions import body_of, functions, main_of, nested, terminator
 from jaxpp.ir.loop import entries
@@ -15,8 +18,9 @@ from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op
 
 _RULE = "sdy.sharding_rule"
-_RESHARDS = ("sdy.reshard", "sdy.sharding_constraint")
-_AS_INPUT = {"sdy.constant": "stablehlo.constant", "sdy.reshard": "sdy.sharding_constraint"}
+_CONSTRAINT = "sdy.sharding_constraint"
+_RESHARDS = ("sdy.reshard", _CONSTRAINT)
+_AS_INPUT = {"sdy.constant": "stablehlo.constant", "sdy.reshard": _CONSTRAINT}
 
 
 class PropagateShardings(Pass):
@@ -31,6 +35,12 @@ class PropagateShardings(Pass):
     that to XLA, which never sees `@main`. In a `jaxpp.train_loop` each argument of the state has the sharding of the
     result that replaces it in the next step.
 
+    A value then crosses a stage mark in the sharding with the fewest bytes per device. Between meshes of one size, each
+    device sends its shard to the device at the same position of the next mesh. A value that is replicated over an axis
+    is therefore sent once for each device of that axis. Suppose that a stage ends with a value in one sharding, and the
+    next begins with a constraint to another. The sender reshards if the receiver wants smaller shards. The receiver
+    reshards (gathers) if it wants larger ones.
+
     Shardy merges equal operations. `jaxpp.slice` and `jaxpp.apart` keep it from merging operations of different slices
     of the sequence, so that slices stay alike. The pass removes both attributes, also if there is one device.
 
@@ -39,6 +49,10 @@ class PropagateShardings(Pass):
     ```mlir
     %0 = stablehlo.tanh %x   ==>   %0 = stablehlo.tanh %x
                                      {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>}
+
+    %0 = sdy.sharding_constraint %x <@mesh, [{}]>           ==>   %1 = optimization_barrier %x   // in shards
+      : tensor<8xf32>            // %x: <@mesh, [{"data"}]>       %2 = sdy.sharding_constraint %1 <@mesh, [{}]>
+    %1 = optimization_barrier %0 {jaxpp.boundary = ...}
     ```
     """
 
@@ -72,6 +86,7 @@ def _propagate(module: ir.Module) -> None:
         if name in _AS_INPUT:
             as_input(op)
     _reshard_results(module)
+    _place_reshards(module)
 
 
 def _shardy(is_one_function: bool) -> PassManager:
@@ -108,6 +123,62 @@ def _reshard_results(module: ir.Module) -> None:
             user.operands[place] = sharded(sdy.sharding_constraint(part, sharding, ip=ip, loc=end.location), sharding)
         if stack is not None:
             sharded(value, sharding)
+
+
+def _place_reshards(module: ir.Module) -> None:
+    """Moves the constraints next to the marks of `@main`."""
+    mesh = MeshAxes.of(module)
+    if mesh is not None:
+        for mark in [op for op in nested(main_of(module)) if boundary.is_mark(op)]:
+            for number in range(len(mark.operands)):
+                _place(mesh, mark, number)
+
+
+def _place(mesh: MeshAxes, mark: ir.Operation, number: int) -> None:
+    """Chooses the sharding in which operand `number` of `mark` crosses it."""
+    value, crossing = mark.operands[number], mark.results[number]
+    if not isinstance(value.type, ir.RankedTensorType):
+        return
+    source, behind = _source(value), mesh.read(crossing)
+    users = [(use.owner.operation, use.operand_number) for use in crossing.uses]
+    constrained = bool(users) and all(op.name == _CONSTRAINT for op, _ in users)
+    choices = [
+        mesh.read(value),
+        mesh.read(source),
+        behind,
+        *(mesh.read(op.results[0]) for op, _ in users if constrained),
+    ]
+    best = min(choices, key=lambda each: mesh.bytes_per_device(value.type, each))
+    if best == mesh.read(source):
+        mark.operands[number] = source
+        if source != value:
+            value.owner.erase()
+    elif best != mesh.read(value):
+        mark.operands[number] = _constraint(mesh, value, best, mark, ir.InsertionPoint(mark))
+    if best == behind:
+        return
+    found = [mesh.attribute(mesh.read(result)) for result in mark.results]
+    found[number] = mesh.attribute(best)
+    mark.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get(found)
+    if not constrained and users:
+        wanted = _constraint(mesh, crossing, behind, mark, ir.InsertionPoint.after(mark))
+        for user, place in users:
+            user.operands[place] = wanted
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """Returns the operand of the constraint that makes `value`, if only the mark uses `value`; otherwise `value`."""
+    op = defining_op(value)
+    if op is None or op.name != _CONSTRAINT or len(list(value.uses)) > 1:
+        return value
+    return op.operands[0]
+
+
+def _constraint(
+    mesh: MeshAxes, value: ir.Value, dimensions: Sequence[tuple[str, ...]], mark: ir.Operation, place: ir.InsertionPoint
+) -> ir.Value:
+    sharding = mesh.attribute(dimensions)
+    return sharded(sdy.sharding_constraint(value, sharding, ip=place, loc=mark.location), sharding, value)
 
 
 def _group_state(module: ir.Module) -> None:

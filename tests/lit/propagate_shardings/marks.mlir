@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p place-reshards | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p propagate-shardings | filecheck %s
 
 // The next stage wants smaller shards: the sender cuts them, and each device sends a quarter instead of a half.
 

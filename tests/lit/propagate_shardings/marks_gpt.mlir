@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir -p inline-calls,find-microbatch-loop,propagate-shardings,place-reshards | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir -p inline-calls,find-microbatch-loop,propagate-shardings | filecheck %s
 
 // The stages of the GPT hand their activations on as they have them: no reshard stands before or behind a mark.
 
