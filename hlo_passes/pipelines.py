@@ -29,7 +29,6 @@ from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.scatter_gradients import ScatterGradients
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
-from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
 from jaxpp.hlo_passes.program.verify_main import VerifyMain
@@ -99,9 +98,8 @@ def mpmd(
         GatherWeights(gather_weights),  # needs the final task calls, in their order
         ScatterGradients(),  # needs the final task calls; after `gather-weights`, whose calls end no run
         InferPlacement(),  # needs the meshes of the task calls
-        ShareFunctions(),  # needs the functions around the loop; before passes that write on their calls
+        ShareFunctions(share_tasks),  # needs the functions around the loop; before the calls of a step are repeated
         UnrollSteps(),  # after placement: an update is placed once for all steps
-        ShareTasks(share_tasks),  # after all passes that expect one call per task
         InsertTransfers(transport),  # needs a mesh for every operation
         CopyHostState(),  # needs one function per mesh; before `plan-buffers`: its calls have last uses too
         PlanBuffers(),  # needs one function per mesh: a value may be used after it was sent

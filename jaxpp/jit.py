@@ -18,7 +18,7 @@ from jaxpp.call_kinds import are_there, check_hashable, described_leaf, kind_of
 from jaxpp.compatibility.array import plain
 from jaxpp.hints import add_hint
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
-from jaxpp.hlo_passes.program.share_tasks import ShareTasks
+from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.layered_step import LayeredStep
 from jaxpp.layers import Layers
@@ -162,7 +162,7 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # raises ValueError for an invalid choice
-    passes["share_tasks"] = share_tasks if share_tasks == "auto" else ShareTasks(share_tasks).when
+    passes["share_tasks"] = share_tasks if share_tasks == "auto" else ShareFunctions(share_tasks).when
     passes |= cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
     for name, limit in (("memory_limit", memory_limit), ("host_memory_limit", host_memory_limit)):

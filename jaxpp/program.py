@@ -170,7 +170,7 @@ def rewrite(
 
 
 def shared_from(platform: str) -> str:
-    """Returns the `when` of `share-tasks` for a platform, so that one more call costs about 1 % of a step or less.
+    """Returns the `when` of `share-functions` for a platform, so that one more call costs about 1 % of a step or less.
 
     It is the FLOPs of a task that takes about 20 times as long as its launch: 0.5 ms on a CPU core (`auto`), 0.3 ms on
     a GPU.

@@ -7,7 +7,6 @@ from functools import cached_property
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, nested, operations
 from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import is_cheap
@@ -52,7 +51,6 @@ class Body:
         ops: its operations, without the return.
         makers: the operation that makes each value.
         returned: the values that it returns.
-        text: a key, equal for functions that do the same with arguments of the same types and shardings.
     """
 
     def __init__(self, function: ir.Operation) -> None:
@@ -62,13 +60,6 @@ class Body:
         self.makers: dict[ir.Value, BodyOp] = {}
         self.ops = [self._read(op) for op in ops]
         self.returned = list(end.operands)
-        numbers = {value: number for number, value in enumerate([*self.arguments, *self.makers])}
-        self.text: Hashable = (
-            tuple([argument.type for argument in self.arguments]),
-            tuple([entry.get(at.SHARDING) for entry in at.argument_attributes(function)]),
-            tuple([(each.kind, tuple([numbers[value] for value in each.uses])) for each in self.ops]),
-            tuple([numbers[value] for value in self.returned]),
-        )
 
     @cached_property
     def work(self) -> int:

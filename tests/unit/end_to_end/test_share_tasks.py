@@ -149,3 +149,30 @@ def test_layers_whose_inputs_are_sharded_otherwise_are_not_shared() -> None:
     params = [(w, jnp.ones(8)) for w in weights(4)]
     options: dict[str, Any] = {"in_shardings": ([(P(None, "model"), P("model"))] * 4, P())}
     check(step, (params, batch(4)), make_mesh(2, model=2), share_tasks="always", **options)
+
+
+@pytest.mark.parametrize(("schedule", "delay"), [("1f1b", 0), ("pipedream-2bw", 1)])
+def test_tasks_of_several_steps_are_shared(schedule: str, delay: int) -> None:
+    """Both calls of a task stand where the schedule has the task, also where steps overlap."""
+
+    def layers(params: Any, microbatch: Any) -> jax.Array:
+        x = jnp.sin(microbatch["x"])
+        for w in params:
+            x = jaxpp.mark_stage_end(jnp.tanh(jnp.cos(x @ w) @ w) @ w)
+        return ((x - microbatch["y"]) ** 2).mean()
+
+    def step(state: Any, batch: Any, older: Any = None) -> Any:
+        gradient = partial(jax.value_and_grad(layers), older if delay else state[0])
+        losses, gradients = jaxpp.treduce(gradient, batch, schedule=schedule)
+        return (jax.tree.map(jnp.subtract, state[0], gradients),), losses.mean()
+
+    loop = jaxpp.train_loop(step, 3, delay)
+    every = {name: value.reshape(3, 4, *value.shape[1:]) for name, value in batch(12).items()}
+    state, mesh = (weights(STAGES),), make_mesh(STAGES)
+    given = (loop.start(state) if delay else state, every)
+    whole, shared = (lowered(loop, given, mesh, share_tasks=when) for when in ("never", "always"))
+    assert {"forward_0", "forward_0_own"}.intersection(functions(whole.program())) == {"forward_0"}
+    assert shared.program().as_text().count("call @forward_0_own") == 3 * 4
+    found = shared.compile()(*given)
+    assert_same(found, whole.compile()(*given), exact=True)
+    assert_same(found, plain_of(loop)(*given))

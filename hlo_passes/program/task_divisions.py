@@ -1,93 +1,29 @@
-"""`share-tasks`: the first and the last stage call functions of a middle stage, so that XLA compiles fewer programs."""
+"""Splits tasks of the first and the last stage into the task of a middle stage, and the rest."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.inclusion import Body, BodyOp, find
+from jaxpp.hlo_passes.program.split_calls import Split
 from jaxpp.ir import attributes as at
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import bytecode_of, has_side_effect, kind_and_stage, name_of
 from jaxpp.ir.outlining import Outlined, outline_members
-from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
-from jaxpp.ir.steps import Step, leave
+from jaxpp.ir.steps import Step
 
-_LEAST_FLOPS = {"never": math.inf, "always": 0.0, "auto": 1e7}
 _KINDS = ("forward", "backward", "input_grad", "weight_grad")
 
 
-@dataclass(frozen=True)
-class ShareTasks(Pass):
-    """Splits a task that contains all operations of a task of another stage: into that task, and the rest.
-
-    In a transformer the first stage also has the embedding, and the last stage the head and the loss; the layers are
-    equal. XLA would compile these layers anew for each program. This pass splits the task of the first or last stage
-    into two functions. One has the same text as the task of a middle stage, and the other one does the rest.
-    `deduplicate-functions` then merges the equal functions, so that they are compiled once. Both calls belong to the
-    task. The cost is one more call for each task of these stages, and XLA fuses nothing across the two.
-
-    A task is split if at least half of its operations, counting those in loops, are also in the other task. The rest
-    must come entirely before or entirely after them. Operations are matched by their kind, if both tasks have equally
-    many of it, and by their operands. Fused tasks and tasks that gather weights stay whole. So do tasks whose layers
-    read values with other shardings than in the other task.
-
-    Options:
-        when: `never`; `always`, for every task that can be split; or a number such as `1e11`. That is how many FLOPs
-            both tasks must take on each device, in matrix products and convolutions. `auto` is `1e7`: from there on,
-            one more call takes at most about a hundredth of a task's time on CPUs.
-
-    Preconditions: `infer-placement` ran.
-
-    ```mlir
-    %y:2 = call @forward_0(%tokens, %table, %w0)   ==>   %e = call @forward_0_own(%tokens, %table)
-                                                         %y:2 = call @forward_0_shared(%e, %w0)
-    %z:2 = call @forward_1(%y#0, %w1)                    %z:2 = call @forward_1(%y#0, %w1)
-    ```
-    """
-
-    when: str = "auto"
-
-    def __post_init__(self) -> None:
-        if not self._least_flops >= 0:
-            raise ValueError(
-                f"share_tasks is {self.when!r}, expected auto, never, always, or a number of FLOPs such as 1e7"
-            )
-
-    @property
-    def _least_flops(self) -> float:
-        """The least FLOPs on each device of tasks that are split; nan if `when` is invalid."""
-        try:
-            return _LEAST_FLOPS[self.when] if self.when in _LEAST_FLOPS else float(self.when)
-        except (ValueError, TypeError):
-            return math.nan
-
-    def run(self, module: ir.Module) -> None:
-        """Splits tasks of `module`. Raises PassError if an operation, argument or result is on no mesh."""
-        line = main_of_phase(module, placed=True)
-        shardings, least = Shardings(module), self._least_flops
-        divisions = _divisions(_large_tasks(module, line.steps, least), shardings) if least < math.inf else {}
-        if not divisions:
-            leave(module, line)
-            return
-        steps = list[Step[ir.Value]]()
-        functions = {each: division.make(module, shardings) for each, division in divisions.items()}
-        instead: dict[ir.Value, ir.Value] = {}
-        for step in line.steps:
-            if not instead.keys().isdisjoint(step.operands):
-                step.operands = [instead.get(value, value) for value in step.operands]
-            if step.callee in functions:
-                steps += map(Step.of, _calls(step, divisions[step.callee], functions[step.callee], instead))
-                step.op.erase()
-            else:
-                steps.append(step)
-        for division in divisions.values():
-            division.large.function.erase()
-        leave(module, main_line(module, steps, placed=True))
+def split_tasks(
+    module: ir.Module, steps: Iterable[Step[ir.Value]], least: float, shardings: Shardings
+) -> dict[str, Split]:
+    """Splits tasks whose products take at least `least` FLOPs on each device; returns the splits by their names."""
+    divisions = _divisions(_large_tasks(module, steps, least), shardings)
+    return {name: division.make(module, shardings) for name, division in divisions.items()}
 
 
 @dataclass(frozen=True)
@@ -141,8 +77,8 @@ class _Division:
             return None  # the rest would run both before and after the shared operations
         return _Division(large, small, inputs, outputs, rest, results, not used)
 
-    def make(self, module: ir.Module, shardings: Shardings) -> tuple[Outlined, Outlined]:
-        """Makes the functions of the rest and of the shared operations; `large` has their inputs and outputs."""
+    def make(self, module: ir.Module, shardings: Shardings) -> Split:
+        """Makes the functions of the rest and of the shared operations."""
         name = name_of(self.large.function)
         attributes = {key: self.large.function.attributes[key] for key in (at.KIND, at.STAGE)}
         shared = self.small.function.clone(ir.InsertionPoint(module.body)).operation
@@ -150,7 +86,8 @@ class _Division:
         shared.attributes[at.STAGE] = attributes[at.STAGE]
         members = [each.member(moves=True) for each in self.rest]
         own = outline_members(module, f"{name}_own", members, self.results, attributes, shardings)
-        return own, Outlined(shared, list(self.inputs), list(self.outputs))
+        parts = [own, Outlined(shared, list(self.inputs), list(self.outputs))]
+        return Split(self.large.function, self.large.returned, parts if self.rest_is_first else parts[::-1])
 
 
 def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[BodyOp]:
@@ -187,13 +124,11 @@ def _divisions(tasks: Iterable[Sequence[ir.Operation]], shardings: Shardings) ->
             by_kind[kind].append((Body(first), others))
     found: dict[str, _Division] = {}
     for bodies in by_kind.values():
-        whole: dict[object, Body] = {}  # one for each text, in ascending order of work
+        whole: list[Body] = []  # in ascending order of work
         for body, others in sorted(bodies, key=lambda each: each[0].work):
-            if body.text in whole:
-                continue
-            division = _division(body, whole.values(), shardings)
+            division = _division(body, whole, shardings)
             if division is None:
-                whole[body.text] = body
+                whole.append(body)
                 continue
             found[name_of(body.function)] = division
             for other in others:
@@ -203,33 +138,12 @@ def _divisions(tasks: Iterable[Sequence[ir.Operation]], shardings: Shardings) ->
     return found
 
 
-def _division(body: Body, whole: Iterable[Body], shardings: Shardings) -> _Division | None:
+def _division(body: Body, whole: Sequence[Body], shardings: Shardings) -> _Division | None:
     """Splits a task by the largest task of `whole` that works; returns None if no task does."""
-    divisions = (_Division.of(body, each, shardings) for each in reversed(list(whole)))
+    divisions = (_Division.of(body, each, shardings) for each in reversed(whole))
     return next((each for each in divisions if each is not None), None)
 
 
 def _is_task(step: Step[ir.Value]) -> bool:
     """Returns whether a call is a single task on one mesh."""
     return all(name in step.attributes for name in (at.STAGE, at.MICROBATCH, at.MESH))
-
-
-def _calls(
-    step: Step[ir.Value],
-    division: _Division,
-    functions: tuple[Outlined, Outlined],
-    instead: dict[ir.Value, ir.Value],
-) -> list[ir.Operation]:
-    """Replaces a call by two, and returns these. Adds to `instead` the new value of each result of the old call."""
-    old = step.op
-    attributes = {name: old.attributes[name] for name in old.attributes if name != "callee"}
-    values: dict[ir.Value, ir.Value] = dict(zip(division.large.arguments, old.operands, strict=True))
-    made: list[ir.Operation] = []
-    for each in functions if division.rest_is_first else reversed(functions):
-        new = each.call(values, attributes, old)
-        values.update(zip(each.outputs, new.results, strict=True))
-        made.append(new)
-    for value, result in zip(division.large.returned, step.results, strict=True):
-        instead[result] = values[value]
-        result.replace_all_uses_with(values[value])
-    return made
