@@ -23,11 +23,10 @@ from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
-from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
+from jaxpp.hlo_passes.program.once_per_run import OncePerRun
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
-from jaxpp.hlo_passes.program.scatter_gradients import ScatterGradients
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
@@ -95,8 +94,7 @@ def mpmd(
         UnrollMicrobatches(),  # puts task calls into the schedule's order
         FuseTasks(),  # after unrolling, which marks the calls that are one task
         WeaveUnits(),  # after fusing: the tasks of a call share a function
-        GatherWeights(gather_weights),  # needs the final task calls, in their order
-        ScatterGradients(),  # needs the final task calls; after `gather-weights`, whose calls end no run
+        OncePerRun(gather_weights),  # needs the final task calls, in their order
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(share_tasks),  # needs the functions around the loop; before the calls of a step are repeated
         UnrollSteps(),  # after placement: an update is placed once for all steps
@@ -112,7 +110,7 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of its phase
     MergeSlices: VerifyLoop(),  # the last pass of its phase
-    ScatterGradients: VerifyMain(),  # the last pass of its phase
+    OncePerRun: VerifyMain(),  # the last pass of its phase
     ShareFunctions: VerifyMain(),
 }
 """Maps a pass to the `verify-*` pass that checks the promises of docs/ir.md that hold after it."""

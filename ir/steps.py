@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import callee
+from jaxpp.ir.functions import callee, kind_and_stage
 
 _V = TypeVar("_V")
 
@@ -59,6 +59,11 @@ class Step(Generic[_V]):
     def attributes(self) -> ir.OpAttributeMap:
         """The attributes of the operation. `callee` and `last_use` hold two of them, already read."""
         return self.op.attributes
+
+    @property
+    def kind(self) -> str:
+        """The kind of the function that a call in `@main` calls; empty for other operations and functions."""
+        return "" if self.function is None else kind_and_stage(self.function)[0]
 
     def use(self: "Step[ir.Value]", number: int, value: ir.Value) -> None:
         """Makes `value` the operand at position `number` of the operation."""

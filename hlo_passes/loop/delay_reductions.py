@@ -37,9 +37,9 @@ class DelayReductions(Pass):
 
     If weights are sharded over the same axis themselves (FSDP), there are two choices, each with a price in memory. By
     default nothing is kept, as in `jax.jit`: weights are gathered, and gradients scattered, for each microbatch. With
-    `chunk` or `ahead`, this pass gathers the weights before the loop, and `gather-weights` moves the gathers to the
-    runs of tasks. With `chunk`, this pass sums and scatters the gradients after the loop, and `scatter-gradients` moves
-    that to the runs. The module records the price of `step` in bytes per device, summed over all stages, whether
+    `chunk` or `ahead`, this pass gathers the weights before the loop, and `once-per-run` moves the gathers to the
+    runs of tasks. With `chunk`, this pass sums and scatters the gradients after the loop, and `once-per-run` moves that
+    to the runs. The module records the price of `step` in bytes per device, summed over all stages, whether
     or not `step` was chosen: `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
 
     Options:
@@ -163,7 +163,7 @@ def _delay(mesh: MeshAxes, loop: MicrobatchLoop, totals: Sequence[_DelayedSum], 
         mesh: the axes of the mesh.
         loop: the loop.
         totals: the sums to rewrite.
-        per_run: the sums among `totals` that `scatter-gradients` scatters once per run of tasks.
+        per_run: the sums among `totals` that `once-per-run` scatters of tasks.
     """
     op = loop.op
     known = [at.value_sharding(result) or mesh.attribute(mesh.read(result)) for result in op.results]

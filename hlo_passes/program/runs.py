@@ -1,10 +1,9 @@
 """Finds runs: tasks of one stage that follow one another on their mesh."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import AROUND, form_of
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.steps import Step
@@ -13,13 +12,16 @@ from jaxpp.ir.steps import Step
 def tasks_of(steps: Sequence[Step[ir.Value]], mesh: int) -> list[Step[ir.Value]]:
     """Returns the tasks of a mesh in order, without copies of residuals, which read no weights and add to no sums."""
     calls = [step for step in steps if step.function is not None and step.meshes == (mesh,)]
-    return [step for step in calls if not form_of(kind := kind_of(step)).is_copy and kind not in AROUND]
+    return [step for step in calls if not form_of(kind := step.kind).is_copy and kind not in AROUND]
 
 
-def kind_of(task: Step[ir.Value]) -> str:
-    """Returns the kind of the function that `task` calls."""
-    assert task.function is not None
-    return kind_and_stage(task.function)[0]
+def replace_values(steps: Iterable[Step[ir.Value]], values: Mapping[ir.Value, ir.Value]) -> None:
+    """Replaces values wherever they are used, and as operands of `steps`."""
+    for step in steps if values else ():
+        if not values.keys().isdisjoint(step.operands):
+            step.operands = [values.get(value, value) for value in step.operands]
+    for old, new in values.items():
+        old.replace_all_uses_with(new)
 
 
 def find_runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:

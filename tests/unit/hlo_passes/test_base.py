@@ -12,8 +12,8 @@ from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
-from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
+from jaxpp.hlo_passes.program.once_per_run import OncePerRun
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_main import VerifyMain
 from jaxpp.ir import attributes as at
@@ -103,7 +103,7 @@ def test_an_observer_must_not_add_operations(module: ir.Module) -> None:
 
 PASSES = [
     (
-        GatherWeights,
+        OncePerRun,
         {"gather_weights": "nonsense"},
         "gather_weights is 'nonsense', expected one of microbatch, ",
     ),

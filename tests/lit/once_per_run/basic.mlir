@@ -1,5 +1,5 @@
-// RUN: jaxpp-opt %s --split-input-file -p gather-weights | filecheck %s
-// RUN: jaxpp-opt %s --split-input-file -p "gather-weights{gather_weights=ahead}" | filecheck %s --check-prefix=AHEAD
+// RUN: jaxpp-opt %s --split-input-file -p once-per-run | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p "once-per-run{gather_weights=ahead}" | filecheck %s --check-prefix=AHEAD
 
 // The weight of stage 0 is gathered for both forwards, and again for its backward, as stage 1 runs in between on the same
 // mesh. A task of the stage that needs no weight ends no run. Rows of a stack are cut out and gathered at once.

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p scatter-gradients | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p once-per-run | filecheck %s
 
 // Two backwards of stage 0, a forward of the same stage between them, are one run: one scatter. After a task of stage 1 another
 // run begins with zeros of its own, and its scatter adds to what the first one left. What mesh 1 has is added up shard by shard.

@@ -1,88 +1,25 @@
-"""`gather-weights`: gathers sharded weights once per run of a stage's tasks."""
+"""Gathers sharded weights once per run of a stage's tasks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import chain
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.once_per import check_choice
-from jaxpp.hlo_passes.program.runs import find_runs, kind_of, tasks_of
+from jaxpp.hlo_passes.program.runs import find_runs, replace_values
 from jaxpp.ir import attributes as at
-from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, functions, name_of, operations, set_results, terminator
 from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.outlining import Outlined, clone_body, outline
-from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
-from jaxpp.ir.steps import Step, leave
-from jaxpp.ir.values import defining_op, is_used
-
-_GATHER = "sdy.sharding_constraint"
+from jaxpp.ir.steps import Step
+from jaxpp.ir.values import defining_op
 
 
-@dataclass(frozen=True)
-class GatherWeights(Pass):
-    """Calls `@gather_0` before each run of tasks that use the weights that `jaxpp.gather` gathers.
-
-    Weights that are sharded over the batch axis (FSDP) are gathered when they are used. A run is a sequence of tasks of
-    one stage that follow one another on their mesh. Under a breadth-first schedule (arXiv 2211.05953) all forwards of a
-    stage are one run, and all its backwards another. One gather serves the whole run, and its results live until the
-    last task of the run. Between two runs a mesh holds only the shards. So a mesh never holds more gathered weights
-    than one stage has, or both stages of a fused task.
-
-    Copies of residuals read no weights and don't end a run. Where the stages of a mesh alternate, as in interleaved
-    1F1B, a run may be a single task.
-
-    With `ahead` the last task before a run also gathers for it. The task and the gather become one function, in which
-    neither waits for the other, so that XLA can overlap them (FSDP's prefetch). The weights of the next run are then
-    ready, and held, one task early. The gather stays a separate call for the first run of a mesh, after a weight
-    gradient that a runtime may leave out, and after a user's function.
-
-    Options:
-        gather_weights: `chunk` or `ahead`, as in `delay-reductions`.
-
-    Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
-
-    ```mlir
-    %g = sdy.sharding_constraint %w {jaxpp.gather}   ==>   %g0 = call @gather_0(%w)
-    %a = call @forward_0(%g, %x0)                          %a = call @forward_0(%g0, %x0)
-    %b = call @forward_0(%g, %x1)                          %b = call @forward_0(%g0, %x1)
-    %c = call @forward_2(%h, %y)                           %c = call @forward_2(%h0, %y)
-    %d = call @backward_0(%g, %dx)                         %g1 = call @gather_0(%w)
-                                                           %d = call @backward_0(%g1, %dx)
-    ```
-    """
-
-    gather_weights: str = "chunk"
-
-    def __post_init__(self) -> None:
-        check_choice("gather_weights", self.gather_weights)
-
-    def run(self, module: ir.Module) -> None:
-        """Gathers weights for each run in `@main`. Raises PassError if anything but a task uses gathered weights."""
-        line = main_of_phase(module, placed=False)
-        gathers = [step.op for step in line.steps if step.function is None and at.GATHER in step.attributes]
-        if not gathers:
-            leave(module, line)
-            return
-        made = _Gathers(module, [op for op in gathers if op.name == _GATHER], self.gather_weights == "ahead")
-        for mesh in range(line.meshes):
-            made.call(mesh, tasks_of(line.steps, mesh))
-        made.rename(line.steps)
-        steps = [each for step in line.steps if step.op not in gathers for each in (*made.before.get(step, ()), step)]
-        for op in reversed(gathers):
-            if any(map(is_used, op.results)):
-                raise PassError(f"something else than a task uses what has {at.GATHER}", location=op.location)
-            op.erase()
-        leave(module, main_line(module, steps, placed=False))
-
-
-class _Gathers:
+class Gathers:
     """The functions that gather, and their calls.
 
     Attributes:
-        before: for the first task of a run the calls that gather its weights.
+        before: for the first task of a run the call that gathers its weights.
     """
 
     def __init__(self, module: ir.Module, gathers: Sequence[ir.Operation], ahead: bool) -> None:
@@ -92,7 +29,7 @@ class _Gathers:
         self._functions: dict[tuple[int, ...], Outlined] = {}
         self._hosts: dict[tuple[str, str], ir.Operation] = {}
         self._replaced: list[tuple[ir.Operation, ir.Operation]] = []
-        self.before: dict[Step[ir.Value], list[Step[ir.Value]]] = {}
+        self.before: dict[Step[ir.Value], Step[ir.Value]] = {}
 
     def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
         """Gathers the weights of each run among `tasks`, all tasks of `mesh`."""
@@ -120,20 +57,12 @@ class _Gathers:
                             tasks[each].use(n, result)
 
     def rename(self, steps: Sequence[Step[ir.Value]]) -> None:
-        """Replaces, in all `steps`, the results of calls to which `call` added a gather by the results of the new
-        calls.
+        """Replaces, in all `steps`, the results of calls to which `call` added a gather by those of the new calls.
 
         Erases the replaced calls, and the functions that only they called.
         """
-        values: dict[ir.Value, ir.Value] = {
-            old: new
-            for before, after in self._replaced
-            for old, new in zip(before.results, after.results, strict=False)
-        }
-        for step in steps if values else ():
-            step.operands = [values.get(value, value) for value in step.operands]
-        for old, new in values.items():
-            old.replace_all_uses_with(new)
+        both = [zip(old.results, new.results, strict=False) for old, new in self._replaced]
+        replace_values(steps, dict(chain.from_iterable(both)))
         for before, _ in reversed(self._replaced):
             before.erase()
         by_name = functions(self._module) if self._hosts else {}
@@ -142,7 +71,7 @@ class _Gathers:
 
     def _call_before(self, task: Step[ir.Value], gather: Outlined, mesh: int) -> Sequence[ir.Value]:
         made = gather.call({}, {at.MESH: at.i64(mesh)}, task.op)
-        self.before[task] = [Step.of(made)]
+        self.before[task] = Step.of(made)
         return list(made.results)
 
     def _call_beside(self, task: Step[ir.Value], gather: Outlined) -> Sequence[ir.Value]:
@@ -202,4 +131,4 @@ def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Ope
 def _may_gather(task: Step[ir.Value]) -> bool:
     """Returns whether a task is compiled, and always runs."""
     assert task.function is not None
-    return at.SUMS not in task.function.attributes and all(kind in FORMS for kind in kind_of(task).split("+"))
+    return at.SUMS not in task.function.attributes and all(kind in FORMS for kind in task.kind.split("+"))

@@ -1,15 +1,13 @@
-"""`scatter-gradients`: reduces sums for sharded weights over the data axis once per run of a stage's tasks."""
+"""Reduces sums for sharded weights over the data axis once per run of a stage's tasks."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
-from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.program.runs import find_runs, tasks_of
+from jaxpp.hlo_passes.program.runs import find_runs
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, CONSTRAINT, SUBTRACT, updates
 from jaxpp.ir.boundary import BARRIER
@@ -17,72 +15,9 @@ from jaxpp.ir.build import clone, combine, sharded
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, name_of
 from jaxpp.ir.outlining import outline
-from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings, boundary_attributes
-from jaxpp.ir.steps import Step, leave
-from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.ir.values import defining_op, is_used, is_zero
-
-
-class ScatterGradients(Pass):
-    """Calls `@scatter_0` after each run of tasks that add to a sum which `jaxpp.scatter` reduces and scatters.
-
-    If a weight is sharded over the batch axis (FSDP), its gradient is a sum over the devices of that axis, and each
-    device keeps one shard. This pass mirrors `gather-weights`. A run is a sequence of tasks of one stage that follow
-    one another on their mesh. In a run every device adds up its own summands, and one reduce-scatter serves the whole
-    run. Under a breadth-first schedule (arXiv 2211.05953) all backwards of a stage are one run. Before each run
-    `@zeros_0` makes the zeros to which its tasks add, so that between two runs a mesh holds only the shards of the
-    sums.
-
-    The sums of the runs of a mesh are added up shard by shard, and then the sums of all meshes. So the order of
-    additions differs from `scatter_gradients="step"`.
-
-    Preconditions: `unroll-microbatches` ran, and `gather-weights`, whose calls end no run.
-
-    ```mlir
-    %s0 = call @backward_0(%x0, %zeros)            ==>   %z0 = call @zeros_0()
-    %s1 = call @backward_0(%x1, %s0)                     %s0 = call @backward_0(%x0, %z0)
-    %d = call @backward_2(%y)                            %s1 = call @backward_0(%x1, %s0)
-    %s2 = call @backward_0(%x2, %s1)                     %g0 = call @scatter_0(%s1)
-    %g = reduce add %s2 across [0] {jaxpp.scatter}       %d = call @backward_2(%y)
-                                                         %z1 = call @zeros_0()
-                                                         %s2 = call @backward_0(%x2, %z1)
-                                                         %g = call @scatter_1(%s2, %g0)
-    ```
-    """
-
-    def run(self, module: ir.Module) -> None:
-        """Scatters, after each run in `@main`, the sums of that run.
-
-        Raises PassError if a marked reduction reduces anything but a sum over tasks. Also raises it if the steps of a
-        `train_loop` overlap: a run could then have tasks of several steps.
-        """
-        line = main_of_phase(module, placed=False)
-        marked = [step for step in line.steps if step.function is None and at.SCATTER in step.attributes]
-        if not marked:
-            leave(module, line)
-            return
-        loop = TrainLoopAttr.of(module)
-        if loop is not None and loop.schedule:
-            raise PassError(
-                "scatter_gradients is 'chunk', for the runs of one step, but the steps of the train_loop overlap",
-                location=marked[0].op.location,
-                hint='take scatter_gradients="step", or a loop without a delay',
-            )
-        makers = {result: step for step in line.steps for result in step.results}
-        sums = [_ReducedSum(number, step, makers) for number, step in enumerate(marked)]
-        made = _Scatters(module, sums)
-        for mesh in range(line.meshes):
-            made.call(mesh, tasks_of(line.steps, mesh))
-        instead = {each.reduce: each.finish(line.steps) for each in sums if each.totals}
-        gone = made.erase()
-        steps: list[Step[ir.Value]] = []
-        for step in line.steps:
-            if step not in gone:
-                steps += filter(None, (made.before.get(step), step, made.after.get(step)))
-            elif step in instead:
-                steps += instead[step]
-        leave(module, main_line(module, steps, placed=False))
+from jaxpp.ir.steps import Step
+from jaxpp.ir.values import defining_op, is_zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +29,20 @@ class _Link:
         operand: the index of the operand that is the sum so far.
         result: the index of the result that is the new sum.
         start: the value of that operand.
+        sum: the sum.
+        summand: the key of the task's chain in `sum.chains`.
     """
 
     task: Step[ir.Value]
     operand: int
     result: int
     start: ir.Value
+    sum: "ReducedSum"
+    summand: ir.Value
 
 
 @dataclass(eq=False)
-class _ReducedSum:
+class ReducedSum:
     """A sum over tasks that a marked reduction reduces.
 
     Attributes:
@@ -136,36 +75,29 @@ class _ReducedSum:
             what = "it adds one sum twice" if twice else "it adds up more than sums over tasks"
             raise _not_a_sum(self.reduce.op, what)
 
-    def _chain(self, value: ir.Value) -> list[_Link]:
-        found: list[_Link] = []
+    def _chain(self, summand: ir.Value) -> list[_Link]:
+        value, found = summand, list[_Link]()
         while (task := self.makers.get(value)) is not None and task.function is not None:
             result = list(task.results).index(value)
             operand = _summed(task.function, result)
             value = task.operands[operand]
-            found.append(_Link(task, operand, result, value))
+            found.append(_Link(task, operand, result, value, self, summand))
         if not is_zero(value):
             raise _not_a_sum(self.reduce.op, "what the first task adds to is not zero")
         return found[::-1]
 
-    def finish(self, steps: Sequence[Step[ir.Value]]) -> list[Step[ir.Value]]:
-        """Replaces the result of the reduction by the sum of `totals` in `steps`.
-
-        Returns the additions that this takes: one fewer than there are totals.
-        """
-        old, ip = self.reduce.results[0], ir.InsertionPoint(self.reduce.op)
-        first, *others = self.totals.values()
-        made: list[Step[ir.Value]] = []
+    def total(self) -> tuple[ir.Value, list[Step[ir.Value]]]:
+        """Returns the sum of `totals`, and the additions that it takes, in front of the reduction."""
+        sharding, ip = at.value_sharding(self.reduce.results[0]), ir.InsertionPoint(self.reduce.op)
+        total, *others = self.totals.values()
+        additions: list[Step[ir.Value]] = []
         for other in others:
-            first = sharded(combine(ADD, [first, other], ip, self.reduce.op.location), at.value_sharding(old))
-            made.append(Step.of(ir.OpResult(first).owner.operation))
-        for step in steps:
-            if old in step.operands:
-                step.operands = [first if value == old else value for value in step.operands]
-        old.replace_all_uses_with(first)
-        return made
+            total = sharded(combine(ADD, [total, other], ip, self.reduce.op.location), sharding)
+            additions.append(Step.of(ir.OpResult(total).owner.operation))
+        return total, additions
 
 
-class _Scatters:
+class Scatters:
     """The functions that make zeros and that scatter, and their calls.
 
     Attributes:
@@ -173,7 +105,7 @@ class _Scatters:
         after: for the last task of a run the call that scatters its sums.
     """
 
-    def __init__(self, module: ir.Module, sums: Sequence[_ReducedSum]) -> None:
+    def __init__(self, module: ir.Module, sums: Sequence[ReducedSum]) -> None:
         self._module, self._sums = module, sums
         self._shardings = Shardings(module)
         self._firsts = [(each.number, chain[0].start) for each in sums for chain in each.chains.values()]
@@ -185,34 +117,31 @@ class _Scatters:
     def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
         """Makes zeros before, and scatters sums after, each run among `tasks`, all tasks of `mesh`."""
         position = {task: number for number, task in enumerate(tasks)}
-        begins, ends = (defaultdict[int, list[_End]](list) for _ in range(2))
-        for each in self._sums:
-            for value, chain in each.chains.items():
-                links = {position[link.task]: link for link in chain if link.task in position}
-                for run in find_runs(tasks, list(links)) if links else ():
-                    begins[run[0]].append(_End(each, value, links[run[0]]))
-                    ends[run[-1]].append(_End(each, value, links[run[-1]]))
+        begins, ends = (defaultdict[int, list[_Link]](list) for _ in range(2))
+        for chain in [chain for each in self._sums for chain in each.chains.values()]:
+            links = {position[link.task]: link for link in chain if link.task in position}
+            for run in find_runs(tasks, list(links)) if links else ():
+                begins[run[0]].append(links[run[0]])
+                ends[run[-1]].append(links[run[-1]])
         for number, found in sorted(begins.items()):
             self._begin(mesh, tasks[number], found)
         for number, found in sorted(ends.items()):
             self._end(mesh, tasks[number], found)
 
-    def _begin(self, mesh: int, task: Step[ir.Value], found: "Sequence[_End]") -> None:
-        function = self._making_zeros(tuple(each.sum.number for each in found))
-        made = self._call(function, [], mesh, ir.InsertionPoint(task.op), task)
-        self.before[task] = made
-        for each, result in zip(found, made.results, strict=True):
-            task.use(each.link.operand, result)
+    def _begin(self, mesh: int, task: Step[ir.Value], links: Sequence[_Link]) -> None:
+        function = self._making_zeros(tuple(link.sum.number for link in links))
+        self.before[task] = made = self._call(function, [], mesh, ir.InsertionPoint(task.op), task)
+        for link, result in zip(links, made.results, strict=True):
+            task.use(link.operand, result)
 
-    def _end(self, mesh: int, task: Step[ir.Value], found: "Sequence[_End]") -> None:
-        later = tuple(position for position, each in enumerate(found) if each.value in each.sum.totals)
-        function = self._scattering(tuple(each.sum.number for each in found), later)
-        operands = [task.results[each.link.result] for each in found]
-        operands += [found[position].sum.totals[found[position].value] for position in later]
-        made = self._call(function, operands, mesh, ir.InsertionPoint.after(task.op), task)
-        self.after[task] = made
-        for each, result in zip(found, made.results, strict=True):
-            each.sum.totals[each.value] = result
+    def _end(self, mesh: int, task: Step[ir.Value], links: Sequence[_Link]) -> None:
+        later = tuple(position for position, link in enumerate(links) if link.summand in link.sum.totals)
+        function = self._scattering(tuple(link.sum.number for link in links), later)
+        operands = [task.results[link.result] for link in links]
+        operands += [links[position].sum.totals[links[position].summand] for position in later]
+        self.after[task] = made = self._call(function, operands, mesh, ir.InsertionPoint.after(task.op), task)
+        for link, result in zip(links, made.results, strict=True):
+            link.sum.totals[link.summand] = result
 
     def _call(
         self,
@@ -265,35 +194,6 @@ class _Scatters:
         func.return_(returned, ip=ip, loc=ir.Location.unknown())
         self._functions[numbers, later] = function
         return function
-
-    def erase(self) -> set[Step[ir.Value]]:
-        """Erases the replaced reductions, and operations that nothing uses any more; returns all erased operations."""
-        gone: set[Step[ir.Value]] = set()
-        makers = self._sums[0].makers if self._sums else {}
-        work = [each.reduce for each in self._sums if each.totals]
-        work += [maker for _, value in self._firsts if (maker := makers.get(value)) is not None]
-        while work:
-            step = work.pop()
-            if step in gone or step.function is not None or any(map(is_used, step.results)):
-                continue
-            gone.add(step)
-            step.op.erase()
-            work += [maker for value in step.operands if (maker := makers.get(value)) is not None]
-        return gone
-
-
-class _End(NamedTuple):
-    """The first or the last task of a run.
-
-    Attributes:
-        sum: a sum to which the task adds.
-        value: the key of the task's chain in `sum.chains`.
-        link: the task's link in that chain.
-    """
-
-    sum: _ReducedSum
-    value: ir.Value
-    link: _Link
 
 
 def _kind() -> dict[str, ir.Attribute]:

@@ -1,4 +1,4 @@
-// RUN: not jaxpp-opt %s --split-input-file -p scatter-gradients 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s --split-input-file -p once-per-run 2>&1 | filecheck %s
 
 // CHECK: error: an operation with jaxpp.scatter reduces no sum over tasks: result 0 of @backward_0 does not only add to an argument
 // CHECK-NEXT: delay-reductions with scatter-gradients=chunk makes such sums
