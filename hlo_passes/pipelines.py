@@ -21,7 +21,6 @@ from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
-from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
@@ -101,7 +100,6 @@ def mpmd(
         InsertTransfers(transport),  # needs a mesh for every operation
         CopyHostState(),  # needs one function per mesh; before `plan-buffers`: its calls have last uses too
         PlanBuffers(),  # needs one function per mesh: a value may be used after it was sent
-        DeduplicateFunctions(),  # after donation is known: functions that donate differently stay apart
         VerifyProgram(memory_limit, host_memory_limit, transport),  # last: proves the program, and writes memory peaks
     )
 

@@ -5,7 +5,7 @@ operations of a straight line when it ends leaves them to the next pass of the s
 alone, or after a pass that leaves nothing, reads the module. `verify-main` always reads it.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -104,11 +104,6 @@ class MeshLines:
     """The operations of every mesh function, in the order of the meshes."""
 
     lines: list[MeshLine]
-
-    @property
-    def calls(self) -> Iterator[Step[int]]:
-        """The calls of all meshes."""
-        return (step for line in self.lines for step in line.steps if step.name == "func.call")
 
 
 _Lines = TypeVar("_Lines", MainLine, MeshLines)

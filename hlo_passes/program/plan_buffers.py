@@ -1,38 +1,44 @@
-"""`plan-buffers`: finds the last use of each value, and which results can reuse the buffer of an argument."""
+"""`plan-buffers`: finds the last use of each value and what may reuse its buffer; then merges equal functions."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Container
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, functions, terminator
-from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
+from jaxpp.ir.functions import body_of, bytecode_of, functions, terminator
+from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines, task_functions
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.steps import MeshLine, leave
 from jaxpp.ir.values import defining_op
 
 
 class PlanBuffers(Pass):
-    """Marks last uses of values at calls and sends, and the arguments whose buffers a task function may reuse.
+    """Marks last uses of values, and arguments whose buffers a task function may reuse; merges equal task functions.
 
     - `jaxpp.last_use = array<i64: ...>` lists the operands that nothing on this mesh uses afterwards. It never lists
       constants, arguments that the user did not donate, or values that the mesh function returns.
     - `tf.aliasing_output = k` on an argument of a task function: result k may reuse the buffer. Result k is computed
       elementwise from the argument and has its type and sharding, such as an accumulator or an updated weight. Every
       call is the last use of the value that it passes there.
+    - Of task functions that differ only in their name, stage and source locations, one stays, so that each is compiled
+      once. Twelve equal layers in six equal stages have one forward and one backward. The function that stays loses its
+      `jaxpp.stage`; the calls keep theirs. Functions with different donated arguments are different.
 
     Preconditions: `insert-transfers` ran.
 
     ```mlir
     %s1 = call @backward_0(%w, %a, %s0)   ==>   %s1 = call @backward_0(%w, %a, %s0) {jaxpp.last_use = array<i64: 1, 2>}
     func.func private @backward_0(%w, %a, %s)   func.func private @backward_0(%w, %a, %s {tf.aliasing_output = 0})
+
+    %a = call @forward_1(%w1, %x)         ==>   %a = call @forward_1(%w1, %x)
+    %b = call @forward_2(%w2, %a)               %b = call @forward_1(%w2, %a)
     ```
     """
 
     def run(self, module: ir.Module) -> None:
-        """Writes both attributes."""
+        """Writes both attributes, and merges functions."""
         dying: set[tuple[str, tuple[int, ...]]] = set()
         lines = mesh_lines(module)
         for function, line in zip(mesh_functions(module), lines.lines, strict=True):
@@ -43,6 +49,11 @@ class PlanBuffers(Pass):
             always[name] = always.get(name, set(numbers)).intersection(numbers)
         for name, numbers in always.items():
             _alias(by_name[name], numbers)
+        renamed = _merge_equal(module)
+        symbols = {same: ir.FlatSymbolRefAttr.get(same) for same in renamed.values()}
+        for step in (step for line in lines.lines for step in line.steps if step.callee in renamed):
+            step.callee = renamed[step.callee]
+            step.op.attributes["callee"] = symbols[step.callee]
         leave(module, lines)
 
 
@@ -118,3 +129,26 @@ def _elementwise_source(value: ir.Value, free: Container[ir.Value]) -> ir.Value 
                 seen.add(operand)
                 work.append(operand)
     return None
+
+
+def _merge_equal(module: ir.Module) -> dict[str, str]:
+    """Erases each task function that is equal to an earlier one; returns the name of that for the name of the other."""
+    first: dict[bytes, tuple[str, ir.Operation]] = {}
+    renamed: dict[str, str] = {}
+    tasks = task_functions(module)
+    alike = Counter(map(_size, tasks.values()))
+    for name, function in tasks.items():
+        if alike[_size(function)] == 1:
+            continue  # skips writing it as bytecode, which takes long
+        same, other = first.setdefault(bytecode_of(function), (name, function))
+        if same != name:
+            renamed[name] = same
+            function.erase()
+            if at.STAGE in other.attributes:
+                del other.attributes[at.STAGE]
+    return renamed
+
+
+def _size(function: ir.Operation) -> tuple[ir.Attribute | int, ...]:
+    """Returns the type of a function, and the number of operations in each block: equal for equal functions."""
+    return function.attributes["function_type"], *(len(block.operations) for block in function.regions[0].blocks)

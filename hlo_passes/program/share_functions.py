@@ -20,7 +20,7 @@ _LEAST_FLOPS = {"never": math.inf, "always": 0.0, "auto": 1e7}
 class ShareFunctions(Pass):
     """Splits functions in two: computations that other meshes share, and the rest.
 
-    `deduplicate-functions` merges the shared halves, which have equal texts, so that XLA compiles them once. The cost
+    `plan-buffers` merges the shared halves, which have equal texts, so that XLA compiles them once. The cost
     is one more call for each call of a split function, and XLA fuses nothing across the two.
 
     **Functions before and after the tasks.** The optimizer updates each weight independently, and equal layers have

@@ -1,5 +1,5 @@
 // RUN: jaxpp-opt %s --split-input-file -p infer-placement | filecheck %s
-// RUN: jaxpp-opt %s --split-input-file -p infer-placement,insert-transfers,plan-buffers,deduplicate-functions,verify-program | filecheck %s --check-prefix=PROGRAM
+// RUN: jaxpp-opt %s --split-input-file -p infer-placement,insert-transfers,plan-buffers,verify-program | filecheck %s --check-prefix=PROGRAM
 
 // Stage 0 is on two meshes, its home is mesh 1. Both largest values start from one, in buffers of their own. The weight
 // is on both meshes: it is updated on the mesh of the first operand of the maximum, and comes back to both.

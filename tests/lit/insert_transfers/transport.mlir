@@ -45,7 +45,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
     return %0 : tensor<f32>
   }
   func.func private @backward_1(%a: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "backward", jaxpp.stage = 1 : i64} {
-    %0 = stablehlo.negate %a : tensor<f32>
+    %0 = stablehlo.tanh %a : tensor<f32>
     return %0 : tensor<f32>
   }
   func.func private @backward_0(%a: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "backward", jaxpp.stage = 0 : i64} {

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p plan-buffers | filecheck %s
 
 // What the forward makes is sent and then used by the backward, where it dies; so does what mesh 1 received. The weight
-// %w and the input %x are the user's, who did not donate them: nobody frees them.
+// %w and the input %x are the user's, who did not donate them: nobody frees them. The stages have one forward.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
@@ -16,18 +16,12 @@
 // CHECK-SAME:      ) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
-// CHECK-NEXT:    %[[F1_0:.*]] = call @forward_1(%[[R]]#0, %[[R]]#0) {jaxpp.last_use = array<i64: 0, 1>, jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
+// CHECK-NEXT:    %[[F1_0:.*]] = call @forward_0(%[[R]]#0, %[[R]]#0) {jaxpp.last_use = array<i64: 0, 1>, jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F1_0]], %[[R]]#1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}1, 0]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func private @forward_0(
 // CHECK-SAME:      %[[A:.*]]: tensor<f32>, %[[B:.*]]: tensor<f32>)
-// CHECK-SAME:      -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64}
-// CHECK-NEXT:    %[[TANH:.*]] = stablehlo.tanh %[[A]]
-// CHECK-NEXT:    %[[POWER:.*]] = stablehlo.power %[[TANH]], %[[B]]
-// CHECK-NEXT:    return %[[POWER]]
-// CHECK-LABEL: func.func private @forward_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32>, %[[B:.*]]: tensor<f32>)
-// CHECK-SAME:      -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 1 : i64}
+// CHECK-SAME:      -> tensor<f32> attributes {jaxpp.kind = "forward"}
 // CHECK-NEXT:    %[[TANH:.*]] = stablehlo.tanh %[[A]]
 // CHECK-NEXT:    %[[POWER:.*]] = stablehlo.power %[[TANH]], %[[B]]
 // CHECK-NEXT:    return %[[POWER]]

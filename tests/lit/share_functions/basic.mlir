@@ -1,5 +1,5 @@
 // RUN: jaxpp-opt %s --split-input-file -p share-functions | filecheck %s
-// RUN: jaxpp-opt %s --split-input-file -p share-functions,insert-transfers,plan-buffers,deduplicate-functions,verify-program | filecheck %s --check-prefix=PROGRAM
+// RUN: jaxpp-opt %s --split-input-file -p share-functions,insert-transfers,plan-buffers,verify-program | filecheck %s --check-prefix=PROGRAM
 
 // Mesh 0 updates a weight of its own and two like those of mesh 1: these become a function of the same text on both
 // meshes. It has them in the same order, though they stand in another one, with the scalar that they share.

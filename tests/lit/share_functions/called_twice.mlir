@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s -p share-functions | filecheck %s
 // RUN: jaxpp-opt %s -p share-functions,insert-transfers,plan-buffers,verify-program | filecheck %s --check-prefix=PROGRAM
 
-// Meshes 0 and 1 call one function, after `deduplicate-functions`. It stays: what mesh 2 computes like them has no other
+// Meshes 0 and 1 call one function, after `plan-buffers`. It stays: what mesh 2 computes like them has no other
 // function to share with.
 
 // CHECK-LABEL: func.func public @main(

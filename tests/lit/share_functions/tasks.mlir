@@ -1,6 +1,6 @@
 // RUN: jaxpp-opt %s --split-input-file -p share-functions{when=always} | filecheck %s
 // RUN: jaxpp-opt %s --split-input-file -p share-functions | filecheck %s --check-prefix=NEVER
-// RUN: jaxpp-opt %s --split-input-file -p share-functions{when=always},insert-transfers,plan-buffers,deduplicate-functions,verify-program | filecheck %s --check-prefix=PROGRAM
+// RUN: jaxpp-opt %s --split-input-file -p share-functions{when=always},insert-transfers,plan-buffers,verify-program | filecheck %s --check-prefix=PROGRAM
 
 // Stage 0 has an embedding in front of a layer, stage 2 a head behind one. Both become a function of the layer, in the
 // order of that of stage 1, and one of the rest. Equal constants, of which stage 2 has two, are one.

@@ -1,5 +1,5 @@
 // RUN: jaxpp-opt %s --split-input-file -p unroll-steps | filecheck %s
-// RUN: jaxpp-opt %s --split-input-file -p unroll-steps,insert-transfers,plan-buffers,deduplicate-functions,verify-program | filecheck %s --check-prefix=PROGRAM
+// RUN: jaxpp-opt %s --split-input-file -p unroll-steps,insert-transfers,plan-buffers,verify-program | filecheck %s --check-prefix=PROGRAM
 
 // Two steps of one microbatch: the weight that the first one returns goes into the second. Batches are sliced where they
 // are used, metrics stacked where they are.

@@ -15,7 +15,6 @@ from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.base import Observer
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
-from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.placement_graph import SMALL
@@ -27,7 +26,7 @@ from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.values import byte_size, is_used
 
-PASSES = (InferPlacement(), InsertTransfers(), PlanBuffers(), DeduplicateFunctions(), VerifyProgram())
+PASSES = (InferPlacement(), InsertTransfers(), PlanBuffers(), VerifyProgram())
 
 
 @dataclass(frozen=True)

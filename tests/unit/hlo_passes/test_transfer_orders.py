@@ -53,9 +53,11 @@ def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
         attributes = f"{{jaxpp.mesh = {mesh}, {which}}}"
         calls.append(f"%{number} = call @{name}({', '.join(operands)}) {attributes} : ({types}) -> tensor<f32>")
         arguments = ", ".join(f"%{each}: tensor<f32>{part}" for each in range(len(operands)))
+        own = f"%own = stablehlo.constant dense<{name.rpartition('_')[2]}> : tensor<i32> "
+        differs = "" if form_of(kind).is_copy else own  # `plan-buffers` merges equal functions
         functions[name] = (
             f'func.func private @{name}({arguments}) -> (tensor<f32>{part}) attributes {{jaxpp.kind = "{kind}"}} '
-            "{ return %0 : tensor<f32> }"
+            f"{{ {differs}return %0 : tensor<f32> }}"
         )
     inputs = ", ".join(f"%mesh{k}: tensor<f32> {{jaxpp.meshes = array<i64: {k}>}}" for k in range(schedule.meshes))
     return "\n".join(

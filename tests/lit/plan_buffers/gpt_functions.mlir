@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers,deduplicate-functions | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers | filecheck %s
 
 // A GPT of two stages has no two equal ones: the first embeds, the second has the loss. All functions stay, each of one
 // stage. What both meshes run, the counters, was one function from the start.

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p deduplicate-functions | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p plan-buffers | filecheck %s
 
 // Functions that are equal but for the sharding of their arguments are two programs for XLA.
 
