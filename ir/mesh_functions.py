@@ -122,14 +122,8 @@ def location_of_tasks(module: ir.Module, mesh: int) -> ir.Location | None:
     return next((op.location for op in calls if op.name == "func.call" and tasks_of_call(op)), None)
 
 
-def meshes_of(call_op: ir.Operation) -> list[int]:
-    """Returns the meshes that run a call of a placed `@main`."""
-    mesh = at.integer(call_op, at.MESH)
-    return [mesh] if mesh is not None else at.integers(call_op, at.MESHES)
-
-
 def on_meshes(meshes: Sequence[int]) -> dict[str, ir.Attribute]:
-    """Returns the attributes of a call that these meshes run; `meshes_of` reads them."""
+    """Returns the attributes of a call that these meshes run."""
     return {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
 
 

@@ -30,7 +30,7 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
     for op in operations(block):
         if op.name != "func.call":
             continue
-        function = function_of(callee(op), op)
+        function, _ = function_of(callee(op), op)
         for name, is_right in ((at.KIND, _is_kind), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
@@ -88,9 +88,9 @@ def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: boo
     for step in steps:
         if step.name != "func.call" or step.function is not None:
             continue
-        step.function = function_of(step.callee, step.op)
+        step.function, step.kind = function_of(step.callee, step.op)
         if step.task is None:
-            _check_named(step.op, step.function)
+            _check_named(step.op, step.kind)
         mesh = step.attributes.get(at.MESH)
         if isinstance(mesh, ir.IntegerAttr) and 0 <= (number := mesh.value) < meshes:
             step.meshes = (number,)
@@ -101,9 +101,8 @@ def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: boo
     return MainLine(meshes, steps, placed)
 
 
-def _check_named(op: ir.Operation, function: ir.Operation) -> None:
-    """Raises PassError for a call of a task that does not name its stage and microbatch."""
-    kind = kind_and_stage(function)[0]
+def _check_named(op: ir.Operation, kind: str) -> None:
+    """Raises PassError for a call of a task of this kind that does not name its stage and microbatch."""
     count = kind.count("+") + 1
     if kind and kind not in AROUND and len(tasks_of_call(op, kind)) != count:
         found = " and ".join(at.found(op.attributes, name) for name in (at.STAGE, at.MICROBATCH))
@@ -123,17 +122,18 @@ def _meshes(module: ir.Module, made_by: str) -> int:
 
 
 class _Callees:
-    """Finds the functions of calls, and checks each once. Raises PassError for a function that can't be called."""
+    """Finds the functions of calls and their kinds. Raises PassError for a function that can't be called."""
 
     def __init__(self, module: ir.Module) -> None:
         self._by_name = functions(module)
-        self._checked: set[str] = set()
+        self._checked: dict[str, tuple[ir.Operation, str]] = {}
 
-    def __call__(self, name: str, op: ir.Operation) -> ir.Operation:
+    def __call__(self, name: str, op: ir.Operation) -> tuple[ir.Operation, str]:
         if name not in self._checked:
-            self._checked.add(name)
-            _check_callee(self._by_name[name], name, op)
-        return self._by_name[name]
+            function = self._by_name[name]
+            _check_callee(function, name, op)
+            self._checked[name] = function, kind_and_stage(function)[0]
+        return self._checked[name]
 
 
 def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import callee, kind_and_stage
+from jaxpp.ir.functions import callee
 
 _V = TypeVar("_V")
 
@@ -31,6 +31,7 @@ class Step(Generic[_V]):
         results: the values that it makes, or their numbers, as in `operands`.
         callee: the name of the function that a call calls; empty for other operations.
         function: the function that a call in `@main` calls.
+        kind: the kind of that function; empty if it has none.
         meshes: the meshes that run a call in `@main`.
         task: the stage, microbatch, slice and mesh of a call that is one task and not fused with another one. None
             where nobody has noted them yet; they then stand in the attributes alone.
@@ -44,6 +45,7 @@ class Step(Generic[_V]):
     results: Sequence[_V]
     callee: str = ""
     function: ir.Operation | None = None
+    kind: str = ""
     meshes: Sequence[int] = ()
     task: tuple[int, int, int, int] | None = None
     channel: Channel | None = None
@@ -59,11 +61,6 @@ class Step(Generic[_V]):
     def attributes(self) -> ir.OpAttributeMap:
         """The attributes of the operation. `callee` and `last_use` hold two of them, already read."""
         return self.op.attributes
-
-    @property
-    def kind(self) -> str:
-        """The kind of the function that a call in `@main` calls; empty for other operations and functions."""
-        return "" if self.function is None else kind_and_stage(self.function)[0]
 
     def use(self: "Step[ir.Value]", number: int, value: ir.Value) -> None:
         """Makes `value` the operand at position `number` of the operation."""

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.hlo_passes.program.transfer_order import MeshTransfer, TransferScheduler, with_early_receives
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, terminator
+from jaxpp.ir.functions import body_of, create, main_of, terminator
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.phases import main_of_phase
@@ -196,16 +196,12 @@ class _TransferPlan:
 
     def read(self, steps: Sequence[Step[ir.Value]]) -> None:
         """Plans the operations and transfers of each mesh, given `@main`. Raises PassError for a value on no mesh."""
-        late: dict[str, bool] = {}
         for step in steps:
             if step.function is None:
                 self._add_other(step)
                 continue
-            sends_late = late.get(step.callee)
-            if sends_late is None:
-                sends_late = late[step.callee] = form_of(kind_and_stage(step.function)[0]).sends_late
             for mesh in step.meshes:
-                self._add(step, self.lines[mesh], late=sends_late)
+                self._add(step, self.lines[mesh], late=form_of(step.kind).sends_late)
         self._return()
         for sends in (sends for line in self.lines for sends in line.sends.values()):
             if len(sends) > 1:

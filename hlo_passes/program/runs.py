@@ -12,7 +12,7 @@ from jaxpp.ir.steps import Step
 def tasks_of(steps: Sequence[Step[ir.Value]], mesh: int) -> list[Step[ir.Value]]:
     """Returns the tasks of a mesh in order, without copies of residuals, which read no weights and add to no sums."""
     calls = [step for step in steps if step.function is not None and step.meshes == (mesh,)]
-    return [step for step in calls if not form_of(kind := step.kind).is_copy and kind not in AROUND]
+    return [step for step in calls if not form_of(step.kind).is_copy and step.kind not in AROUND]
 
 
 def replace_values(steps: Iterable[Step[ir.Value]], values: Mapping[ir.Value, ir.Value]) -> None:

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, call, create, kind_and_stage, main_of, terminator
+from jaxpp.ir.functions import body_of, call, create, main_of, terminator
 from jaxpp.ir.kinds import AROUND, form_of
 from jaxpp.ir.mesh_functions import on_meshes, tasks_of_call
 from jaxpp.ir.numbering import kind_of
@@ -37,18 +37,13 @@ class StepCopies:
 
     Attributes:
         calls: the calls of one step, in order.
-        functions: the callee of each call.
         microbatches: the number of microbatches in a step.
     """
 
     def __init__(self, module: ir.Module, loop: TrainLoopAttr, steps: Sequence[Step[ir.Value]]) -> None:
         self._module, self._loop = module, loop
-        called = [(step.op, step.function) for step in steps if step.function is not None]
-        self.calls = [op for op, _ in called]
-        self.functions = [function for _, function in called]
-        self._makers = dict[ir.Value, int](
-            (each, number) for number, op in enumerate(self.calls) for each in op.results
-        )
+        self.calls = [step for step in steps if step.function is not None]
+        self._makers = {result: number for number, call in enumerate(self.calls) for result in call.results}
         self._main = main_of(module)
         self._arguments = list(body_of(self._main).arguments)
         self._returned = list(terminator(body_of(self._main)).operands)
@@ -56,7 +51,7 @@ class StepCopies:
         self._tables = at.argument_attributes(self._main), at.result_attributes(self._main)
         self._shardings = Shardings(module)
         self._check()
-        self.microbatches = 1 + max((number for op in self.calls for number in _microbatches(op)), default=-1)
+        self.microbatches = 1 + max((number for call in self.calls for number in _microbatches(call)), default=-1)
         types = [loop.of_all(n, value.type) for n, value in enumerate(self._arguments)]
         results = [loop.of_all(n, value.type) for n, value in enumerate(self._returned)]
         self._made = create(module, "main_of_all_steps", types, results, {}, visibility="public", before=self._main)
@@ -91,7 +86,7 @@ class StepCopies:
         """Returns the calls whose results a call reads, directly or through `before` functions, which are omitted."""
 
         def is_before(call: CallOfStep) -> bool:
-            return kind_and_stage(self.functions[call.number])[0] == AROUND[0]
+            return self.calls[call.number].kind == AROUND[0]
 
         def makers(call: CallOfStep) -> list[CallOfStep]:
             values = self.calls[call.number].operands
@@ -126,17 +121,17 @@ class StepCopies:
         """
         if one in self._copies:
             return self._copies[one]
-        step, op = one.step, self.calls[one.number]
+        step, call = one.step, self.calls[one.number]
         self._asked.append(one)
-        operands = [self._value(one, value) for value in op.operands]
+        operands = [self._value(one, value) for value in call.operands]
         self._asked.pop()
-        copy = op.clone(self._ip).operation
+        copy = call.op.clone(self._ip).operation
         for number, value in enumerate(operands):
             copy.operands[number] = value
-        if at.MICROBATCH in op.attributes:
-            copy.attributes[at.MICROBATCH] = at.i64(_microbatches(op)[0] + step * self.microbatches)
-        elif at.MICROBATCHES in op.attributes:
-            copy.attributes[at.MICROBATCHES] = at.i64s(n + step * self.microbatches for n in _microbatches(op))
+        if at.MICROBATCH in call.attributes:
+            copy.attributes[at.MICROBATCH] = at.i64(_microbatches(call)[0] + step * self.microbatches)
+        elif at.MICROBATCHES in call.attributes:
+            copy.attributes[at.MICROBATCHES] = at.i64s(n + step * self.microbatches for n in _microbatches(call))
         self._copies[one] = copy
         return copy
 
@@ -156,7 +151,7 @@ class StepCopies:
                 self._blocks[value] = copy.results[0]
             return self._blocks[value]
         made = CallOfStep(step, self._makers[value])
-        kind = kind_and_stage(self.functions[made.number])[0]
+        kind = self.calls[made.number].kind
         if (
             user is not None
             and made not in self._copies
@@ -172,8 +167,9 @@ class StepCopies:
         The first task may need the result through updates between them.
         """
         task, *between = self._asked
-        location = self.calls[task.number].location
-        if at.GATHER in at.result_attributes(self.functions[missing.number])[result]:
+        location = self.calls[task.number].op.location
+        function = self.calls[missing.number].function
+        if function is not None and at.GATHER in at.result_attributes(function)[result]:
             return PassError(
                 f"gather_weights is 'ahead', but {self.named(missing)}, which gathers weights for {self.named(task)}, "
                 "runs behind it: this step has its tasks in another order than step 0",
@@ -223,11 +219,11 @@ class StepCopies:
 
     def named(self, one: CallOfStep) -> str:
         """Returns the name of a call for messages: `the forward of stage 0 for microbatch 3 of step 1`."""
-        kind, stage = kind_and_stage(self.functions[one.number])
-        if kind in AROUND:
+        call = self.calls[one.number]
+        if call.kind in AROUND:
             return f"the update of step {one.step}"
-        microbatch = _microbatches(self.calls[one.number])[0]
-        return f"the {kind} of stage {stage} for microbatch {microbatch} of step {one.step}"
+        task = tasks_of_call(call.op, call.kind)[0]
+        return f"the {task.kind} of stage {task.stage} for microbatch {task.microbatch} of step {one.step}"
 
     def _constant(self, op: ir.Operation) -> ir.Value:
         key = kind_of(op)[0]
@@ -353,6 +349,6 @@ class StepCopies:
         return [found[number] for number in range(self._loop.state, len(self._returned))]
 
 
-def _microbatches(op: ir.Operation) -> list[int]:
+def _microbatches(call: Step[ir.Value]) -> list[int]:
     """Returns the microbatches of a call; none if it is not a task."""
-    return [task.microbatch for task in tasks_of_call(op)]
+    return [task.microbatch for task in tasks_of_call(call.op)]

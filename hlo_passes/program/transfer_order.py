@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import cost_of, form_of
 from jaxpp.ir.steps import Step
 
@@ -78,7 +77,6 @@ class TransferScheduler:
         self._made: set[MeshTransfer] = set()
         """Late transfers whose value is made, but whose receiving call is not due yet."""
         self._late: set[MeshTransfer] = set()
-        self._kinds: dict[str, tuple[float, bool]] = {}
         for step in steps:
             if step.function is not None:
                 self._read(step)
@@ -87,11 +85,7 @@ class TransferScheduler:
                 self._find(value, mesh, late=False)
 
     def _read(self, step: Step[ir.Value]) -> None:
-        if step.callee not in self._kinds:
-            assert step.function is not None
-            kind = kind_and_stage(step.function)[0]
-            self._kinds[step.callee] = cost_of(kind), form_of(kind).sends_late
-        cost, late = self._kinds[step.callee]
+        cost, late = cost_of(step.kind), form_of(step.kind).sends_late
         for mesh in step.meshes:
             found = [self._find(value, mesh, late) for value in dict.fromkeys(step.operands)]
             call = _Call(step, cost, [each for each in found if each])

@@ -242,7 +242,7 @@ class _Unrolled:
         for accumulator, n in template.accumulators:
             accumulator.update(self._part(accumulator, mesh, task), task.microbatch, results[n])
         one = (task.stage, task.microbatch, task.slice, mesh)
-        made = Step(op, "func.call", operands, results, template.name, template.function, meshes, one)
+        made = Step(op, "func.call", operands, results, template.name, template.function, key[0], meshes, one)
         self.steps.append(made)
         return made
 

@@ -11,9 +11,8 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.step_copies import CallOfStep, StepCopies
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import AROUND, HALVES
-from jaxpp.ir.mesh_functions import meshes_of, tasks_of_call
+from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MainLine, handed, leave
@@ -72,10 +71,10 @@ def _one_after_the_other(copies: StepCopies, steps: int) -> None:
     waiting: list[CallOfStep] = []
     for step in range(steps):
         behind, waiting = waiting, []
-        for number, (op, function) in enumerate(zip(copies.calls, copies.functions, strict=True)):
+        for number, one in enumerate(copies.calls):
             call = CallOfStep(step, number)
-            needs = copies.needs(call) if kind_and_stage(function)[0] == "after" else set[CallOfStep]()
-            crosses = any(set(meshes_of(op)).difference(meshes_of(copies.calls[need.number])) for need in needs)
+            needs = copies.needs(call) if one.kind == "after" else set[CallOfStep]()
+            crosses = any(set(one.meshes).difference(copies.calls[need.number].meshes) for need in needs)
             if crosses or not needs.isdisjoint(waiting):
                 waiting.append(call)
             else:
@@ -97,12 +96,11 @@ class _ScheduledCalls:
         self._tasks = defaultdict[TaskName, list[int]](list)
         """The indices of each task's calls. The forward of the last slice has two: its own, and the one after it."""
         updates: list[int] = []
-        for number, (op, function) in enumerate(zip(copies.calls, copies.functions, strict=True)):
-            kind, _ = kind_and_stage(function)
-            if kind == "after":
+        for number, one in enumerate(copies.calls):
+            if one.kind == "after":
                 updates.append(number)
-            elif kind not in AROUND:
-                for name in tasks_of_call(op, kind):
+            elif one.kind not in AROUND:
+                for name in tasks_of_call(one.op, one.kind):
                     self._tasks[name].append(number)
         self._waiting: dict[CallOfStep, int] = {}
         self._users = defaultdict[CallOfStep, list[CallOfStep]](list)
@@ -128,8 +126,8 @@ class _ScheduledCalls:
             for call in self._calls_of(task):
                 if call not in self._ends:  # a fused call is yielded at the first of its tasks
                     yield call
-                    kind, _ = kind_and_stage(self._copies.functions[call.number])
-                    cell = tasks_of_call(self._copies.calls[call.number], kind)
+                    one = self._copies.calls[call.number]
+                    cell = tasks_of_call(one.op, one.kind)
                     self._note(call, start + sum(_cost(schedules.Task(*each)) for each in cell))
         yield from self._updates_until(math.inf)
 

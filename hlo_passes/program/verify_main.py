@@ -4,7 +4,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import kind_and_stage, main_of
+from jaxpp.ir.functions import main_of
 from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.phases import broken, read_main
@@ -41,7 +41,7 @@ class VerifyMain(Pass):
         seen: set[tuple[str, tuple[TaskName, ...]]] = set()
         for step in read_main(module, placed=placed).steps:
             op = step.op
-            if step.function is not None and kind_and_stage(step.function)[0] in AROUND:
+            if step.kind in AROUND:
                 if at.STAGE in op.attributes or at.MICROBATCH in op.attributes:
                     what = f"the call of @{step.callee}, which is no task, has a stage or a microbatch"
                     raise broken(phase, what, op)
