@@ -1,5 +1,7 @@
 """Checks that each task reads the same values for every microbatch, whatever channels these came by.
 
+Values that leave a mesh for its host or a peer must come back in their place, for their microbatch.
+
 A program runs the same tasks for every microbatch. So all calls of one function for one stage must read, at each
 operand position, one of these:
 
@@ -27,6 +29,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir.accumulators import CONSTRAINT, UPDATES, updates
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of
+from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.program import Call, Constant, Program, TaskName
 
 
@@ -48,6 +51,9 @@ _Reads: TypeAlias = tuple[tuple[int, int] | None, ...]
 
 _Reader: TypeAlias = tuple[int, Call]
 """A mesh, and a call on it."""
+
+_LEAVING = {form.back: kind for kind, form in FORMS.items() if form.back}
+"""For each kind that brings values back, the kind that takes them away."""
 
 _WHOLE = {"input_grad": "backward", "weight_grad": "backward"}
 """The kinds that a schedule may split for some microbatches only, and the kind that their results count as."""
@@ -125,6 +131,37 @@ class _Group:
             odd = min(counts.keys() - expected, key=counts.__getitem__, default=None)
             if counts.keys() - expected:
                 yield operand, next(each[0] for reads, each in self.calls.items() if reads[operand] == odd), usual
+
+
+def check_moves(program: Program) -> None:
+    """Raises OriginError at a call that brings back other values than its counterpart took away.
+
+    An exchange of two values that is the same for all microbatches is wrong too.
+    """
+    if not any(function.is_copy for function in program.functions.values()):
+        return
+    calls = [(mesh, step) for mesh, line in enumerate(program.sequences) for step in line if isinstance(step, Call)]
+    came = {(hop.target, hop.result): (hop.source, hop.operand) for hop in program.hops.values()}
+    came |= {(mesh, call.results[0]): (mesh, call.operands[0]) for mesh, call in calls if call.kind == "reshard"}
+    moves = [(mesh, call, task) for mesh, call in calls for task in call.tasks]
+    gone = {
+        (mesh, register): (task, number)
+        for mesh, call, task in moves
+        if task.kind in _LEAVING.values()
+        for number, register in enumerate(call.results)
+    }
+    for mesh, call, task in moves:
+        if task.kind not in _LEAVING:
+            continue
+        away = task._replace(kind=_LEAVING[task.kind])
+        for number, register in enumerate(call.operands):
+            place = mesh, register
+            while place in came and place not in gone:
+                place = came[place]
+            found = gone.get(place)
+            if found != (away, number):
+                what = f"value {found[1]} of the {found[0]}" if found else f"nothing that any {away.kind} returned"
+                raise OriginError(f"the {task} takes {what}, expected value {number} of the {away}", mesh, call)
 
 
 def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]) -> None:

@@ -16,7 +16,6 @@ from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operations, terminator
 from jaxpp.ir.kinds import form_of, operations_of
 from jaxpp.ir.mesh_functions import tasks_of_call
-from jaxpp.ir.moves import Move
 from jaxpp.ir.numbering import attributes_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
@@ -198,7 +197,6 @@ class Line:
         specs: the spec of each register.
         arguments: (argument of the step, register) of each argument.
         results: (result of the step, register) of each result.
-        moves: the calls that take values away or bring them back.
     """
 
     def __init__(self, tables: Tables, mesh: int, op: ir.Operation, axes: MeshAxes) -> None:
@@ -207,7 +205,6 @@ class Line:
         self.specs: list[TensorSpec] = []
         self.arguments: list[tuple[Border, int]] = []
         self.results: list[tuple[Border, int]] = []
-        self.moves: list[Move] = []
         self._tables, self._op = tables, op
         self._attribute = at.i64(mesh)
         self._values: list[ir.Value] = []
@@ -356,10 +353,9 @@ class Line:
         self._make_mortal(results)
         stage, microbatch, part, fused = self._tasks(step, function)
         dying = tuple(sorted({*frees})) if len(frees) > 1 else tuple(frees)
-        call = Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused, part)
-        self.sequence.append(call)
-        if function.is_copy:
-            self.moves.append(Move(self.mesh, step.op, call, own))
+        self.sequence.append(
+            Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused, part)
+        )
 
     def _check_donated(self, step: Step[int], function: Function) -> None:
         """Raises ProgramError unless each argument whose buffer the function takes over dies here and is given once."""

@@ -14,8 +14,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import callee, calls_in, functions, recursive
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
-from jaxpp.ir.moves import check_moves
-from jaxpp.ir.origins import OriginError, check_origins
+from jaxpp.ir.origins import OriginError, check_moves, check_origins
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
 from jaxpp.ir.read_line import Line, Source, Tables
@@ -63,11 +62,11 @@ class ProgramReader:
         )
         if not _ends(self.program):
             self.check_order("pull")  # names the meshes that wait; to always call it would take ten times as long
-        check_moves(self.program, [move for line in self.lines for move in line.moves])
         self._check_origins()
 
     def _check_origins(self) -> None:
         try:
+            check_moves(self.program)
             check_origins(self.program, {name: op for name, (op, _) in self.sources.items()})
         except OriginError as error:
             location = self.lines[error.mesh].op_of(error.call).location
