@@ -12,6 +12,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import callee, functions, name_of, terminator
+from jaxpp.ir.shardings import MeshAxes
 
 Entry = Mapping[str, ir.Attribute]
 
@@ -138,12 +139,11 @@ def _check(
         raise ProgramError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
 
 
-def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]]:
-    """Reads the arguments, or the results, of each mesh function.
+def read_borders(meshes: Sequence[ir.Operation], kind: str, axes: Sequence[MeshAxes]) -> list[list[Border]]:
+    """Reads the arguments, or the results (`kind`), of each mesh function. `axes` are those of each mesh.
 
-    Raises ProgramError where they do not make up the arguments or results of one step.
-
-    kind: "argument" or "result".
+    Those that meshes of different sizes share are replicated: a `jax.Array` allows nothing else. Raises ProgramError
+    where the borders do not make up the arguments or results of one step.
     """
     name, table = (at.ARGUMENT, at.argument_attributes) if kind == "argument" else (at.RESULT, at.result_attributes)
     values: dict[int, dict[int, Border]] = {}
@@ -167,7 +167,8 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]
     missing = next((number for number in range(len(values)) if number not in values), None)
     if kind == "result" and missing is not None:
         raise ProgramError(f"no mesh returns result {missing} of the step")
-    return borders
+    whole = {number for number, value in values.items() if len({axes[mesh] for mesh in value}) > 1}
+    return [[each._replace(sharding=None) if each.number in whole else each for each in own] for own in borders]
 
 
 def _read_border(function: ir.Operation, what: str, kind: str, type_: ir.Type, entry: Entry, name: str) -> Border:

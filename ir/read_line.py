@@ -195,16 +195,14 @@ class Line:
     Attributes:
         sequence: its instructions.
         specs: the spec of each register.
-        arguments: (argument of the step, register) of each argument.
-        results: (result of the step, register) of each result.
+        results: the register of each result.
     """
 
     def __init__(self, tables: Tables, mesh: int, op: ir.Operation, axes: MeshAxes) -> None:
         self.mesh, self.axes = mesh, axes
         self.sequence: list[Instruction] = []
         self.specs: list[TensorSpec] = []
-        self.arguments: list[tuple[Border, int]] = []
-        self.results: list[tuple[Border, int]] = []
+        self.results: list[int] = []
         self._tables, self._op = tables, op
         self._attribute = at.i64(mesh)
         self._values: list[ir.Value] = []
@@ -227,9 +225,7 @@ class Line:
         The number of a value is its register.
         """
         self._values, self._steps, self._returned = line.values, line.steps, set(line.steps[-1].operands)
-        for register, border in enumerate(arguments):
-            self.specs.append(self._border_spec(border))
-            self.arguments.append((border, register))
+        self.specs.extend(map(self._border_spec, arguments))
         self._make_mortal([register for register, border in enumerate(arguments) if border.donated])
         readers = {
             "func.call": self._call,
@@ -430,7 +426,7 @@ class Line:
         self._use(step)
         for position, (border, own) in enumerate(zip(results, step.operands, strict=True)):
             spec = self._border_spec(border)
-            self.results.append((border, self._as(step.op, own, spec, f"result {position}")))
+            self.results.append(self._as(step.op, own, spec, f"result {position}"))
 
     def _look_at_mortal(self) -> None:
         """Records the registers that are used and never freed; frees a result that nothing uses with its call."""

@@ -5,7 +5,7 @@ checks the sequence of a mesh.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from jaxlib.mlir import ir
@@ -42,7 +42,7 @@ class ProgramReader:
         bodies = mesh_functions(module)
         check_form(module, bodies)
         axes = MeshAxes.of_each(module, len(bodies))
-        arguments, results = (_whole(read_borders(bodies, kind), axes) for kind in ("argument", "result"))
+        arguments, results = (read_borders(bodies, kind, axes) for kind in ("argument", "result"))
         resharded = any(each != axes[0] for each in axes)
         tables = self._tables = Tables(module, _tasks(module), resharded=resharded)
         self.sources: Mapping[str, Source] = tables.sources
@@ -57,8 +57,8 @@ class ProgramReader:
             functions=tables.functions,
             sequences=tuple(tuple(line.sequence) for line in self.lines),
             registers=tuple(tuple(line.specs) for line in self.lines),
-            arguments=_arguments(self.lines),
-            results=_results(self.lines),
+            arguments=_arguments(self.lines, arguments),
+            results=_results(self.lines, results),
         )
         if not _ends(self.program):
             self.check_order("pull")  # names the meshes that wait; to always call it would take ten times as long
@@ -94,18 +94,6 @@ def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
         if callee(op) not in tasks:
             raise ProgramError(f"a call of @{callee(op)}, which is no task in the module", location=op.location)
     return {name: function for name, function in tasks.items() if len(function.regions[0].blocks) == 1}
-
-
-def _whole(borders: Sequence[Sequence[Border]], axes: Sequence[MeshAxes]) -> list[list[Border]]:
-    """Returns `borders`, replicated where meshes of different sizes share them: a `jax.Array` allows nothing else."""
-    sizes: dict[int, set[MeshAxes]] = {}
-    for mesh, line in enumerate(borders):
-        for border in line:
-            sizes.setdefault(border.number, set()).add(axes[mesh])
-    return [
-        [border._replace(sharding=None) if len(sizes[border.number]) > 1 else border for border in line]
-        for line in borders
-    ]
 
 
 def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
@@ -160,27 +148,27 @@ def _ends(program: Program) -> bool:
     return not waiting
 
 
-def _arguments(lines: Sequence[Line]) -> dict[int, Argument]:
+def _arguments(lines: Sequence[Line], borders: Sequence[Sequence[Border]]) -> dict[int, Argument]:
     arguments: dict[int, Argument] = {}
-    for number, places in _by_number((line, line.arguments) for line in lines):
+    for number, places in _by_number(borders, [range(len(own)) for own in borders]):
         spec, registers, stacked = _places(f"argument {number} of the step", places, lines)
         arguments[number] = Argument(spec, places[0][1].donated, registers, stacked)
     return arguments
 
 
-def _results(lines: Sequence[Line]) -> tuple[Result, ...]:
-    found = _by_number((line, line.results) for line in lines)
+def _results(lines: Sequence[Line], borders: Sequence[Sequence[Border]]) -> tuple[Result, ...]:
+    found = _by_number(borders, [line.results for line in lines])
     return tuple(Result(*_places(f"result {number} of the step", places, lines)) for number, places in found)
 
 
 def _by_number(
-    borders: Iterable[tuple[Line, Sequence[tuple[Border, int]]]],
+    borders: Sequence[Sequence[Border]], registers: Sequence[Sequence[int]]
 ) -> list[tuple[int, list[tuple[int, Border, int]]]]:
     """Returns the number of each argument or result of the step, with its mesh, border and register wherever it is."""
     found: dict[int, list[tuple[int, Border, int]]] = {}
-    for line, own in borders:
-        for border, register in own:
-            found.setdefault(border.number, []).append((line.mesh, border, register))
+    for mesh, own in enumerate(borders):
+        for border, register in zip(own, registers[mesh], strict=True):
+            found.setdefault(border.number, []).append((mesh, border, register))
     return sorted(found.items())
 
 
