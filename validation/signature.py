@@ -18,6 +18,7 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.program_form import Border, read_borders
+from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.train_loop import TrainLoopAttr
 
 
@@ -56,10 +57,11 @@ class Signature:
         if not any(at.MESH in function.attributes for function in functions(module).values()):
             raise PassError("it has neither a public function @main nor mesh functions")
         meshes = mesh_functions(module)
-        every = read_borders(meshes, "argument")
+        axes = MeshAxes.of_each(module, len(meshes))
+        every = read_borders(meshes, "argument", axes)
         arguments, results = (
             {border.number: _whole(border) for line in borders for border in line}
-            for borders in (every, read_borders(meshes, "result"))
+            for borders in (every, read_borders(meshes, "result", axes))
         )
         seen = {
             line[position].number
