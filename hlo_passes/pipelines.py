@@ -21,7 +21,6 @@ from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
-from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.once_per_run import OncePerRun
@@ -90,9 +89,8 @@ def mpmd(
         SplitForward(recompute),  # after the backward is split: both halves read the recomputed residuals
         AddTasks(offload),  # after all passes that decide which residuals a backward reads
         MergeSlices(),  # last of its phase: each slice has all its functions
-        UnrollMicrobatches(),  # puts task calls into the schedule's order
-        FuseTasks(),  # after unrolling, which marks the calls that are one task
-        WeaveUnits(),  # after fusing: the tasks of a call share a function
+        UnrollMicrobatches(),  # puts task calls into the schedule's order; calls that are one task become one
+        WeaveUnits(),  # after unrolling, which fuses: the tasks of a call share a function
         OncePerRun(gather_weights),  # needs the final task calls, in their order
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(share_tasks),  # needs the functions around the loop; before the calls of a step are repeated

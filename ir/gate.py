@@ -33,7 +33,7 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("result", _NUMBER, (at.RESULT, at.FEEDS)),
     ("operation result", _UNIT, (at.GATHER,)),
     ("operation", _ANY, (at.LOOP, at.BOUNDARY)),
-    ("operation", _NUMBER, (at.MICROBATCH, at.SLICE, at.APART, at.FUSED, at.LAYER, at.DEVICES)),
+    ("operation", _NUMBER, (at.MICROBATCH, at.SLICE, at.APART, at.LAYER, at.DEVICES)),
     ("operation", _LIST, (at.SLICES, at.STAGES, at.MICROBATCHES, at.LAST_USE)),
     ("operation", _TEXT, (at.TASK,)),
     ("operation", _UNIT, (at.UNIT, at.SCATTER)),

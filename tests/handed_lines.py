@@ -35,6 +35,5 @@ def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
         assert list(one.results) == list(other.results)
         assert one.callee == other.callee
         assert one.task is None or one.task == tuple(at.integer(other.op, name) or 0 for name in _TASK)
-        assert one.task is None or at.FUSED not in other.attributes
         if other.function is not None:
             assert (one.function, one.kind, list(one.meshes)) == (other.function, other.kind, list(other.meshes))

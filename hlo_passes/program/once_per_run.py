@@ -49,7 +49,7 @@ class OncePerRun(Pass):
     Options:
         gather_weights: `chunk` or `ahead`, as in `delay-reductions`.
 
-    Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
+    Preconditions: `unroll-microbatches` ran.
 
     ```mlir
     %g = sdy.sharding_constraint %w {jaxpp.gather}   ==>   %g0 = call @gather_0(%w)

@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.fused_tasks import fuse
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import Accumulator, Part, find_accumulators
 from jaxpp.ir.build import constant
@@ -40,9 +41,14 @@ class UnrollMicrobatches(Pass):
     run their tasks in different orders, each stage of a mesh has its own sum. All steps run the microbatches of one
     stage in the same order.
 
-    Calls that are one task carry the same `jaxpp.fused`, for `fuse-tasks`. Such calls are the tasks that the schedule
-    fuses, and the two halves of a backward that the schedule splits only for other microbatches. Tasks that the
-    schedule leaves out, such as weight gradients of frozen layers, add nothing to the sums.
+    Tasks that the schedule leaves out, such as weight gradients of frozen layers, add nothing to the sums.
+
+    Calls that the schedule runs as one task become one call of one function. They are a forward and a backward that the
+    schedule runs together (DualPipe), which XLA can then overlap. Or they are the two halves of a backward that is
+    whole for this microbatch: XLA then computes common values once, and no residuals are kept between the halves. The
+    function's kind joins the kinds of its tasks: `forward+backward`. A call of several tasks has `jaxpp.stages` and
+    `jaxpp.microbatches`, with an entry for each task, instead of `jaxpp.stage` and `jaxpp.microbatch`. Functions that
+    nothing calls any more are erased.
 
     Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits; the schedule has the tasks
     that the loop has.
@@ -70,7 +76,10 @@ class UnrollMicrobatches(Pass):
                 unrolled.emit(mesh, cells.get(task, (task,)))
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
-        leave(module, main_line(module, unrolled.steps, placed=False))
+        if unrolled.groups:
+            fuse(module, unrolled.groups)
+        else:
+            leave(module, main_line(module, unrolled.steps, placed=False))
 
 
 @dataclass(eq=False)
@@ -110,6 +119,7 @@ class _Unrolled:
 
     Attributes:
         steps: the operations of `@main` so far; after `finish` all but the return.
+        groups: the calls that run as one task.
     """
 
     def __init__(self, module: ir.Module, loop: MicrobatchLoop, schedule: schedules.Schedule) -> None:
@@ -126,7 +136,7 @@ class _Unrolled:
         self._initial = list(loop.op.operands)
         self._templates: dict[TemplateKey, _Template] = {}
         self._source: dict[ir.Value, tuple[_Template, int]] = {}
-        self._groups = 0
+        self.groups: list[list[ir.Operation]] = []
         self._recomputes = False
         self._block = body_of(main_of(module))
         before = operations(self._block)
@@ -193,11 +203,7 @@ class _Unrolled:
         """Appends the calls of tasks that run as one. A task for which the loop has no function is skipped."""
         made = [self._emit(mesh, task, key) for task in tasks for key in self._keys(task)]
         if len(made) > 1:
-            number = at.i64(self._groups)
-            self._groups += 1
-            for each in made:
-                each.op.attributes[at.FUSED] = number
-                each.task = None  # the call is only a part of a task
+            self.groups.append([each.op for each in made])
         for task in tasks if self._loop.slices > 1 else ():
             if (key := (task.kind, task.stage, task.slice + 1)) in self._templates and key[2] == self._loop.slices:
                 self._emit(mesh, task, key)

@@ -19,13 +19,13 @@ class VerifyMain(Pass):
 
     - No loop over microbatches is left; the module has the number of meshes.
     - Each call has a mesh. A call of one task has a stage and a microbatch, and a fused call has equally long lists of
-      them. Each task of a microbatch is called once, and no call still waits to be fused. A call of another function
-      has neither a stage nor a microbatch.
+      them. Each task of a microbatch is called once. A call of another function has neither a stage nor a
+      microbatch.
     - In phase 5 all arguments and results have meshes, and a call may have several. Every operation of `@main` is a
       constant or a call. Slices of arguments cut stacked layers into their blocks, and concatenations put the blocks
       together.
 
-    Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
+    Preconditions: `unroll-microbatches` ran.
 
     ```mlir
     %a = call @forward_0(%x) {jaxpp.microbatch = 0, ...}   ==>   error: phase 4: a second call of @forward_0
@@ -46,9 +46,6 @@ class VerifyMain(Pass):
                     what = f"the call of @{step.callee}, which is no task, has a stage or a microbatch"
                     raise broken(phase, what, op)
             elif step.function is not None:
-                if at.FUSED in op.attributes:
-                    found = at.found(op.attributes, at.FUSED)
-                    raise broken(phase, f"@{step.callee} should be one call with another: {found}", op)
                 tasks = tuple(tasks_of_call(op))
                 if (step.callee, tasks) in seen:
                     microbatches = ", ".join(str(task.microbatch) for task in tasks)

@@ -43,7 +43,7 @@ class WeaveUnits(Pass):
 
     Then all functions lose their marks: XLA may fuse across the ends of units in all other places.
 
-    Preconditions: `fuse-tasks` ran.
+    Preconditions: `unroll-microbatches` ran.
 
     ```mlir
     // of the forward, then of the backward               ==>   %a = stablehlo.tanh %x

@@ -39,7 +39,7 @@ class SplitBackward(Pass):
 
     A half without operations is no task: a stage without weights has no weight gradient. If the last stage's forward
     and backward are one task, the forward becomes a part of the input gradient. A schedule may split a stage for some
-    microbatches only (DualPipe). For the others `fuse-tasks` joins the halves again.
+    microbatches only (DualPipe). For the others `unroll-microbatches` joins the halves again.
 
     Preconditions: `outline-stages` ran.
 

@@ -60,8 +60,8 @@ class SplitForward(Pass):
     - An operation with a side effect (`debug.print`, a callback with effects) runs once, in the forward. Its results
       are kept. With `inputs`, the pass refuses residuals that depend on them.
 
-    For the microbatches that the schedule does not recompute, `fuse-tasks` joins the two tasks again. A stage whose
-    forward and backward are one task keeps no residuals, and stays as it is. Where `keep` names a stage that the
+    For the microbatches that the schedule does not recompute, `unroll-microbatches` joins the two tasks again. A stage
+    whose forward and backward are one task keeps no residuals, and stays as it is. Where `keep` names a stage that the
     schedule does not recompute, the pass adds a recompute before each of its backwards. An entry of `keep` for all
     stages adds recomputes only to a schedule that has none.
 

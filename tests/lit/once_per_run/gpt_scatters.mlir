@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt_units.mlir -p "inline-calls,find-microbatch-loop{schedule=dualpipe meshes=2},hoist-loop-invariants,assign-stages,split-accumulators,propagate-shardings,delay-reductions{scatter-gradients=chunk},place-residuals,outline-stages,split-backward,unroll-microbatches,fuse-tasks,once-per-run" | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt_units.mlir -p "inline-calls,find-microbatch-loop{schedule=dualpipe meshes=2},hoist-loop-invariants,assign-stages,split-accumulators,propagate-shardings,delay-reductions{scatter-gradients=chunk},place-residuals,outline-stages,split-backward,unroll-microbatches,once-per-run" | filecheck %s
 
 // The step of a GPT with weights sharded over the axis of the batch. DualPipe has both stages on both meshes. Mesh 0 begins a run of
 // stage 1 with its first backward, which the backward beside its second forward is no end of: that is a task of stage 1 too. Its

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p split-backward | filecheck %s
 
 // The schedule splits one of two stages, and that one for one of two microbatches: it has only its two halves from
-// here on. `fuse-tasks` makes a whole backward of them where the schedule has one.
+// here on. `unroll-microbatches` makes a whole backward of them where the schedule has one.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[A:.*]]: tensor<4x4xf32>, %[[B:.*]]: tensor<4x4xf32>, %[[C:.*]]: tensor<4x4xf32>)

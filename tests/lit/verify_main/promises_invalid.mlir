@@ -40,24 +40,3 @@ func.func private @after_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kin
   return %a : tensor<f32>
 }
 }
-
-// -----
-
-// Two calls that are one task were left apart.
-
-// CHECK: promises_invalid.mlir:[[# @LINE + 4]]:{{[0-9]+}}: error: phase 4: @forward_0 should be one call with another: jaxpp.fused = 3 : i64
-// CHECK-NEXT: the pass before this one broke a promise of docs/ir.md, section 4
-module attributes {jaxpp.meshes = 2 : i64} {
-func.func public @main(%x: tensor<f32>) -> (tensor<f32>) {
-  %a = call @forward_0(%x) {jaxpp.fused = 3 : i64, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
-  return %a : tensor<f32>
-}
-func.func private @forward_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
-  %a = stablehlo.tanh %x : tensor<f32>
-  return %a : tensor<f32>
-}
-func.func private @after_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "after"} {
-  %a = stablehlo.tanh %x : tensor<f32>
-  return %a : tensor<f32>
-}
-}

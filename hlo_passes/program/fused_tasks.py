@@ -1,15 +1,13 @@
-"""`fuse-tasks`: makes one call, and one compiled program, of the calls that the schedule runs as one task."""
+"""Makes one call, and one compiled program, of the calls that the schedule runs as one task."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     body_of,
     call,
@@ -23,9 +21,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.outlining import clone_body
-from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program import TaskName
-from jaxpp.ir.steps import leave
 from jaxpp.ir.values import defining_op
 
 _ONE = (at.STAGE, at.MICROBATCH, at.SLICE)
@@ -39,59 +35,19 @@ Operand: TypeAlias = int | tuple[int, int]
 Signature: TypeAlias = tuple[tuple[str, tuple[Operand, ...]], ...]
 
 
-class FuseTasks(Pass):
-    """Makes one function, and one call, of the calls that carry the same `jaxpp.fused`.
+def fuse(module: ir.Module, groups: Iterable[list[ir.Operation]]) -> None:
+    """Makes one call of each group of calls in `@main`, between which nothing reads their results.
 
-    Such calls are a forward and a backward that the schedule runs together (DualPipe), which XLA can then overlap. Or
-    they are the two halves of a backward that is whole for this microbatch: XLA then computes common values once, and
-    no residuals are kept between the halves.
-
-    The function's kind joins the kinds of its tasks: `forward+backward`. A call of several tasks has `jaxpp.stages` and
-    `jaxpp.microbatches`, with an entry for each task, instead of `jaxpp.stage` and `jaxpp.microbatch`. Functions that
-    nothing calls any more are erased.
-
-    Preconditions: `unroll-microbatches` ran.
-
-    ```mlir
-    %y = call @forward_0(%w, %x) {jaxpp.fused = 7}     ==>   %y, %d = call @forward_0_backward_1(%w, %x, %v, %dy)
-    %d = call @backward_1(%v, %dy) {jaxpp.fused = 7}             {jaxpp.stages = array<i64: 0, 1>, ...}
-    ```
+    Erases the functions that nothing calls any more.
     """
-
-    def run(self, module: ir.Module) -> None:
-        """Fuses calls of `@main`. Raises PassError if an operation between two calls keeps them from being one."""
-        line = main_of_phase(module, placed=False)
-        by_number: dict[int, list[int]] = {}
-        for position, step in enumerate(line.steps):
-            number = step.attributes.get(at.FUSED) if step.function is not None and step.task is None else None
-            if isinstance(number, ir.IntegerAttr):
-                by_number.setdefault(number.value, []).append(position)
-        if not by_number:
-            leave(module, line)
-            return
-        ops = [step.op for step in line.steps]
-        by_name = functions(module)
-        fused: dict[Signature, _Fused] = {}
-        for positions in by_number.values():
-            calls = [ops[position] for position in positions]
-            _check_adjacent(calls, ops[positions[0] + 1 : positions[-1]])
-            group = _read(calls)
-            fused.setdefault(group.signature, _Fused(group.signature)).add(group)
-        for each in fused.values():
-            each.make(module, by_name)
-        _drop_uncalled(main_of(module), by_name)
-
-
-def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operation]) -> None:
-    """Raises PassError if an operation `between` the first and the last of `calls` needs their results."""
-    made = {result for op in calls for result in op.results}
-    for op in between:
-        if op not in calls and not made.isdisjoint(op.operands):
-            number = calls[0].attributes[at.FUSED]
-            raise PassError(
-                f"the calls with {at.FUSED} = {number} can't be one: this operation between them needs what they make",
-                location=op.location,
-            )
+    by_name = functions(module)
+    fused: dict[Signature, _Fused] = {}
+    for calls in groups:
+        group = _read(calls)
+        fused.setdefault(group.signature, _Fused(group.signature)).add(group)
+    for each in fused.values():
+        each.make(module, by_name)
+    _drop_uncalled(main_of(module), by_name)
 
 
 @dataclass(frozen=True, eq=False)
