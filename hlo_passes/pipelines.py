@@ -20,7 +20,6 @@ from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
-from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.once_per_run import OncePerRun
@@ -96,7 +95,6 @@ def mpmd(
         ShareFunctions(share_tasks),  # needs the functions around the loop; before the calls of a step are repeated
         UnrollSteps(),  # after placement: an update is placed once for all steps
         InsertTransfers(transport),  # needs a mesh for every operation
-        CopyHostState(),  # needs one function per mesh; before `plan-buffers`: its calls have last uses too
         PlanBuffers(),  # needs one function per mesh: a value may be used after it was sent
         VerifyProgram(memory_limit, host_memory_limit, transport),  # last: proves the program, and writes memory peaks
     )

@@ -8,6 +8,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.host_copies import copy_host_state
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.hlo_passes.program.transfer_order import MeshTransfer, TransferScheduler, with_early_receives
 from jaxpp.ir import attributes as at
@@ -37,6 +38,12 @@ class InsertTransfers(Pass):
     For a transport whose sends wait for their receives, one order of all meshes fixes the place of both. A value then
     moves as soon as it is made and neither mesh runs a task, by the usual costs of tasks. If a mesh can transfer and
     run tasks at the same time, its tasks don't delay the value. `verify-program` proves the order.
+
+    Parameters or the state of an optimizer may be in host memory (`mhlo.memory_kind = "pinned_host"`). Such an argument
+    is copied to the devices right before the first operation that uses it, and such a result back as soon as it is
+    made. An argument in host memory that is returned unchanged, to host memory, is not copied. The copies are calls of
+    functions that return their argument unchanged, in the other memory: `%l = call @to_devices_0(%m)`. The runtime
+    copies the values and compiles nothing.
 
     Options:
         transport: the transport that will carry the values: `pull`, `device_put` or `pair`, as in
@@ -72,8 +79,10 @@ class InsertTransfers(Pass):
         else:
             plan.read(placed.steps)
         writer = _MeshWriter(module, main, plan.handles)
-        leave(module, MeshLines([writer.write(line) for line in plan.lines]))
+        lines = [writer.write(line) for line in plan.lines]
         main.erase()
+        if not copy_host_state(module):
+            leave(module, MeshLines(lines))
 
 
 class _Border(NamedTuple):

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p insert-transfers,copy-host-state | filecheck %s
+// RUN: jaxpp-opt %s -p insert-transfers | filecheck %s
 
 // A weight that lives in the memory of the host: mesh 0 copies it to its devices right before the first call that reads
 // it, and the new one back right after the call that makes it. What only passes through stays where it is.

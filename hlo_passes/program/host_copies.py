@@ -1,50 +1,27 @@
-"""`copy-host-state`: copies arguments in host memory to the devices when these need them, and results back."""
+"""Copies arguments in host memory to the devices when these need them, and results back."""
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, functions, program_order, terminator
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.outlining import copy_function
-from jaxpp.ir.steps import MeshLines, handed, leave
 from jaxpp.ir.values import defining_op
 
 Entry = dict[str, ir.Attribute]
 
 
-class CopyHostState(Pass):
-    """Copies arguments of a mesh from the memory of the host to its devices, and results back.
+def copy_host_state(module: ir.Module) -> bool:
+    """Adds the copies of arguments in host memory, and of results there, to the mesh functions.
 
-    Parameters or the state of an optimizer may be in host memory (`mhlo.memory_kind = "pinned_host"`). An argument is
-    copied right before the first operation that uses it, and a result as soon as it is made. An argument in host memory
-    that is returned unchanged, to host memory, is not copied.
-
-    The copies are calls of functions that return their argument unchanged, in the other memory. The runtime copies the
-    values and compiles nothing.
-
-    Preconditions: `insert-transfers` ran.
-
-    ```mlir
-    func.func public @mesh_0(%m {"pinned_host"})        ==>   func.func public @mesh_0(%m {"pinned_host"})
-        -> (tensor<f32> {"pinned_host"}) {                        -> (tensor<f32> {"pinned_host"}) {
-                                                                %l = call @to_devices_0(%m)
-      %n = call @after_0(%m, %g)                                %n = call @after_0(%l, %g)
-                                                                %s = call @to_host_1(%n)
-      return %n                                                 return %s
-    ```
+    Returns whether it added any.
     """
-
-    def run(self, module: ir.Module) -> None:
-        """Adds the copies to the mesh functions of `module`."""
-        count = 0
-        lines = handed(module, MeshLines)
-        for mesh, function in enumerate(mesh_functions(module)):
-            copies = _Copies(module, mesh, function, count)
-            copies.add()
-            count = copies.count
-        if lines is not None and not count:
-            leave(module, lines)
+    count = 0
+    for mesh, function in enumerate(mesh_functions(module)):
+        copies = _Copies(module, mesh, function, count)
+        copies.add()
+        count = copies.count
+    return count > 0
 
 
 class _Copies:

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir --pipeline mpmd | jaxpp-opt -p copy-host-state | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir --pipeline mpmd | filecheck %s
 
 // The step of a GPT whose whole state is on the devices: nothing is copied.
 
