@@ -5,14 +5,11 @@ functions. `ProgramReader` has already refused programs that break a rule, with 
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from itertools import chain
 
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp._compat import own_copy
-from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import functions, name_of
+from jaxpp.ir.functions import name_of
 from jaxpp.ir.program import Call, Constant, Instruction, Send
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.validation.cpu import Array, Runner
@@ -30,7 +27,6 @@ class Interpreter:
     """
 
     def __init__(self, module: ir.Module, runner: Runner) -> None:
-        module = _in_one_memory(module)
         reader = ProgramReader(module)
         self._program = reader.program
         self._runner = runner
@@ -80,18 +76,6 @@ class Interpreter:
                 values[each.result] = sent.pop(each.channel)
             for register in each.frees if isinstance(each, Call | Send) else ():
                 del values[register]
-
-
-def _in_one_memory(module: ir.Module) -> ir.Module:
-    """Returns a copy of `module` that names no memory: `copy-host-state`, which adds the copies, may not have run."""
-    module = own_copy(module)
-    with module.context:
-        for function in functions(module).values():
-            tables = at.argument_attributes(function), at.result_attributes(function)
-            for entry in chain(*tables):
-                entry.pop(at.MEMORY, None)
-            at.set_tables(function, *tables)
-    return module
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> TaskFunction:
