@@ -16,7 +16,6 @@ from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
 from jaxpp.hlo_passes.loop.split_caches import SplitCaches
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
-from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
@@ -72,7 +71,6 @@ def mpmd(
         FindMicrobatchLoop(schedule, meshes),  # before all passes that read the schedule, which this one resolves
         SplitConditionals(),  # before all passes that follow values: they do not look into branches
         UnrollLoops(),  # after inlining, which exposes marks in scans; before marks are counted
-        SplitShardMaps(),  # after unrolling, which exposes their marks; before marks are counted
         ForwardRows(),  # after unrolling, which exposes each layer's reads; before hoisting, which moves whole stacks
         NumberStages(cuts),  # after unrolling, which exposes all marks; reports errors in marks before tasks are made
         HoistLoopInvariants(),  # before propagation, which gives shardings to the hoisted values

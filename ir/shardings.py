@@ -170,7 +170,7 @@ def manual_axes(shard_map: ir.Operation) -> list[str]:
 def shard_count(shard_map: ir.Operation, sizes: Mapping[str, int]) -> int:
     """Returns how many devices run the body of an `sdy.manual_computation` on shards of their own.
 
-    Along an axis that shards nothing, all devices do the same, which counts once. A part that `split-shard-maps` made
+    Along an axis that shards nothing, all devices do the same, which counts once. A part that `unroll-loops` made
     counts as the whole (`jaxpp.devices`), because the shardings of the part name all axes.
 
     sizes: the sizes of the mesh's axes.

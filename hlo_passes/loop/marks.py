@@ -39,7 +39,7 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
             parent = op.parent.operation if op.parent is not None else main
             while (
                 parent.name == at.SHARD_MAP and parent.parent is not None
-            ):  # the message names the construct that kept `split-shard-maps` from splitting this
+            ):  # the message names the construct that kept `unroll-loops` from splitting this
                 parent = parent.parent.operation
             where = "outside of the microbatch loop" if parent == main else f"inside a {_construct(parent)}"
             raise PassError(

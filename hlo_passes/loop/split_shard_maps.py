@@ -1,4 +1,4 @@
-"""`split-shard-maps`: splits a `shard_map` with marks in its body, or one whose backward is split, into several."""
+"""Splits a `shard_map` with marks in its body, or one whose backward is split, into several."""
 
 import functools
 import operator
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
-from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, remake, replace
@@ -19,22 +18,14 @@ from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes, manual_axes, shard_count
 
 
-class SplitShardMaps(Pass):
-    """Splits each `shard_map` with marks into one per product and collective, and others for the light operations.
-
-    Experts are often written as an all-to-all inside of a `shard_map`, followed by the mark of a unit. The passes after
-    this one see only operations of the loop's body. After the split, a collective is an operation that `weave-units`
-    may move, and a product one that `split-backward` may put into either half. A stage may also end between two of
-    them. If the schedule splits backwards, the pass splits every `shard_map` of the microbatch loop.
+def split_shard_maps(loop: MicrobatchLoop, mesh: MeshAxes) -> None:
+    """Splits each `shard_map` of the loop that has marks, or all of them if the schedule splits backwards.
 
     A value that passes between two parts is one value per device. It gets a new first dimension with one entry per
     device along the axes of the `shard_map`, and is sharded over it. It takes the same memory, and nothing is sent.
     Light operations form one part if they depend on the same products, collectives and marks, and the same marks and
     results depend on them. The casts of the weights of two stages are thus two parts. Each part makes its own
-    constants.
-
-    Preconditions: `unroll-loops` ran, which drops the marks of units that no schedule weaves. Marks inside of a
-    conditional stay.
+    constants. Marks inside of a conditional stay.
 
     ```mlir
     %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a"}, {}]>]          // %x: 4x6, on each device 2x6
@@ -52,21 +43,12 @@ class SplitShardMaps(Pass):
     %5 = sdy.manual_computation(%4) in_shardings=[<@mesh, [{"a"}, {}, {}]>] ...
     ```
     """
-
-    def run(self, module: ir.Module) -> None:
-        """Splits each `shard_map` of the microbatch loop that has marks, or all of them if the schedule splits
-        backwards.
-        """
-        loop = MicrobatchLoop.of(module)
-        inside = [op for op in nested(loop.op) if op.name == at.SHARD_MAP]
-        if not inside:
-            return
-        if not loop.stages_with("weight_grad"):
-            inside = [op for op in inside if any(_is_mark(each) for each in nested(op))]
-        mesh = MeshAxes.written_for(module)
-        for op in reversed(inside):  # inner ones first
-            if _is_in_loop(op):
-                replace(op, _Split(mesh, op).results())
+    inside = [op for op in nested(loop.op) if op.name == at.SHARD_MAP]
+    if not loop.stages_with("weight_grad"):
+        inside = [op for op in inside if any(_is_mark(each) for each in nested(op))]
+    for op in reversed(inside):  # inner ones first
+        if _is_in_loop(op):
+            replace(op, _Split(mesh, op).results())
 
 
 def _is_in_loop(op: ir.Operation) -> bool:

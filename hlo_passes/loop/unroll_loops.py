@@ -1,4 +1,4 @@
-"""`unroll-loops`: replaces a scan with a mark in its body by its layers or slices, one after the other."""
+"""`unroll-loops`: replaces a scan with a mark in its body by its layers or slices, and a `shard_map` by its parts."""
 
 from collections.abc import Iterable
 
@@ -6,6 +6,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.slices import unroll_slices
+from jaxpp.hlo_passes.loop.split_shard_maps import split_shard_maps
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, replace
@@ -13,6 +14,7 @@ from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, main_of, nested, nested_by_name, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tasks import op_of
 
 
@@ -39,6 +41,12 @@ class UnrollLoops(Pass):
 
     Slices of several lengths (`scan_slices(cuts=...)`) are in no loop. Their marks carry the index of their slice, and
     the pass writes it on all operations before these marks.
+
+    At last the pass splits each `shard_map` with marks into one per product and collective, and others for the light
+    operations. Experts are often written as an all-to-all inside of a `shard_map`, followed by the mark of a unit. The
+    later passes see only operations of the loop's body. After the split, a collective is an operation that
+    `weave-units` may move, and a product one that `split-backward` may put into either half. A stage may also end
+    between two of them. If the schedule splits backwards, the pass splits every `shard_map` of the microbatch loop.
 
     Preconditions: `find-microbatch-loop` ran. Loops with marks count to constants.
 
@@ -68,11 +76,12 @@ class UnrollLoops(Pass):
         loop, by_name = MicrobatchLoop.of(module), nested_by_name(main_of(module))
         _drop_units(by_name[boundary.BARRIER], loop)
         unroll_slices(loop)
-        if len(by_name["stablehlo.while"]) == 1:
-            return
-        inside = [op for op in nested(MicrobatchLoop.of(module).op) if op.name == "stablehlo.while"]
-        for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
-            _unroll(inner)
+        if len(by_name["stablehlo.while"]) > 1:
+            inside = [op for op in nested(MicrobatchLoop.of(module).op) if op.name == "stablehlo.while"]
+            for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
+                _unroll(inner)
+        if by_name[at.SHARD_MAP]:
+            split_shard_maps(MicrobatchLoop.of(module), MeshAxes.written_for(module))
 
 
 def _drop_units(barriers: Iterable[ir.Operation], loop: MicrobatchLoop) -> None:

@@ -1,13 +1,15 @@
-"""What `split-shard-maps` makes computes as much as what it splits."""
+"""The parts of a `shard_map` compute as much as the whole."""
 
 from jaxlib.mlir import ir
 
 from jaxpp import _compat
 from jaxpp.hlo_passes.base import run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
-from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
+from jaxpp.hlo_passes.loop.split_shard_maps import split_shard_maps
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import main_of, nested
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.shardings import MeshAxes
 
 MODULE = """
 module attributes {mhlo.num_partitions = 6 : i32} {
@@ -51,7 +53,9 @@ def test_devices_that_do_the_same_count_once() -> None:
                 return FlopCounter(module, products_only=True).inside(main_of(module))
 
             whole = flops()
-            run_passes(module, [FindMicrobatchLoop("gpipe", 1), SplitShardMaps()])
+            run_passes(module, [FindMicrobatchLoop("gpipe", 1)])
+            with ir.Location.unknown():
+                split_shard_maps(MicrobatchLoop.of(module), MeshAxes.written_for(module))
             parts = [op for op in nested(main_of(module)) if op.name == "sdy.manual_computation"]
             assert len(parts) == 3
             assert flops() == whole == 3 * devices * 2 * 16 * (4 + size)

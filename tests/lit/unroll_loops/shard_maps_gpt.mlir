@@ -1,6 +1,6 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt_experts.mlir -p "inline-calls,find-microbatch-loop{schedule=dualpipe meshes=2},unroll-loops,split-shard-maps" | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt_experts.mlir -p "inline-calls,find-microbatch-loop{schedule=dualpipe meshes=2},unroll-loops" | filecheck %s
 // RUN: jaxpp-opt %S/../Inputs/gpt_experts.mlir --pipeline mpmd --schedule dualpipe --meshes 2 | filecheck %s --check-prefix=WOVEN
-// RUN: jaxpp-opt %S/../Inputs/gpt_experts.mlir -p inline-calls,find-microbatch-loop,unroll-loops,split-shard-maps | filecheck %s --check-prefix=WHOLE
+// RUN: jaxpp-opt %S/../Inputs/gpt_experts.mlir -p inline-calls,find-microbatch-loop,unroll-loops | filecheck %s --check-prefix=WHOLE
 
 // The step of a GPT whose experts are in a shard_map: tokens go to the experts by one all-to-all, and back by another. Under
 // DualPipe each stands between the marks of units, apart from the products. Two shard_maps before it each reshape a weight.

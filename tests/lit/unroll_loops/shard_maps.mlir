@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=2},split-shard-maps" | filecheck %s
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=dualpipe meshes=2},unroll-loops" | filecheck %s
 
 // A product, an all-to-all with the mark of a unit behind it, and what is light become a shard_map each. What one hands to
 // another has an entry for each device. A constant is made where it is used. A result that is a mark or an argument has a
@@ -43,9 +43,9 @@ sdy.mesh @mesh = <["mpmd"=1, "a"=2]>
 func.func public @main(%w: tensor<4x4xf32>, %a: tensor<4x4xf32>) -> tensor<4x4xf32> {
   %c0 = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %c0, %x = %a) : tensor<i32>, tensor<4x4xf32>
-      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = ""}}
+      attributes {jaxpp.microbatch_loop = {length = 4 : i64, schedule = ""}}
   cond {
-    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %limit = stablehlo.constant dense<4> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
   } do {
