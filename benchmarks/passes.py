@@ -28,12 +28,12 @@ from jaxlib.mlir import ir
 
 import jaxpp
 from jaxpp._compat import make_context, own_copy
-from jaxpp.hlo_passes import Pass, run_passes
+from jaxpp.hlo_passes import Observer, Pass, run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.lowering import lower
 
 
-class Clock:
+class Clock(Observer):
     """An observer that keeps the least time of each pass, in seconds of the processor."""
 
     def __init__(self) -> None:
