@@ -30,7 +30,6 @@ from jaxpp.hlo_passes.program.verify_main import VerifyMain
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.weave_units import WeaveUnits
 from jaxpp.hlo_passes.stages.add_tasks import AddTasks
-from jaxpp.hlo_passes.stages.merge_slices import MergeSlices
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
@@ -84,8 +83,7 @@ def mpmd(
         OutlineStages(),  # before unrolling microbatches: one function per task serves all of them
         SplitBackward(),  # before unrolling microbatches; needs the values that cross to other tasks
         SplitForward(recompute),  # after the backward is split: both halves read the recomputed residuals
-        AddTasks(offload),  # after all passes that decide which residuals a backward reads
-        MergeSlices(),  # last of its phase: each slice has all its functions
+        AddTasks(offload),  # last of its phase: the residuals are known, and each slice has all its functions
         UnrollMicrobatches(),  # puts task calls into the schedule's order; calls that are one task become one
         WeaveUnits(),  # after unrolling, which fuses: the tasks of a call share a function
         OncePerRun(gather_weights),  # needs the final task calls, in their order
@@ -101,7 +99,7 @@ def mpmd(
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of its phase
-    MergeSlices: VerifyLoop(),  # the last pass of its phase
+    AddTasks: VerifyLoop(),  # the last pass of its phase
     OncePerRun: VerifyMain(),  # the last pass of its phase
     ShareFunctions: VerifyMain(),
 }

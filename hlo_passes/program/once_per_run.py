@@ -109,11 +109,11 @@ class OncePerRun(Pass):
             scattering.call(mesh, each)
         totals = {each.reduce: each.total() for each in sums if each.totals}
         replace_values(line.steps, {step.results[0]: total for step, (total, _) in totals.items()})
-        steps: list[Step[ir.Value]] = []
+        steps, gone = list[Step[ir.Value]](), set(gathers)
         for step in line.steps:
             if step in totals:
                 steps += totals[step][1]
-            if step not in gathers:
+            if step not in gone:
                 calls = gathering.before.get(step), scattering.before.get(step), step, scattering.after.get(step)
                 steps += filter(None, calls)
         leave(module, main_line(module, _without_dead(steps), placed=False))

@@ -1,4 +1,4 @@
-"""`add-tasks`: adds what a schedule has besides forwards and backwards: users' functions, and moves of residuals."""
+"""`add-tasks`: adds what a schedule has besides forwards and backwards, and merges the tasks of slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.stages.merge_slices import merge_slices
 from jaxpp.hlo_passes.stages.split_forward import BACKWARDS
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import call, create, operations, set_results, terminator
@@ -44,6 +45,12 @@ class AddTasks(Pass):
 
     `unroll-microbatches` leaves out the calls for microbatches for which the schedule has no such task.
 
+    **Slices.** Before the pass, stage s of slice j, of n stages, has the number j * n + s. After it, the calls have
+    stage s and `jaxpp.slice = j`. The slices of a stage call one function, where theirs are equal. The operations after
+    the loss of the last slice, such as the mean over the slices, have their own function. Its call has the slice number
+    after the last one. So the last slice does the same work as the others. A slice that does more or less than the
+    others keeps a function of its own.
+
     Options:
         offload: the numbers of further stages to offload, separated by blanks. Their tasks are added to the schedule.
 
@@ -55,6 +62,10 @@ class AddTasks(Pass):
                                              %h = call @offload_0(%y#1)
                                              %r = call @reload_0(%h)
     %d = call @backward_0(%y#1, %dy)         %d = call @backward_0(%r, %dy)
+
+    // of two slices of one stage
+    %a:2 = call @forward_0(%x, %z)     ==>   %a:2 = call @forward_0(%x, %z) {jaxpp.slice = 0}
+    %b:2 = call @forward_1(%x, %a#1)         %b:2 = call @forward_0(%x, %a#1) {jaxpp.slice = 1}
     ```
     """
 
@@ -66,12 +77,16 @@ class AddTasks(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Adds the calls to the microbatch loop of `module`. Raises PassError for a stage that can't be offloaded."""
+        loop = self._added(module)
+        merge_slices(module, loop)
+
+    def _added(self, module: ir.Module) -> MicrobatchLoop:
         loop, operations_ = MicrobatchLoop.of(module), operations_of(module)
         if self.offload:
             loop = loop.rescheduled(lambda plan: schedules.offload(plan, *map(int, self.offload.split())))
         leaving = {kind: loop.stages_with(kind) for kind in _LEAVING}
         if not operations_ and not any(leaving.values()):
-            return
+            return loop
         check_tasks(module, loop.body)
         stages = _Stages(module, loop)
         for kind, reads in operations_.items():
@@ -79,6 +94,7 @@ class AddTasks(Pass):
                 stages.operate(kind, stage, reads=reads)
         for stage in sorted(set[int]().union(*leaving.values())):
             stages.move(stage, [kind for kind, moved in leaving.items() if stage in moved])
+        return loop
 
 
 class _Stages:

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/decoder.mlir -p inline-calls,find-microbatch-loop,unroll-loops,forward-rows,number-stages,assign-stages,split-caches,propagate-shardings,place-residuals,outline-stages,merge-slices | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/decoder.mlir -p inline-calls,find-microbatch-loop,unroll-loops,forward-rows,number-stages,assign-stages,split-caches,propagate-shardings,place-residuals,outline-stages,add-tasks | filecheck %s
 // RUN: jaxpp-opt %S/../Inputs/gpt.mlir --pipeline mpmd | filecheck %s --check-prefix=WHOLE
 
 // Forwards of a decoder take the rows of each slice, and return their own: no array of the whole sequence. A model of

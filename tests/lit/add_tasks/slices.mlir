@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-loops,number-stages,assign-stages,propagate-shardings,outline-stages,merge-slices | filecheck %s
+// RUN: jaxpp-opt %s -p find-microbatch-loop,unroll-loops,number-stages,assign-stages,propagate-shardings,outline-stages,add-tasks | filecheck %s
 
 // Both slices call one function, with their number and what the slice before handed on.
 
