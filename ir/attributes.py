@@ -1,6 +1,6 @@
 """The attributes that jaxpp puts on ops, functions and values, and small readers and writers for them."""
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
@@ -14,10 +14,7 @@ KIND = "jaxpp.kind"
 STAGE = "jaxpp.stage"
 MICROBATCH = "jaxpp.microbatch"
 SLICE = "jaxpp.slice"
-SLICES = "jaxpp.slices"
 APART = "jaxpp.apart"
-STAGES = "jaxpp.stages"
-MICROBATCHES = "jaxpp.microbatches"
 PART = "jaxpp.part"
 MESH = "jaxpp.mesh"
 MESHES = "jaxpp.meshes"
@@ -101,6 +98,19 @@ def integers(op: ir.Operation, name: str) -> list[int]:
     return numbers(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
 
 
+def several(op: ir.Operation, name: str) -> list[int] | None:
+    """Returns the numbers of an attribute of `op` that is a number or `array<i64: ...>`; None when `op` has none."""
+    attribute = op.attributes.get(name)
+    if attribute is None:
+        return None
+    return [attribute.value] if isinstance(attribute, ir.IntegerAttr) else integers(op, name)
+
+
+def one_or_several(values: Sequence[int]) -> ir.Attribute:
+    """Returns the attribute that `several` reads: a number where there is one, otherwise `array<i64: ...>`."""
+    return i64(values[0]) if len(values) == 1 else i64s(values)
+
+
 def is_text(attribute: ir.Attribute | None) -> bool:
     """Whether an attribute is a string."""
     return isinstance(attribute, ir.StringAttr)
@@ -109,11 +119,6 @@ def is_text(attribute: ir.Attribute | None) -> bool:
 def is_number(attribute: ir.Attribute | None, least: int = 0, below: float = inf) -> bool:
     """Whether an attribute is an integer, at least `least` and below `below`."""
     return isinstance(attribute, ir.IntegerAttr) and least <= attribute.value < below
-
-
-def are_numbers(attribute: ir.Attribute | None) -> bool:
-    """Whether an attribute is an `array<i64: ...>` of at least one number, all from 0 on."""
-    return isinstance(attribute, ir.DenseI64ArrayAttr) and min(numbers(attribute), default=-1) >= 0
 
 
 def found(entry: Mapping[str, ir.Attribute] | ir.OpAttributeMap, name: str) -> str:

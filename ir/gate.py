@@ -25,7 +25,8 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("function", _TEXT, (at.KIND,)),
     ("function", _NUMBER, (at.PEAK_BYTES, at.PEAK_HOST_BYTES)),
     ("function", _LIST, (at.SUMS,)),
-    ("function operation", _NUMBER, (at.STAGE, at.MESH)),
+    ("function operation", _NUMBER, (at.MESH,)),
+    ("function", _NUMBER, (at.STAGE,)),
     ("argument", _NUMBER, (at.ARGUMENT,)),
     ("argument result", _LIST, (at.BLOCKS, at.BLOCK)),
     ("argument result", _NUMBER, (at.PART,)),
@@ -33,16 +34,20 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("result", _NUMBER, (at.RESULT, at.FEEDS)),
     ("operation result", _UNIT, (at.GATHER,)),
     ("operation", _ANY, (at.LOOP, at.BOUNDARY)),
-    ("operation", _NUMBER, (at.MICROBATCH, at.SLICE, at.APART, at.LAYER, at.DEVICES)),
-    ("operation", _LIST, (at.SLICES, at.STAGES, at.MICROBATCHES, at.LAST_USE)),
+    ("operation", _EITHER, (at.STAGE, at.MICROBATCH, at.SLICE)),
+    ("operation", _NUMBER, (at.APART, at.LAYER, at.DEVICES)),
+    ("operation", _LIST, (at.LAST_USE,)),
     ("operation", _TEXT, (at.TASK,)),
     ("operation", _UNIT, (at.UNIT, at.SCATTER)),
 )
-RULES = {name: (places, form) for places, form, names in _ROWS for name in names}
-"""The places where each attribute may stand, and its form.
+RULES: dict[str, dict[str, _Form]] = {}
+"""For each attribute the places where it may stand, and its form there.
 
 The reader of an attribute checks its value, and its form where any form is allowed here.
 """
+for _places, _form, _names in _ROWS:
+    for _name in _names:
+        RULES.setdefault(_name, {}).update(dict.fromkeys(_places.split(), _form))
 
 _KEYS = {
     at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices", "inferred"},
@@ -88,9 +93,9 @@ def _entries(op: ir.Operation) -> Iterator[tuple[str, str, _Entry]]:
 
 
 def _check_rule(op: ir.Operation, place: str, what: str, entry: _Entry, name: str) -> None:
-    places, (expected, kind) = RULES[name]
-    if place not in places.split():
-        raise PassError(f"{what} has {name}, expected on: {places.replace(' ', ', ')}", location=op.location)
+    if place not in RULES[name]:
+        raise PassError(f"{what} has {name}, expected on: {', '.join(RULES[name])}", location=op.location)
+    expected, kind = RULES[name][place]
     if not isinstance(entry[name], kind):
         raise PassError(f"{what} has {at.found(entry, name)}, expected {expected}", location=op.location)
 

@@ -6,7 +6,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import body_of, functions, operations
+from jaxpp.ir.functions import body_of, callee, functions, operations
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MeshLine, MeshLines, Step, handed
 
@@ -22,6 +22,9 @@ _ALLOWED = {
 
 _HANDS_ON = {"stablehlo.create_token", "stablehlo.recv", "stablehlo.send"}
 """The operations that make a token, which the next send or receive takes."""
+
+_TASK = (at.STAGE, at.MICROBATCH, at.SLICE)
+"""The attributes of a call that name its tasks."""
 
 
 def mesh_functions(module: ir.Module) -> list[ir.Operation]:
@@ -119,7 +122,7 @@ def _hand_on(token: ir.Value | None, step: Step[ir.Value], function: ir.Operatio
 def location_of_tasks(module: ir.Module, mesh: int) -> ir.Location | None:
     """Returns the location of the first task that `mesh` runs, which is in the user's loop; None where it runs none."""
     calls = operations(body_of(mesh_functions(module)[mesh]))
-    return next((op.location for op in calls if op.name == "func.call" and tasks_of_call(op)), None)
+    return next((op.location for op in calls if op.name == "func.call" and at.STAGE in op.attributes), None)
 
 
 def on_meshes(meshes: Sequence[int]) -> dict[str, ir.Attribute]:
@@ -127,13 +130,22 @@ def on_meshes(meshes: Sequence[int]) -> dict[str, ir.Attribute]:
     return {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
 
 
-def tasks_of_call(call_op: ir.Operation, kind: str = "") -> list[TaskName]:
-    """Returns the tasks that a call of a function of this kind runs: one, several that are fused, or none."""
-    stage, microbatch = at.integer(call_op, at.STAGE), at.integer(call_op, at.MICROBATCH)
-    if stage is not None and microbatch is not None:
-        return [TaskName(kind, stage, microbatch, at.integer(call_op, at.SLICE) or 0)]
-    stages, microbatches = at.integers(call_op, at.STAGES), at.integers(call_op, at.MICROBATCHES)
-    slices = at.integers(call_op, at.SLICES) or [0] * len(stages)
-    kinds = kind.split("+") if "+" in kind else [kind] * len(stages)
-    # `ProgramReader` refuses lists of different lengths.
-    return [TaskName(*each) for each in zip(kinds, stages, microbatches, slices, strict=False)]
+def tasks_of_call(call_op: ir.Operation, kind: str) -> tuple[TaskName, ...]:
+    """Returns the tasks that a call of a function of this kind runs: one, several that are fused, or none.
+
+    Raises ProgramError unless the call has a stage and a microbatch for each task, and a slice for all or for none.
+    """
+    stages, microbatches, slices = (at.several(call_op, name) for name in _TASK)
+    if stages is None and microbatches is None:
+        return ()
+    kinds = kind.split("+")
+    numbers = stages or [], microbatches or [], [0] * len(kinds) if slices is None else slices
+    if any(len(each) != len(kinds) or min(each) < 0 for each in numbers):
+        names = _TASK if at.SLICE in call_op.attributes else _TASK[:2]
+        found = " and ".join(at.found(call_op.attributes, name) for name in names)
+        raise ProgramError(
+            f"the call of @{callee(call_op)}, which is a {kind or 'function'}, has {found}",
+            location=call_op.location,
+            hint="unroll-microbatches writes them: a number from 0 on for each task, array<i64: ...> for several",
+        )
+    return tuple(map(TaskName, kinds, *numbers))

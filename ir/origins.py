@@ -190,10 +190,8 @@ def _units(call: Call) -> tuple[tuple[object, ...], Sequence[int]]:
 
     A call that is no task has no microbatches.
     """
-    if call.stage is not None and call.microbatch is not None:
-        return (call.function, call.stage, call.slice), (call.microbatch,)
-    stages = [(task.stage, task.slice) for task in call.fused]
-    return (call.function, *stages), [task.microbatch for task in call.fused]
+    stages = [(task.stage, task.slice) for task in call.tasks]
+    return (call.function, *stages), [task.microbatch for task in call.tasks]
 
 
 def _values(program: Program) -> tuple[Sequence[Sequence[_Value | None]], Sequence[Maker]]:

@@ -94,28 +94,37 @@ class TaskName(NamedTuple):
 class Call:
     """A call: runs `function` on the registers `operands`, and puts its results into the registers `results`.
 
+    tasks: the tasks of the microbatch loop that the call runs: one, several that are fused, or none. The `kind` of
+        several joins their kinds by "+".
     frees: the registers that nobody on this mesh reads afterwards.
-    fused: the tasks of a call that is several (a forward and a backward, say). Such a call has no `stage` and no
-        `microbatch`, and its `kind` joins the kinds of the tasks by "+".
-    slice: the slice of the sequence, where the schedule cuts it.
     """
 
     function: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
     kind: str
-    stage: int | None
-    microbatch: int | None
+    tasks: tuple[TaskName, ...]
     frees: tuple[int, ...]
-    fused: tuple[TaskName, ...] = ()
-    slice: int = 0
 
     @property
-    def tasks(self) -> tuple[TaskName, ...]:
-        """The tasks of the microbatch loop that the call runs: one, several that are fused, or none."""
-        if self.stage is None or self.microbatch is None:
-            return self.fused
-        return (TaskName(self.kind, self.stage, self.microbatch, self.slice),)
+    def stage(self) -> int | None:
+        """The stage of a call of one task."""
+        return self.tasks[0].stage if len(self.tasks) == 1 else None
+
+    @property
+    def microbatch(self) -> int | None:
+        """The microbatch of a call of one task."""
+        return self.tasks[0].microbatch if len(self.tasks) == 1 else None
+
+    @property
+    def slice(self) -> int:
+        """The slice of the sequence, where the schedule cuts it, of a call of one task."""
+        return self.tasks[0].slice if len(self.tasks) == 1 else 0
+
+    @property
+    def fused(self) -> tuple[TaskName, ...]:
+        """The tasks of a call of several."""
+        return self.tasks if len(self.tasks) > 1 else ()
 
     def maker(self, result: int, function: Function) -> TaskName | None:
         """Returns the task that makes a result; None for a gathered weight, and for a call that is no task."""
@@ -123,11 +132,7 @@ class Call:
         return tasks[function.result_parts[result] if len(tasks) > 1 else 0] if tasks else None
 
     def __str__(self) -> str:
-        if self.tasks:
-            return " + ".join(map(str, self.tasks))
-        stage = "" if self.stage is None else f" of stage {self.stage}"
-        microbatch = "" if self.microbatch is None else f", microbatch {self.microbatch}"
-        return f"{self.kind or self.function}{stage}{microbatch}"
+        return " + ".join(map(str, self.tasks)) or self.kind or self.function
 
 
 @dataclasses.dataclass(slots=True)

@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import callee, functions, name_of, terminator
+from jaxpp.ir.functions import functions, name_of, terminator
 from jaxpp.ir.shardings import MeshAxes
 
 Entry = Mapping[str, ir.Attribute]
@@ -202,21 +202,3 @@ def _check_value(what: str, value: Mapping[int, Border], meshes: Sequence[ir.Ope
         if found != [[number, count] for number in range(count)]:
             message = f"{what} has the blocks {found}, expected one of {count} on each of its meshes"
             raise ProgramError(message, location=meshes[next(iter(blocks))].location)
-
-
-def check_call(op: ir.Operation, mesh: int) -> None:
-    """Checks the mesh and the tasks of a call in the function of `mesh`. Raises ProgramError."""
-    what = f"the call of @{callee(op)}"
-    expected = f"{mesh}, the mesh of its function"
-    _check(op, what, op.attributes, at.MESH, expected, partial(at.is_number, least=mesh, below=mesh + 1))
-    pairs = ((at.STAGE, at.MICROBATCH), (at.STAGES, at.MICROBATCHES))
-    for name in pairs[0]:
-        _check(op, what, op.attributes, name, "a number from 0 on", at.is_number)
-    for name in pairs[1]:
-        _check(op, what, op.attributes, name, "numbers from 0 on, array<i64: ...>", at.are_numbers)
-    _check(op, what, op.attributes, at.SLICE, "a number from 0 on", at.is_number)
-    _check(op, what, op.attributes, at.SLICES, "numbers from 0 on, array<i64: ...>", at.are_numbers)
-    given = [name for pair in pairs for name in pair if name in op.attributes]
-    if given and tuple(given) not in pairs:
-        expected = f"{at.STAGE} and {at.MICROBATCH}, or {at.STAGES} and {at.MICROBATCHES}"
-        raise ProgramError(f"{what} has {' and '.join(given)}, expected {expected}", location=op.location)

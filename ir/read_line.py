@@ -13,12 +13,12 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operations, terminator
+from jaxpp.ir.functions import body_of, kind_and_stage, name_of, operations, terminator
 from jaxpp.ir.kinds import form_of, operations_of
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.numbering import attributes_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
-from jaxpp.ir.program_form import Border, check_call
+from jaxpp.ir.program_form import Border
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.steps import Channel, MeshLine, Step
 from jaxpp.ir.tensors import TensorSpec, read_constant, read_spec
@@ -204,7 +204,6 @@ class Line:
         self.specs: list[TensorSpec] = []
         self.results: list[int] = []
         self._tables, self._op = tables, op
-        self._attribute = at.i64(mesh)
         self._values: list[ir.Value] = []
         self._steps: Sequence[Step[int]] = []
         self._returned: set[int] = set()
@@ -347,11 +346,9 @@ class Line:
             raise ProgramError(f"a call of @{step.callee} with {len(results)} results", location=step.op.location)
         specs.extend(function.results)
         self._make_mortal(results)
-        stage, microbatch, part, fused = self._tasks(step, function)
+        tasks = self._tasks(step, function)
         dying = tuple(sorted({*frees})) if len(frees) > 1 else tuple(frees)
-        self.sequence.append(
-            Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused, part)
-        )
+        self.sequence.append(Call(function.name, operands, results, function.kind, tasks, dying))
 
     def _check_donated(self, step: Step[int], function: Function) -> None:
         """Raises ProgramError unless each argument whose buffer the function takes over dies here and is given once."""
@@ -387,40 +384,19 @@ class Line:
                 self.sequence.append(Constant(copy, constant.value, expected))
             else:
                 function = self._tables.reshard(found, expected, self.axes)
-                self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
+                self.sequence.append(Call(function.name, (register,), (copy,), function.kind, (), ()))
         return self._resharded[register, expected]
 
-    def _tasks(self, step: Step[int], function: Function) -> tuple[int | None, int | None, int, tuple[TaskName, ...]]:
-        """Returns the stage, microbatch and slice of a call that is one task, and the tasks of a call that is fused."""
+    def _tasks(self, step: Step[int], function: Function) -> tuple[TaskName, ...]:
+        """Returns the tasks of a call. Raises ProgramError for a call of another mesh."""
         if step.task is not None and step.task[3] == self.mesh:
-            return *step.task[:3], ()
-        op, attributes = step.op, step.attributes
-        stage, microbatch = attributes.get(at.STAGE), attributes.get(at.MICROBATCH)
-        mesh = attributes.get(at.MESH)
-        several = at.STAGES in attributes or at.MICROBATCHES in attributes
-        if not several and (mesh is None or mesh == self._attribute):
-            if stage is None and microbatch is None:
-                return None, None, 0, ()
-            part = attributes.get(at.SLICE)
-            if isinstance(stage, ir.IntegerAttr) and isinstance(microbatch, ir.IntegerAttr):
-                one = stage.value, microbatch.value, part.value if isinstance(part, ir.IntegerAttr) else 0, ()
-                if min(one[:3]) >= 0:
-                    return one
-        check_call(op, self.mesh)
-        count = len(at.integers(op, at.STAGES))
-        for name in (at.MICROBATCHES, at.SLICES):
-            found = len(at.integers(op, name))
-            if name in attributes and found != count:
-                raise ProgramError(
-                    f"{at.STAGES} has {count} numbers, {name} has {found}; expected one of each for every task of the "
-                    "call",
-                    location=op.location,
-                )
-        if count and len(function.kind.split("+")) != count:
-            message = f"the call of @{callee(op)}, which is a {function.kind or 'function'}, has {count} tasks"
-            raise ProgramError(message, location=op.location)
-        fused = tuple(tasks_of_call(op, function.kind)) if count else ()
-        return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), at.integer(op, at.SLICE) or 0, fused
+            return (TaskName(function.kind, *step.task[:3]),)
+        mesh = step.attributes.get(at.MESH)
+        if mesh is not None and not at.is_number(mesh, self.mesh, self.mesh + 1):
+            expected = f"expected {self.mesh}, the mesh of its function"
+            message = f"the call of @{step.callee}: {at.MESH} is {mesh}, {expected}"
+            raise ProgramError(message, location=step.op.location)
+        return tasks_of_call(step.op, function.kind)
 
     def _return(self, results: Sequence[Border], step: Step[int]) -> None:
         self._use(step)

@@ -32,7 +32,7 @@ from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import in_a_line
 
-_FORMAT = 1
+_FORMAT = 2
 _DESCRIPTION, _PROGRAM, _CODE = "step.json", "program.mlirbc", "code/"
 _VERSIONS = ("jax", "jaxlib", "jaxpp")
 

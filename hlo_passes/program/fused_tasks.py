@@ -24,8 +24,8 @@ from jaxpp.ir.outlining import clone_body
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.values import defining_op
 
-_ONE = (at.STAGE, at.MICROBATCH, at.SLICE)
-"""The attributes that identify the task of a call."""
+_TASK = (at.STAGE, at.MICROBATCH, at.SLICE)
+"""The attributes that identify the tasks of a call."""
 
 _WHOLE = {"weight_grad": ("input_grad", "backward"), "recompute": ("forward", "forward")}
 """For the kind of a task's second half: the kind of the first half, and the kind of both together."""
@@ -154,7 +154,7 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> t
     numbers: list[int] = []
     for op in calls:
         kind, _ = kind_and_stage(by_name[callee(op)])
-        stage, microbatch, part = (at.integer(op, name) or 0 for name in (at.STAGE, at.MICROBATCH, at.SLICE))
+        stage, microbatch, part = (at.integer(op, name) or 0 for name in _TASK)
         first, whole = _WHOLE.get(kind, ("", ""))
         if tasks and tasks[-1] == (first, stage, microbatch, part):
             kind = whole
@@ -169,13 +169,9 @@ def _replace(
 ) -> None:
     last = group.calls[-1]
     attributes: dict[str, ir.Attribute] = {at.MESH: last.attributes[at.MESH]}
-    if len(tasks) == 1:
-        attributes |= {name: last.attributes[name] for name in _ONE if name in last.attributes}
-    else:
-        attributes[at.STAGES] = at.i64s(task.stage for task in tasks)
-        attributes[at.MICROBATCHES] = at.i64s(task.microbatch for task in tasks)
-        if at.SLICE in last.attributes:
-            attributes[at.SLICES] = at.i64s(task.slice for task in tasks)
+    numbers = zip(*(task[1:] for task in tasks), strict=True)
+    named = [(name, at.one_or_several(each)) for name, each in zip(_TASK, numbers, strict=True)]
+    attributes |= {name: attribute for name, attribute in named if name in last.attributes}
     operands = [group.calls[number].operands[position] for number, position in group.arguments]
     made = call(function, operands, attributes, ir.InsertionPoint(last), last.location)
     for (number, n), result in zip(results, made.results, strict=True):

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir.kinds import AROUND, form_of
-from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.steps import Step
 
 
@@ -44,4 +44,4 @@ def find_runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[lis
 
 
 def _stages(task: Step[ir.Value]) -> set[int]:
-    return {each.stage for each in tasks_of_call(task.op)}
+    return {*(at.several(task.op, at.STAGE) or ())}

@@ -121,7 +121,6 @@ def _around(steps: Iterable[Step[ir.Value]]) -> list[ir.Operation]:
         if step.function is not None
         and step.task is None
         and at.STAGE not in step.attributes
-        and at.STAGES not in step.attributes
         and at.MESH in step.attributes
         and not has_side_effect(step.function)
     ]

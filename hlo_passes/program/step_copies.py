@@ -51,7 +51,9 @@ class StepCopies:
         self._tables = at.argument_attributes(self._main), at.result_attributes(self._main)
         self._shardings = Shardings(module)
         self._check()
-        self.microbatches = 1 + max((number for call in self.calls for number in _microbatches(call)), default=-1)
+        self.microbatches = 1 + max(
+            (number for call in self.calls for number in at.several(call.op, at.MICROBATCH) or ()), default=-1
+        )
         types = [loop.of_all(n, value.type) for n, value in enumerate(self._arguments)]
         results = [loop.of_all(n, value.type) for n, value in enumerate(self._returned)]
         self._made = create(module, "main_of_all_steps", types, results, {}, visibility="public", before=self._main)
@@ -128,10 +130,8 @@ class StepCopies:
         copy = call.op.clone(self._ip).operation
         for number, value in enumerate(operands):
             copy.operands[number] = value
-        if at.MICROBATCH in call.attributes:
-            copy.attributes[at.MICROBATCH] = at.i64(_microbatches(call)[0] + step * self.microbatches)
-        elif at.MICROBATCHES in call.attributes:
-            copy.attributes[at.MICROBATCHES] = at.i64s(n + step * self.microbatches for n in _microbatches(call))
+        if numbers := at.several(call.op, at.MICROBATCH):
+            copy.attributes[at.MICROBATCH] = at.one_or_several([n + step * self.microbatches for n in numbers])
         self._copies[one] = copy
         return copy
 
@@ -347,8 +347,3 @@ class StepCopies:
             func.return_(stacked, ip=ip)
             found |= zip(numbers, self._call(function, every, meshes).results, strict=True)
         return [found[number] for number in range(self._loop.state, len(self._returned))]
-
-
-def _microbatches(call: Step[ir.Value]) -> list[int]:
-    """Returns the microbatches of a call; none if it is not a task."""
-    return [task.microbatch for task in tasks_of_call(call.op)]

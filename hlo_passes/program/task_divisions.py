@@ -146,4 +146,4 @@ def _division(body: Body, whole: Sequence[Body], shardings: Shardings) -> _Divis
 
 def _is_task(step: Step[ir.Value]) -> bool:
     """Returns whether a call is a single task on one mesh."""
-    return all(name in step.attributes for name in (at.STAGE, at.MICROBATCH, at.MESH))
+    return all(at.integer(step.op, name) is not None for name in (at.STAGE, at.MICROBATCH, at.MESH))

@@ -46,9 +46,9 @@ class UnrollMicrobatches(Pass):
     Calls that the schedule runs as one task become one call of one function. They are a forward and a backward that the
     schedule runs together (DualPipe), which XLA can then overlap. Or they are the two halves of a backward that is
     whole for this microbatch: XLA then computes common values once, and no residuals are kept between the halves. The
-    function's kind joins the kinds of its tasks: `forward+backward`. A call of several tasks has `jaxpp.stages` and
-    `jaxpp.microbatches`, with an entry for each task, instead of `jaxpp.stage` and `jaxpp.microbatch`. Functions that
-    nothing calls any more are erased.
+    function's kind joins the kinds of its tasks: `forward+backward`. A call of several tasks has a list of
+    their stages as `jaxpp.stage`, and of their microbatches as `jaxpp.microbatch`. Functions that nothing calls any
+    more are erased.
 
     Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits; the schedule has the tasks
     that the loop has.

@@ -46,7 +46,7 @@ class VerifyMain(Pass):
                     what = f"the call of @{step.callee}, which is no task, has a stage or a microbatch"
                     raise broken(phase, what, op)
             elif step.function is not None:
-                tasks = tuple(tasks_of_call(op))
+                tasks = tasks_of_call(op, step.kind)
                 if (step.callee, tasks) in seen:
                     microbatches = ", ".join(str(task.microbatch) for task in tasks)
                     raise broken(phase, f"a second call of @{step.callee} for microbatch {microbatches}", op)

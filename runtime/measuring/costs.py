@@ -240,11 +240,9 @@ def _apart(program: Program, call: Call) -> list[Call]:
             operands=tuple(r for r, of in zip(call.operands, function.argument_parts, strict=True) if of == number),
             results=tuple(r for r, of in zip(call.results, function.result_parts, strict=True) if of == number),
             kind=task.kind,
-            stage=task.stage,
-            microbatch=task.microbatch,
-            fused=(),
+            tasks=(task,),
         )
-        for number, task in enumerate(call.fused)
+        for number, task in enumerate(call.tasks)
     ]
 
 

@@ -227,13 +227,13 @@ def test_a_file_of_another_version_has_another_form(saved: Path) -> None:
     """It is refused by its version, whatever else it says."""
     found = SavedStep.read(saved)
     surroundings = {**found.description["surroundings"], "jaxpp": "9.9"}
-    SavedStep({"format": 1, "surroundings": surroundings, "news": 3}, b"", {}).write(saved)
+    SavedStep({"format": 2, "surroundings": surroundings, "news": 3}, b"", {}).write(saved)
     with pytest.raises(
         SavedStepError, match=r"process_0: saved with jaxpp 9\.9, here is .*: compile the step and save"
     ):
         jaxpp.load(saved)
-    SavedStep({"format": 2}, b"", {}).write(saved)
-    with pytest.raises(SavedStepError, match="process_0: it is of format 2, expected 1: compile the step and save it"):
+    SavedStep({"format": 3}, b"", {}).write(saved)
+    with pytest.raises(SavedStepError, match="process_0: it is of format 3, expected 2: compile the step and save it"):
         jaxpp.load(saved)
 
 
@@ -291,7 +291,7 @@ def test_code_that_is_missing(saved: Path) -> None:
         (lambda it: it["surroundings"].update(processor="x86"), "saved with processor x86, here is "),
         (lambda it: it["surroundings"].update(transport="pair"), "saved with transport pair, here is pull"),
         (lambda it: it["devices"][0].append(99), "saved for 5 devices; here are 8, without number 99: give a mesh"),
-        (lambda it: it.update(format=0), "it is of format 0, expected 1: compile the step and save it again"),
+        (lambda it: it.update(format=0), "it is of format 0, expected 2: compile the step and save it again"),
     ],
 )
 def test_steps_of_another_place(saved: Path, change: Callable[[Any], object], message: str) -> None:

@@ -7,7 +7,7 @@
 // CHECK-SAME:      %[[A:.*]]: tensor<4x4xf32>, %[[B:.*]]: tensor<4x4xf32>, %[[C:.*]]: tensor<4x4xf32>)
 // CHECK-SAME:      -> tensor<4x4xf32>
 // CHECK:         %[[F0:.*]] = call @forward_0(%[[A]], %[[C]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
-// CHECK-NEXT:    %[[F0B1:.*]]:2 = call @forward_0_backward_1(%[[A]], %[[C]], %[[B]], %[[F0]], %{{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatches = array<i64: 1, 0>, jaxpp.stages = array<i64: 0, 1>}
+// CHECK-NEXT:    %[[F0B1:.*]]:2 = call @forward_0_backward_1(%[[A]], %[[C]], %[[B]], %[[F0]], %{{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = array<i64: 1, 0>, jaxpp.stage = array<i64: 0, 1>}
 // CHECK-NEXT:    %[[B1:.*]] = call @backward_1(%[[B]], %[[F0B1]]#0, %[[F0B1]]#1) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 1 : i64}
 // CHECK-NEXT:    stablehlo.constant dense<2>
 // CHECK-NEXT:    return %[[B1]]
@@ -61,8 +61,8 @@ func.func private @backward_1(%v: tensor<4x4xf32>, %y: tensor<4x4xf32>, %g: tens
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[A:.*]]: tensor<4x4xf32>, %[[B:.*]]: tensor<4x4xf32>, %[[C:.*]]: tensor<4x4xf32>)
 // CHECK-SAME:      -> tensor<4x4xf32>
-// CHECK:         %[[F0B1:.*]] = call @forward_0_backward_1(%[[A]], %[[C]], %[[B]], %{{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatches = array<i64: 0, 0>, jaxpp.stages = array<i64: 0, 1>}
-// CHECK-NEXT:    %[[F0B1_2:.*]] = call @forward_0_backward_1(%[[A]], %[[C]], %[[B]], %[[F0B1]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatches = array<i64: 1, 1>, jaxpp.stages = array<i64: 0, 1>}
+// CHECK:         %[[F0B1:.*]] = call @forward_0_backward_1(%[[A]], %[[C]], %[[B]], %{{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = array<i64: 0, 0>, jaxpp.stage = array<i64: 0, 1>}
+// CHECK-NEXT:    %[[F0B1_2:.*]] = call @forward_0_backward_1(%[[A]], %[[C]], %[[B]], %[[F0B1]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = array<i64: 1, 1>, jaxpp.stage = array<i64: 0, 1>}
 // CHECK-NEXT:    stablehlo.constant dense<2>
 // CHECK-NEXT:    return %[[F0B1_2]]
 // CHECK-LABEL: func.func private @forward_0_backward_1(

@@ -8,8 +8,8 @@
 // CHECK:         call @forward_1({{.*}}) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
 // CHECK:         call @backward_1({{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 2 : i64, jaxpp.stage = 1 : i64}
 // CHECK:         call @backward_1({{.*}}) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
-// CHECK:         %[[FB:.*]]:20 = call @forward_1_backward_0({{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatches = array<i64: 3, 0>, jaxpp.stages = array<i64: 1, 0>}
-// CHECK:         call @forward_1_backward_0({{.*}}) {jaxpp.mesh = 1 : i64, jaxpp.microbatches = array<i64: 1, 2>, jaxpp.stages = array<i64: 1, 0>}
+// CHECK:         %[[FB:.*]]:20 = call @forward_1_backward_0({{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = array<i64: 3, 0>, jaxpp.stage = array<i64: 1, 0>}
+// CHECK:         call @forward_1_backward_0({{.*}}) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = array<i64: 1, 2>, jaxpp.stage = array<i64: 1, 0>}
 // CHECK:         call @backward_1({{.*}}%[[FB]]#{{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 3 : i64, jaxpp.stage = 1 : i64}
 // CHECK:         %[[I:.*]]:7 = call @input_grad_0({{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64}
 // CHECK:         call @weight_grad_0({{.*}}%[[I]]#{{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64}

@@ -25,7 +25,7 @@ func.func private @after_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kin
 // A call does not say for which microbatch it is.
 
 // CHECK: promises_invalid.mlir:[[# @LINE + 4]]:{{[0-9]+}}: error: the call of @forward_0, which is a forward, has jaxpp.stage = 0 : i64 and no jaxpp.microbatch
-// CHECK-NEXT: run unroll-microbatches, which writes them
+// CHECK-NEXT: unroll-microbatches writes them: a number from 0 on for each task, array<i64: ...> for several
 module attributes {jaxpp.meshes = 2 : i64} {
 func.func public @main(%x: tensor<f32>) -> (tensor<f32>) {
   %a = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>

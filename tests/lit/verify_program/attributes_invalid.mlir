@@ -270,7 +270,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // A stage without its microbatch.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0 has jaxpp.stage, expected jaxpp.stage and jaxpp.microbatch, or jaxpp.stages and jaxpp.microbatches
+// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0, which is a forward, has jaxpp.stage = 0 : i64 and no jaxpp.microbatch
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
@@ -285,10 +285,10 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // Fused tasks with a stage too few.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: jaxpp.stages has 1 numbers, jaxpp.microbatches has 2; expected one of each for every task of the call
+// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0, which is a forward, has jaxpp.stage = array<i64: 0> and jaxpp.microbatch = array<i64: 0, 1>
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
-    %c = call @forward_0(%x) {jaxpp.stages = array<i64: 0>, jaxpp.microbatches = array<i64: 0, 1>} : (tensor<f32>) -> tensor<f32>
+    %c = call @forward_0(%x) {jaxpp.stage = array<i64: 0>, jaxpp.microbatch = array<i64: 0, 1>} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32>) -> (tensor<f32>) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
@@ -300,10 +300,10 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // Fused tasks with a slice too few.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: jaxpp.stages has 2 numbers, jaxpp.slices has 1; expected one of each for every task of the call
+// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @both, which is a forward+forward, has jaxpp.stage = array<i64: 0, 0> and jaxpp.microbatch = array<i64: 0, 1> and jaxpp.slice = array<i64: 0>
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
-    %c = call @both(%x) {jaxpp.stages = array<i64: 0, 0>, jaxpp.microbatches = array<i64: 0, 1>, jaxpp.slices = array<i64: 0>} : (tensor<f32>) -> tensor<f32>
+    %c = call @both(%x) {jaxpp.stage = array<i64: 0, 0>, jaxpp.microbatch = array<i64: 0, 1>, jaxpp.slice = array<i64: 0>} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
   func.func private @both(%a: tensor<f32> {jaxpp.part = 0 : i64}) -> (tensor<f32> {jaxpp.part = 0 : i64}) attributes {jaxpp.kind = "forward+forward"} {
@@ -315,10 +315,10 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // A stage below the first.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0: jaxpp.stages is array<i64: 0, -1>, expected numbers from 0 on, array<i64: ...>
+// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0, which is a forward, has jaxpp.stage = -1 : i64 and jaxpp.microbatch = 0 : i64
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
-    %c = call @forward_0(%x) {jaxpp.stages = array<i64: 0, -1>, jaxpp.microbatches = array<i64: 0, 1>} : (tensor<f32>) -> tensor<f32>
+    %c = call @forward_0(%x) {jaxpp.stage = -1 : i64, jaxpp.microbatch = 0 : i64} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32>) -> (tensor<f32>) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {

@@ -20,7 +20,7 @@
 module @each_unit_waits_for_the_one_before_it attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
   func.func public @main(%w: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32>, %dy: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x8xf32>) {
-    %0:3 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x8xf32>)
+    %0:3 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x8xf32>)
     return %0#0, %0#1, %0#2 : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x8xf32>
   }
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}, tensor<4x8xf32> {jaxpp.part = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}) attributes {jaxpp.kind = "forward+backward"} {
@@ -59,7 +59,7 @@ module @each_unit_waits_for_the_one_before_it attributes {jaxpp.meshes = 1 : i64
 module @units_are_spread_evenly attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
   func.func public @main(%w: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32>, %dy: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
-    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
@@ -93,7 +93,7 @@ module @units_are_spread_evenly attributes {jaxpp.meshes = 1 : i64, mhlo.num_par
 module @one_after_the_other attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
   func.func public @main(%w: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32>, %dy: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
-    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
@@ -120,7 +120,7 @@ module @one_after_the_other attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
 module @without_collectives attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=1, "data"=2]>
   func.func public @main(%w: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32>, %dy: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
-    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
@@ -157,7 +157,7 @@ module @without_collectives attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
 module @the_gradient_of_an_all_to_all attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
   func.func public @main(%x: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
-    %0:2 = call @forward_0_backward_1(%x, %dy, %w) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+    %0:2 = call @forward_0_backward_1(%x, %dy, %w) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
   func.func private @forward_0_backward_1(%x: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
@@ -189,7 +189,7 @@ module @the_gradient_of_an_all_to_all attributes {jaxpp.meshes = 1 : i64, mhlo.n
 module @two_collectives_in_a_row attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
   func.func public @main(%w: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32>, %dy: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
-    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {

@@ -390,7 +390,7 @@ def test_a_number_of_microbatches_that_the_meshes_do_not_divide(schedule: Any) -
 def test_turns_of_a_forward_and_a_backward_are_one_program() -> None:
     step = partial(sgd_step, schedule=jaxpp.KimiK2(4, 2, fuse_steady_state=True))
     text = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2)).lower(weights(4), batch(4)).program().as_text()
-    assert text.count("jaxpp.stages = array<i64: ") == len(jaxpp.KimiK2(4, 2, True).build(4).fused) == 8
+    assert text.count("jaxpp.stage = array<i64: ") == len(jaxpp.KimiK2(4, 2, True).build(4).fused) == 8
 
 
 def check_schedule(schedule: Any, microbatches: int) -> None:

@@ -48,7 +48,7 @@ def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
         microbatches = ", ".join(str(graph.tasks[each].microbatch) for each in cell)
         which, part = f"jaxpp.stage = {stages}, jaxpp.microbatch = {microbatches}", ""
         if len(cell) > 1:
-            which = f"jaxpp.stages = array<i64: {stages}>, jaxpp.microbatches = array<i64: {microbatches}>"
+            which = f"jaxpp.stage = array<i64: {stages}>, jaxpp.microbatch = array<i64: {microbatches}>"
             part = " {jaxpp.part = 0 : i64}"
         attributes = f"{{jaxpp.mesh = {mesh}, {which}}}"
         calls.append(f"%{number} = call @{name}({', '.join(operands)}) {attributes} : ({types}) -> tensor<f32>")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
-from jaxpp.ir.program import Call, Function, Instruction, Program, Receive, Send
+from jaxpp.ir.program import Call, Function, Instruction, Program, Receive, Send, TaskName
 from jaxpp.ir.transports import Rules
 
 
@@ -35,7 +35,7 @@ def random_program(random: Random, tasks: int) -> Program:
                 lines[target].append(Receive(channel, value, homes[value]))
                 there[value].add(target)
                 channel += 1
-        lines[mesh].append(Call("forward", reads, (task,), "forward", mesh, task, ()))
+        lines[mesh].append(Call("forward", reads, (task,), "forward", (TaskName("forward", mesh, task),), ()))
         homes.append(mesh)
         there.append({mesh})
     return program_of(lines, tuple(random.choice([1, 1, 2]) for _ in lines))

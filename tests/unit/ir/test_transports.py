@@ -8,7 +8,7 @@ import pytest
 from unit.ir.explorer import always_ends, mutated, program_of, random_program
 from unit.ir.orders import transfer_order
 
-from jaxpp.ir.program import Call, Instruction, Receive, Send
+from jaxpp.ir.program import Call, Instruction, Receive, Send, TaskName
 from jaxpp.ir.transports import RULES, OrderError, Rules, check_order, check_transport
 
 TWO = (True, False)
@@ -49,7 +49,7 @@ def test_an_order_in_which_sends_meet_receives_is_one_for_every_transport() -> N
 
 
 def forward(number: int, *reads: int, stage: int = 0) -> Call:
-    return Call("forward", reads, (number,), "forward", stage, number, ())
+    return Call("forward", reads, (number,), "forward", (TaskName("forward", stage, number),), ())
 
 
 FACING: list[list[Instruction]] = [

@@ -11,7 +11,7 @@ from unit.runtime.programs import Pipeline, parse, tick
 
 from jaxpp import runtime
 from jaxpp import schedules as S
-from jaxpp.ir.program import Instruction
+from jaxpp.ir.program import Instruction, TaskName
 from jaxpp.ir.tensors import TensorSpec
 
 PROGRAM = parse(Pipeline(2, 3).text())
@@ -115,7 +115,8 @@ def test_without_a_task_there_are_no_costs() -> None:
 
 
 def call(kind: str, stage: int, microbatch: int, operands: Sequence[int], results: Sequence[int]) -> runtime.Call:
-    return runtime.Call(f"{kind}_{stage}", tuple(operands), tuple(results), kind, stage, microbatch, ())
+    tasks = (TaskName(kind, stage, microbatch),)
+    return runtime.Call(f"{kind}_{stage}", tuple(operands), tuple(results), kind, tasks, ())
 
 
 def program(sizes: Sequence[Mapping[int, int]], sequences: Sequence[Sequence[Instruction]]) -> runtime.Program:
@@ -133,7 +134,7 @@ def test_bytes_of_a_split_backward() -> None:
     """Stages 0 and 1 on mesh 0, stage 2 on mesh 1. Register 0 is a weight, 1 a sum over the microbatches."""
     weight, total, x, saved, y, z, gy, gz, kept = range(9)
     first: list[Instruction] = [
-        runtime.Call("before", (weight,), (total,), "before", None, None, ()),
+        runtime.Call("before", (weight,), (total,), "before", (), ()),
         call("forward", 0, 5, [weight], [x, saved]),
         call("forward", 1, 5, [weight, x], [y]),
         runtime.Send(7, y, 1, ()),
