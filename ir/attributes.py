@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -73,6 +74,35 @@ def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
     # times as fast as reading its `attr`.
     entries = ir.DictAttr(attribute)
     return {(name := entries[number].name): entries[name] for number in range(len(entries))}
+
+
+def plain(attribute: ir.Attribute | None) -> Any:
+    """Returns an attribute as Python data: an `int`, `str` or `dict`, a `list` of numbers, or a `tuple` of others.
+
+    An attribute of another kind, such as one without a value, stays an attribute: no boolean is taken for a number.
+    """
+    if isinstance(attribute, ir.IntegerAttr | ir.StringAttr):
+        return attribute.value
+    if isinstance(attribute, ir.DenseI64ArrayAttr):
+        return numbers(attribute)
+    if isinstance(attribute, ir.ArrayAttr):
+        return tuple(map(plain, attribute))
+    if isinstance(attribute, ir.DictAttr):
+        return {name: plain(entry) for name, entry in dictionary(attribute).items()}
+    return attribute
+
+
+def attribute_of(value: Any) -> ir.Attribute:
+    """Returns the attribute that `plain` reads as `value`."""
+    if isinstance(value, Mapping):
+        return ir.DictAttr.get({name: attribute_of(entry) for name, entry in value.items()})
+    if isinstance(value, tuple):
+        return ir.ArrayAttr.get([attribute_of(entry) for entry in value])
+    if isinstance(value, list):
+        return i64s(value)
+    if isinstance(value, str):
+        return ir.StringAttr.get(value)
+    return i64(value) if isinstance(value, int) else value
 
 
 def numbers(attribute: ir.Attribute) -> list[int]:

@@ -1,16 +1,15 @@
 """Marks in the IR: stage marks (`jaxpp.boundary`), and the marks of units inside a stage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.ir.attributes import BOUNDARY, UNIT, dictionary, i64
+from jaxpp.ir.attributes import BOUNDARY, UNIT, attribute_of, plain
 from jaxpp.ir.errors import PassError
 
 BARRIER = "stablehlo.optimization_barrier"
-PHASES = ("forward", "backward")
 FORM = '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}'
 
 
@@ -51,28 +50,16 @@ def is_barrier(op: ir.Operation) -> bool:
 
 def read(op: ir.Operation) -> Boundary:
     """Returns the mark that `op` carries. Raises PassError when its form is unknown."""
-    attribute = op.attributes[BOUNDARY]
-    fields = dictionary(attribute) if isinstance(attribute, ir.DictAttr) else {}
-    stage, phase, name = fields.get("stage"), fields.get("phase"), fields.get("name")
-    known = fields.keys() <= {"stage", "phase", "name"}
-    if not (
-        known
-        and isinstance(stage, ir.IntegerAttr)
-        and stage.value >= 0
-        and isinstance(phase, ir.StringAttr)
-        and phase.value in PHASES
-    ):
-        raise PassError(
-            f"unknown form of {BOUNDARY}: {attribute}", location=op.location, hint=f"a stage mark has the form {FORM}"
-        )
-    return Boundary(stage.value, phase.value, name.value if isinstance(name, ir.StringAttr) else "")
+    match plain(op.attributes[BOUNDARY]):
+        case {"stage": int(stage), "phase": "forward" | "backward" as phase, **others} if (
+            stage >= 0 and others.keys() <= {"name"} and isinstance(name := others.get("name", ""), str)
+        ):
+            return Boundary(stage, phase, name)
+        case _:
+            found, hint = op.attributes[BOUNDARY], f"a stage mark has the form {FORM}"
+            raise PassError(f"unknown form of {BOUNDARY}: {found}", location=op.location, hint=hint)
 
 
 def write(op: ir.Operation, mark: Boundary) -> None:
     """Replaces the mark that `op` carries."""
-    fields: dict[str, ir.Attribute] = {
-        "stage": i64(mark.stage),
-        "phase": ir.StringAttr.get(mark.phase),
-        "name": ir.StringAttr.get(mark.name),
-    }
-    op.attributes[BOUNDARY] = ir.DictAttr.get(fields)
+    op.attributes[BOUNDARY] = attribute_of(asdict(mark))

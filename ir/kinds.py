@@ -68,10 +68,8 @@ def cost_of(kind: str, costs: Mapping[str, float] = COSTS) -> float:
 
 def operations_of(module: ir.Module) -> dict[str, bool]:
     """Returns the kinds of `module` that are bound to a user's function, and whether this function reads residuals."""
-    said = module.operation.attributes.get(at.OPERATIONS)
-    if not isinstance(said, ir.DictAttr):
-        return {}
-    return {named.name: named.attr == ir.StringAttr.get("residuals", said.context) for named in said}
+    operations = at.plain(module.operation.attributes.get(at.OPERATIONS)) or {}
+    return {kind: reads == "residuals" for kind, reads in operations.items()}
 
 
 def parse_operations(text: str) -> dict[str, bool]:
@@ -93,7 +91,5 @@ def write_operations(module: ir.Module, operations: Mapping[str, bool]) -> None:
     """Writes the attribute on `module` that `operations_of` reads; no attribute where there are no operations."""
     if operations:
         with module.context:
-            entries: dict[str, ir.Attribute] = {
-                name: ir.StringAttr.get("residuals" if reads else "") for name, reads in operations.items()
-            }
-            module.operation.attributes[at.OPERATIONS] = ir.DictAttr.get(entries)
+            entries = {name: "residuals" if reads else "" for name, reads in operations.items()}
+            module.operation.attributes[at.OPERATIONS] = at.attribute_of(entries)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from jaxlib.mlir import ir
 
@@ -18,14 +19,17 @@ _MOST = 1 << 20
 """The most microbatches or stages that a loop may have. A larger number is a mistake, and would take hours."""
 
 
-def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
-    """Returns the entries of `jaxpp.microbatch_loop`; none for a loop without it. Raises PassError for another form."""
+def entries(loop: ir.Operation) -> dict[str, Any]:
+    """Returns the entries of `jaxpp.microbatch_loop` as Python data. Raises PassError where they have another form.
+
+    A loop without the attribute has none.
+    """
     attribute = loop.attributes.get(at.LOOP)
     if attribute is None:
         return {}
-    fields = at.dictionary(attribute) if isinstance(attribute, ir.DictAttr) else None
-    kinds = {"length": ir.IntegerAttr, "schedule": ir.StringAttr}
-    if fields is None or any(name in fields and not isinstance(fields[name], kind) for name, kind in kinds.items()):
+    fields = at.plain(attribute)
+    kinds = {"length": int, "schedule": str}
+    if not isinstance(fields, dict) or any(not isinstance(fields.get(name, of()), of) for name, of in kinds.items()):
         raise PassError(
             f"unknown form of {at.LOOP}: {attribute}",
             location=loop.location,
@@ -127,19 +131,13 @@ class MicrobatchLoop:
 
     def write(self) -> None:
         """Writes these fields on the loop, as `jaxpp.microbatch_loop`."""
-        fields: dict[str, ir.Attribute] = {
-            "length": at.i64(self.length),
-            "schedule": ir.StringAttr.get(self.schedule),
-            "stages": at.i64(self.stages),
-            "indices": at.i64s(self.indices),
-            "starts": at.i64s(self.starts),
-            "steps": at.i64s(self.steps),
-        }
+        names = ("length", "schedule", "stages", "indices", "starts", "steps")
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.slices > 1:
-            fields["slices"] = at.i64(self.slices)
+            fields["slices"] = self.slices
         if self.is_inferred:
             fields["inferred"] = ir.UnitAttr.get()
-        self.op.attributes[at.LOOP] = ir.DictAttr.get(fields)
+        self.op.attributes[at.LOOP] = at.attribute_of(fields)
 
 
 def schedule_text(module: ir.Module) -> str:
@@ -148,34 +146,29 @@ def schedule_text(module: ir.Module) -> str:
     return (steps and steps.schedule) or MicrobatchLoop.of(module).schedule
 
 
-def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchLoop:
+def _read(loop: ir.Operation, fields: Mapping[str, Any]) -> MicrobatchLoop:
     """Returns the loop that carries these fields. Raises PassError unless they have the form of docs/ir.md."""
-    numbers = [fields[name] for name in ("length", "stages")]
-    counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
-    arrays = [fields[name] for name in ("indices", "starts", "steps")]
-    lists = [at.numbers(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
-    said = fields.get("slices")
-    slices = said.value if isinstance(said, ir.IntegerAttr) else 1
-    well_formed = (
-        loop.name == "stablehlo.while"
-        and len(counts) == 2
-        and 0 <= counts[0] <= _MOST
-        and 1 <= counts[1] <= _MOST
-        and slices >= 1
-        and counts[1] % slices == 0
-        and len({len(each) for each in lists}) == 1
-        and len(lists) == 3
-        and len(set(lists[0])) == len(lists[0])
-        and all(0 <= index < len(loop.operands) and is_integer_scalar(loop.operands[index]) for index in lists[0])
-    )
-    if not well_formed:
-        found = ", ".join(f"{name} = {said}" for name, said in fields.items() if name != "schedule")
-        raise PassError(
-            f"{at.LOOP} does not fit its loop: {found}",
-            location=loop.location,
-            hint="run find-microbatch-loop, which writes it",
-        )
-    schedule = ir.StringAttr(fields["schedule"]).value
-    return MicrobatchLoop(
-        loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2], slices, "inferred" in fields
-    )
+    match fields:
+        case {
+            "length": int(length),
+            "stages": int(stages),
+            "schedule": str(schedule),
+            "indices": list(indices),
+            "starts": list(starts),
+            "steps": list(steps),
+        } if (
+            loop.name == "stablehlo.while"
+            and 0 <= length <= _MOST
+            and 1 <= stages <= _MOST
+            and isinstance(slices := fields.get("slices", 1), int)
+            and slices >= 1
+            and stages % slices == 0
+            and len(set(indices)) == len(indices) == len(starts) == len(steps)
+            and all(0 <= index < len(loop.operands) and is_integer_scalar(loop.operands[index]) for index in indices)
+        ):
+            is_inferred = "inferred" in fields
+            return MicrobatchLoop(loop, length, stages, schedule, indices, starts, steps, slices, is_inferred)
+        case _:
+            found = ", ".join(f"{name} = {entry}" for name, entry in fields.items() if name != "schedule")
+            hint = "run find-microbatch-loop, which writes it"
+            raise PassError(f"{at.LOOP} does not fit its loop: {found}", location=loop.location, hint=hint)

@@ -63,13 +63,16 @@ def _check_sizes(module: ir.Module, meshes: int) -> None:
     sizes = module.operation.attributes.get(at.MESH_SIZES)
     if sizes is None:
         return
-    entries = list(sizes) if isinstance(sizes, ir.ArrayAttr) else []
-    axes = [at.dictionary(entry) if isinstance(entry, ir.DictAttr) else {} for entry in entries]
-    if len(axes) != meshes:
-        raise ProgramError(f"{at.MESH_SIZES} is a list of {len(axes)}, the module has {meshes} meshes")
+    axes = at.plain(sizes)
+    count = len(axes) if isinstance(sizes, ir.ArrayAttr) else 0
+    if count != meshes:
+        raise ProgramError(f"{at.MESH_SIZES} is a list of {count}, the module has {meshes} meshes")
     for mesh, each in enumerate(axes):
-        if each.keys() != axes[0].keys() or not each or not all(at.is_number(size, least=1) for size in each.values()):
-            raise ProgramError(f"{at.MESH_SIZES} says {entries[mesh]} of mesh {mesh}, expected the size of every axis")
+        fits = isinstance(each, dict) and each and each.keys() == axes[0].keys()
+        if not fits or not all(isinstance(size, int) and size > 0 for size in each.values()):
+            raise ProgramError(
+                f"{at.MESH_SIZES} says {ir.ArrayAttr(sizes)[mesh]} of mesh {mesh}, expected the size of every axis"
+            )
 
 
 def _is_flag(said: ir.Attribute) -> bool:

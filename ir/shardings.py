@@ -184,9 +184,7 @@ def shard_count(shard_map: ir.Operation, sizes: Mapping[str, int]) -> int:
 
 def mesh_sizes(module: ir.Module) -> list[dict[str, int]]:
     """Returns the sizes of the axes of each mesh (`jaxpp.mesh_sizes`); empty where the meshes have one size."""
-    attribute = module.operation.attributes.get(at.MESH_SIZES)
-    meshes = [at.dictionary(entry) for entry in ir.ArrayAttr(attribute)] if attribute is not None else []
-    return [{axis: ir.IntegerAttr(size).value for axis, size in mesh.items()} for mesh in meshes]
+    return list(at.plain(module.operation.attributes.get(at.MESH_SIZES)) or ())
 
 
 def uneven_axes(module: ir.Module) -> set[str]:

@@ -1,7 +1,7 @@
 """The loop over optimizer steps, in a module that has one step (`jaxpp.train_loop`, docs/ir.md, section 1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from jaxlib.mlir import ir
@@ -40,21 +40,22 @@ class TrainLoopAttr:
         attribute = module.operation.attributes.get(at.TRAIN_LOOP)
         if attribute is None:
             return None
-        found = at.dictionary(attribute) if isinstance(attribute, ir.DictAttr) else {}
-        numbers = [found.get(name) for name in ("steps", "state", "delay")]
-        counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
-        schedule = found.get("schedule")
-        if len(counts) < len(numbers) or min(counts) < 0 or not counts[0] or not isinstance(schedule, ir.StringAttr):
-            raise PassError(
-                f"unknown form of {at.TRAIN_LOOP}: {attribute}",
-                hint='it is a dictionary: {steps = 2 : i64, state = 4 : i64, delay = 0 : i64, schedule = ""}',
-            )
-        if counts[0] > _MOST_STEPS:
-            raise PassError(f"{at.TRAIN_LOOP} has {counts[0]} steps, at most {_MOST_STEPS} are unrolled")
+        match at.plain(attribute):
+            case {"steps": int(steps), "state": int(state), "delay": int(delay), "schedule": str(schedule)} if (
+                steps > 0 and min(state, delay) >= 0
+            ):
+                found = TrainLoopAttr(steps, state, delay, schedule)
+            case _:
+                raise PassError(
+                    f"unknown form of {at.TRAIN_LOOP}: {attribute}",
+                    hint='it is a dictionary: {steps = 2 : i64, state = 4 : i64, delay = 0 : i64, schedule = ""}',
+                )
+        if found.steps > _MOST_STEPS:
+            raise PassError(f"{at.TRAIN_LOOP} has {found.steps} steps, at most {_MOST_STEPS} are unrolled")
         main = functions(module).get("main")
         if main is not None:
-            _check_state(main, counts[1])
-        return TrainLoopAttr(counts[0], counts[1], counts[2], schedule.value)
+            _check_state(main, found.state)
+        return found
 
     @property
     def plan(self) -> schedules.Schedule | None:
@@ -70,9 +71,7 @@ class TrainLoopAttr:
 
     def write(self, module: ir.Module) -> None:
         """Writes the attribute on `module`."""
-        fields: dict[str, ir.Attribute] = {name: at.i64(getattr(self, name)) for name in ("steps", "state", "delay")}
-        fields["schedule"] = ir.StringAttr.get(self.schedule)
-        module.operation.attributes[at.TRAIN_LOOP] = ir.DictAttr.get(fields)
+        module.operation.attributes[at.TRAIN_LOOP] = at.attribute_of(asdict(self))
 
 
 def _check_state(main: ir.Operation, state: int) -> None:

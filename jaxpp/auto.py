@@ -12,6 +12,7 @@ from jaxpp.hlo_passes import PassError
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import nested
+from jaxpp.ir.loop import entries
 from jaxpp.memory_limit import Limit
 from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
@@ -30,8 +31,7 @@ def is_auto(module: ir.Module, schedule: Any) -> bool:
     That is so if its loop has the schedule "auto", or if it is a plain loop and `schedule` is "auto".
     """
     with module.context:
-        loops = [at.dictionary(op.attributes[at.LOOP]) for op in nested(module.operation) if at.LOOP in op.attributes]
-        texts = [ir.StringAttr(each["schedule"]).value for each in loops]
+        texts = [entries(op)["schedule"] for op in nested(module.operation) if at.LOOP in op.attributes]
     return AUTO in texts or (not texts and schedule == AUTO)
 
 

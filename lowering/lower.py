@@ -21,6 +21,7 @@ from jaxpp._compat import (
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import main_of, nested
 from jaxpp.ir.kinds import write_operations
+from jaxpp.ir.loop import entries as loop_entries
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import match_state
@@ -327,9 +328,8 @@ def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:
     """Writes the sizes of the meshes, if they differ: the module's own mesh has each axis in its largest size."""
     if mpmd_mesh.is_uneven:
         with module.context:
-            shapes = [mesh.shape.items() for mesh in mpmd_mesh.separate]
-            sizes = [ir.DictAttr.get({name: at.i64(size) for name, size in shape}) for shape in shapes]
-            module.operation.attributes[at.MESH_SIZES] = ir.ArrayAttr.get(sizes)
+            sizes = tuple(mesh.shape for mesh in mpmd_mesh.separate)
+            module.operation.attributes[at.MESH_SIZES] = at.attribute_of(sizes)
 
 
 def _annotate(
@@ -353,16 +353,16 @@ def _set_schedule(module: ir.Module, schedule: Any, meshes: int) -> None:
         for loop in nested(module.operation):
             if at.LOOP not in loop.attributes:
                 continue
-            entries = at.dictionary(loop.attributes[at.LOOP])
-            if schedule is not None and ir.StringAttr(entries["schedule"]).value == "":
-                entries["schedule"] = ir.StringAttr.get(_text_for(loop, schedule, ir.IntegerAttr(entries["length"])))
-                loop.attributes[at.LOOP] = ir.DictAttr.get(entries)
-            if library_name(ir.StringAttr(entries["schedule"]).value):
+            fields = loop_entries(loop)
+            if schedule is not None and not fields["schedule"]:
+                fields["schedule"] = _text_for(loop, schedule, fields["length"])
+                loop.attributes[at.LOOP] = at.attribute_of(fields)
+            if library_name(fields["schedule"]):
                 module.operation.attributes[at.MESHES] = at.i64(meshes)
 
 
-def _text_for(loop: ir.Operation, schedule: Any, length: ir.IntegerAttr) -> str:
+def _text_for(loop: ir.Operation, schedule: Any, length: int) -> str:
     try:
-        return schedule_text(schedule, length.value)
+        return schedule_text(schedule, length)
     except ScheduleError as error:
         raise ScheduleError(f"{source_line(loop.location)}: {error}", error.where) from error

@@ -441,11 +441,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
     loop = results[0].owner
     while loop.name == "sdy.sharding_constraint":  # a result has a sharding where mesh axes are Explicit
         loop = loop.operands[0].owner
-    attribute: dict[str, ir.Attribute] = {
-        "length": at.i64(length),
-        "schedule": ir.StringAttr.get(schedule),
-    }
-    loop.attributes[at.LOOP] = ir.DictAttr.get(attribute)
+    loop.attributes[at.LOOP] = at.attribute_of({"length": length, "schedule": schedule})
     return results
 
 

@@ -213,15 +213,14 @@ def _check_meshes(loop: ir.Operation, meshes: int, length: int) -> None:
 
 def loop_schedule(loop: ir.Operation) -> str:
     """Returns the text of the schedule that a loop carries; empty when it carries none."""
-    schedule = entries(loop).get("schedule")
-    return schedule.value if isinstance(schedule, ir.StringAttr) else ""
+    return entries(loop).get("schedule", "")
 
 
 def _length(loop: ir.Operation) -> int:
     """Returns how often `loop` runs. Raises PassError if `length` in its `jaxpp.microbatch_loop` differs."""
-    length, said = trip_count(loop), entries(loop).get("length")
-    if isinstance(said, ir.IntegerAttr) and said.value != length:
-        raise PassError(f"{at.LOOP} says {said.value} microbatches, the loop runs {length}", location=loop.location)
+    length = trip_count(loop)
+    if (said := entries(loop).get("length", length)) != length:
+        raise PassError(f"{at.LOOP} says {said} microbatches, the loop runs {length}", location=loop.location)
     return length
 
 

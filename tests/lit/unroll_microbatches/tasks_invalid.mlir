@@ -79,7 +79,7 @@ func.func private @f(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "f
 
 // An index that the loop does not carry.
 
-// CHECK: tasks_invalid.mlir:[[# @LINE + 4]]:10: error: jaxpp.microbatch_loop does not fit its loop: indices = array<i64: 7>, length = 2 : i64
+// CHECK: tasks_invalid.mlir:[[# @LINE + 4]]:10: error: jaxpp.microbatch_loop does not fit its loop: indices = [7], length = 2
 // CHECK-NEXT: run find-microbatch-loop, which writes it
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
