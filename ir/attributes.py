@@ -27,10 +27,8 @@ RESULT = "jaxpp.result"
 FEEDS = "jaxpp.feeds"
 BLOCKS = "jaxpp.blocks"
 BLOCK = "jaxpp.block"
-ROWS_SENT = "jaxpp.rows_sent"
-ROWS_PADDED = "jaxpp.rows_padded"
+BYTES = "jaxpp.bytes"
 PEAK_BYTES = "jaxpp.peak_bytes"
-PEAK_HOST_BYTES = "jaxpp.peak_host_bytes"
 LOOP = "jaxpp.microbatch_loop"
 TRAIN_LOOP = "jaxpp.train_loop"
 BOUNDARY = "jaxpp.boundary"
@@ -39,7 +37,6 @@ LAYER = "jaxpp.layer"
 UNIT = "jaxpp.unit"
 TASK = "jaxpp.task"
 OPERATIONS = "jaxpp.operations"
-ONCE_PER_STEP = "jaxpp.once_per_step"
 GATHER = "jaxpp.gather"
 SCATTER = "jaxpp.scatter"
 DEVICES = "jaxpp.devices"
@@ -103,6 +100,17 @@ def attribute_of(value: Any) -> ir.Attribute:
     if isinstance(value, str):
         return ir.StringAttr.get(value)
     return i64(value) if isinstance(value, int) else value
+
+
+def note_bytes(module: ir.Module, **numbers: int) -> None:
+    """Adds entries to `jaxpp.bytes` of `module`, unless all `numbers` are 0."""
+    if any(numbers.values()):
+        module.operation.attributes[BYTES] = attribute_of(noted_bytes(module) | numbers)
+
+
+def noted_bytes(module: ir.Module) -> dict[str, int]:
+    """Returns the entries of `jaxpp.bytes` of `module`."""
+    return plain(module.operation.attributes.get(BYTES)) or {}
 
 
 def numbers(attribute: ir.Attribute) -> list[int]:

@@ -19,11 +19,10 @@ _EITHER = ("a number or array<i64: ...>", ir.IntegerAttr | ir.DenseI64ArrayAttr)
 _ANY = ("", ir.Attribute)
 _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("module", _ANY, (at.TRAIN_LOOP, at.MESH_SIZES, at.LOST_MARKS)),
-    ("module", _DICT, (at.OPERATIONS, at.ONCE_PER_STEP)),
-    ("module", _NUMBER, (at.ROWS_SENT, at.ROWS_PADDED)),
+    ("module", _DICT, (at.OPERATIONS, at.BYTES)),
     ("module operation argument result", _EITHER, (at.MESHES,)),
     ("function", _TEXT, (at.KIND,)),
-    ("function", _NUMBER, (at.PEAK_BYTES, at.PEAK_HOST_BYTES)),
+    ("function", _EITHER, (at.PEAK_BYTES,)),
     ("function", _LIST, (at.SUMS,)),
     ("function operation", _NUMBER, (at.MESH,)),
     ("function", _NUMBER, (at.STAGE,)),

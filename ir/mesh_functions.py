@@ -62,6 +62,12 @@ def stacked_arguments(module: ir.Module) -> set[int]:
     return {ir.IntegerAttr(entry[at.ARGUMENT]).value for entry in entries if at.BLOCK in entry}
 
 
+def noted_peaks(module: ir.Module) -> list[tuple[int, int]]:
+    """Returns the `jaxpp.peak_bytes` of each mesh function: on each device, and in the memory of the host for each."""
+    peaks = [at.several(function, at.PEAK_BYTES) or [0] for function in mesh_functions(module)]
+    return [(here, sum(host)) for here, *host in peaks]
+
+
 def task_functions(module: ir.Module) -> dict[str, ir.Operation]:
     """Returns the functions that have a kind, by name. The mesh functions call these."""
     return {name: function for name, function in functions(module).items() if at.KIND in function.attributes}

@@ -12,9 +12,8 @@ from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import Pass, run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.stages.split_forward import SplitForward
-from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.mesh_functions import noted_peaks
 from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 from jaxpp.schedules.simulate import task_times
@@ -227,5 +226,4 @@ def _sharing_stages(plan: Schedule) -> list[tuple[list[int], list[int]]]:
 def program_peaks(module: ir.Module, passes: Sequence[Pass]) -> list[int]:
     """Runs the passes on `module`; returns the bytes that the devices of each mesh need, and then the hosts."""
     run_passes(module, passes)
-    names = (at.PEAK_BYTES, at.PEAK_HOST_BYTES)
-    return [at.integer(function, name) or 0 for name in names for function in mesh_functions(module)]
+    return [peak for peaks in zip(*noted_peaks(module), strict=True) for peak in peaks]

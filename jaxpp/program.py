@@ -15,7 +15,6 @@ from jaxpp._compat import own_copy
 from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
 from jaxpp.hlo_passes.base import Observer
-from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule, number_of_microbatches
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
@@ -25,7 +24,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import bytecode, main_of
 from jaxpp.ir.loop import schedule_text
-from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions, stacked_arguments
+from jaxpp.ir.mesh_functions import location_of_tasks, noted_peaks, stacked_arguments
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
@@ -82,7 +81,8 @@ class ProgramModule:
 
         They are bytes per device, summed over all stages. The dict is empty if no weight is sharded like the batch.
         """
-        return once_per_step_bytes(self.module)
+        noted = at.noted_bytes(self.module)
+        return {name: noted[name] for name in ("gather_weights", "scatter_gradients") if name in noted}
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
@@ -90,12 +90,12 @@ class ProgramModule:
 
         The temporaries of the tasks and values in the memory of the host do not count.
         """
-        return tuple(at.integer(function, at.PEAK_BYTES) or 0 for function in mesh_functions(self.module))
+        return tuple(here for here, _ in noted_peaks(self.module))
 
     @property
     def peak_host_bytes(self) -> tuple[int, ...]:
         """The most bytes that are alive at once in the memory of the host, for each device of each mesh."""
-        return tuple(at.integer(function, at.PEAK_HOST_BYTES) or 0 for function in mesh_functions(self.module))
+        return tuple(host for _, host in noted_peaks(self.module))
 
     @property
     def rows_sent_bytes(self) -> int:
@@ -104,7 +104,7 @@ class ProgramModule:
         0 if each mesh holds the layers of its own stages. If a schedule gives each mesh several separate stages, the
         order of `jaxpp.rows_of_layers` achieves this.
         """
-        return at.integer(self.module.operation, at.ROWS_SENT) or 0
+        return at.noted_bytes(self.module).get("rows_sent", 0)
 
     @property
     def rows_padded_bytes(self) -> int:
@@ -112,7 +112,7 @@ class ProgramModule:
 
         0 if all meshes have equally many layers. See `jaxpp.rows_of_layers` with `cuts`.
         """
-        return at.integer(self.module.operation, at.ROWS_PADDED) or 0
+        return at.noted_bytes(self.module).get("rows_padded", 0)
 
 
 def rewrite(

@@ -40,7 +40,7 @@ class DelayReductions(Pass):
     `chunk` or `ahead`, this pass gathers the weights before the loop, and `once-per-run` moves the gathers to the
     runs of tasks. With `chunk`, this pass sums and scatters the gradients after the loop, and `once-per-run` moves that
     to the runs. The module records the price of `step` in bytes per device, summed over all stages, whether
-    or not `step` was chosen: `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
+    or not `step` was chosen: `jaxpp.bytes = {gather_weights = ..., scatter_gradients = ...}`.
 
     Options:
         gather_weights: when weights sharded over the data axis are gathered. Once per `microbatch`; once per `chunk`, a
@@ -80,13 +80,11 @@ class DelayReductions(Pass):
         totals = [total for n in range(len(loop.op.operands)) if (total := _total(mesh, loop, n)) is not None]
         totals = [total for total in totals if uneven_axes(module).isdisjoint(total.axes)]
         gathers = find_gathers(mesh, loop)
-        price = {
-            "gather_weights": sum(each.extra_bytes(mesh) for each in gathers),
-            "scatter_gradients": sum(_extra_bytes(mesh, loop, total) for total in totals),
-        }
-        if any(price.values()):
-            entries: dict[str, ir.Attribute] = {name: at.i64(value) for name, value in price.items()}
-            module.operation.attributes[at.ONCE_PER_STEP] = ir.DictAttr.get(entries)
+        at.note_bytes(
+            module,
+            gather_weights=sum(each.extra_bytes(mesh) for each in gathers),
+            scatter_gradients=sum(_extra_bytes(mesh, loop, total) for total in totals),
+        )
         scattered = [total for total in totals if _is_scattered(mesh, loop, total)]
         if self.scatter_gradients == "microbatch":
             totals = [total for total in totals if total not in scattered]
@@ -103,12 +101,6 @@ class DelayReductions(Pass):
                 op.attributes[at.GATHER] = ir.UnitAttr.get()
         if totals:
             _delay(mesh, loop, totals, scattered if self.scatter_gradients == "chunk" else ())
-
-
-def once_per_step_bytes(module: ir.Module) -> dict[str, int]:
-    """Returns the entries of `jaxpp.once_per_step` of `module`, in bytes per device; empty without the attribute."""
-    attribute = module.operation.attributes.get(at.ONCE_PER_STEP)
-    return {} if attribute is None else {n: ir.IntegerAttr(a).value for n, a in at.dictionary(attribute).items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,10 +44,10 @@ class SplitStacks(Pass):
     - A stage takes its rows out of the block of its mesh. So do operations before the loop that compute with single
       rows (a cast in the body of a scan). A mesh may have several separate runs of stages (interleaved schedules,
       V-shaped ones). It then receives rows of other meshes' blocks once per step, and sends their gradients back.
-      `jaxpp.rows_sent` on the module is the number of bytes of these rows. It is absent if the layers are stored in the
-      order of the meshes: `jaxpp.rows_of_layers`.
+      `rows_sent` in the module's `jaxpp.bytes` is the number of bytes of these rows. It is absent if the layers are
+      stored in the order of the meshes: `jaxpp.rows_of_layers`.
     - The last rows of a block may be padding that no stage reads, if the meshes have different numbers of layers
-      (`jaxpp.rows_of_layers` with `cuts`). `jaxpp.rows_padded` on the module is the number of bytes of these rows.
+      (`jaxpp.rows_of_layers` with `cuts`). `rows_padded` in `jaxpp.bytes` is the number of bytes of these rows.
 
     An argument stays whole on each of its meshes in three cases: its rows can't be cut evenly, the loop also reads it
     in another way, or its meshes differ in size (`jaxpp.mesh_sizes`), as a `jax.Array` has equal shards. In a
@@ -74,14 +74,11 @@ class SplitStacks(Pass):
         if loop.plan.meshes > 1:
             main = main_of(module)
             reads = StackReads(module, main, loop)
-            sent = sum(stack.rows_sent for stack in reads.stacks.values())
-            if sent:
-                module.operation.attributes[at.ROWS_SENT] = at.i64(sent)
+            at.note_bytes(module, rows_sent=sum(stack.rows_sent for stack in reads.stacks.values()))
             if reads.stacks:
                 splitter = _StackSplitter(module, loop, reads)
                 splitter.run()
-                if padded := splitter.padded_bytes:
-                    module.operation.attributes[at.ROWS_PADDED] = at.i64(padded)
+                at.note_bytes(module, rows_padded=splitter.padded_bytes)
 
 
 class _Cut(NamedTuple):

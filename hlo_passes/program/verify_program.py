@@ -34,8 +34,8 @@ class VerifyProgram(Pass):
 
     The pass writes `jaxpp.peak_bytes` on each mesh function: the peak of the live bytes on each device. It counts
     shards, and includes arguments, but no temporaries inside tasks. A result that reuses the buffer of a donated
-    argument adds nothing. `jaxpp.peak_host_bytes` is the same peak for the memory of the host. The proof takes time
-    linear in the number of instructions.
+    argument adds nothing. A second number is the same peak for the memory of the host. The proof takes time linear in
+    the number of instructions.
 
     After a pass that leaves the operations and attributes of the mesh functions, `verify-program` takes them from that
     pass. Reading them anew takes almost as long as the rest of the proof. A program that is loaded from a file is read
@@ -90,9 +90,7 @@ class VerifyProgram(Pass):
                 )
         peaks = peaks_of(reader.program)
         for (here, host), function in zip(peaks, mesh_functions(module), strict=True):
-            function.attributes[at.PEAK_BYTES] = at.i64(here)
-            if host:
-                function.attributes[at.PEAK_HOST_BYTES] = at.i64(host)
+            function.attributes[at.PEAK_BYTES] = at.one_or_several([here, host] if host else [here])
         if self.memory_limit:
             hint = f"keep less (recompute='inputs', schedules.offload), or {SMALLER}"
             _check(module, [here for here, _ in peaks], self.memory_limit, "on each device, its memory limit", hint)

@@ -5,10 +5,10 @@
 // asked otherwise. The module says what that would cost: 64 bytes per device instead of 32.
 
 // CHECK-LABEL: module attributes
-// CHECK-SAME:      jaxpp.once_per_step = {gather_weights = 0 : i64, scatter_gradients = 32 : i64}
+// CHECK-SAME:      jaxpp.bytes = {gather_weights = 0 : i64, scatter_gradients = 32 : i64}
 // CHECK:           stablehlo.dot_general %{{.*}} -> tensor<4x4xf32>
 // STEP-LABEL:  module attributes
-// STEP-SAME:       jaxpp.once_per_step = {gather_weights = 0 : i64, scatter_gradients = 32 : i64}
+// STEP-SAME:       jaxpp.bytes = {gather_weights = 0 : i64, scatter_gradients = 32 : i64}
 // STEP:            stablehlo.dot_general %{{.*}} -> tensor<2x4x4xf32>
 // STEP:          stablehlo.reduce({{.*}} across dimensions = [0] {{{.*}}<@mesh, [{"data"}, {}]>]>}
 module attributes {mhlo.num_partitions = 2 : i32} {
@@ -39,7 +39,7 @@ module attributes {mhlo.num_partitions = 2 : i32} {
 // The weight itself: each product gathers it, or the loop gets it gathered.
 
 // CHECK-LABEL: module attributes
-// CHECK-SAME:      jaxpp.once_per_step = {gather_weights = 64 : i64, scatter_gradients = 0 : i64}
+// CHECK-SAME:      jaxpp.bytes = {gather_weights = 64 : i64, scatter_gradients = 0 : i64}
 // CHECK:         %[[W:[^ :]*]]: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}
 // CHECK-NOT:     sdy.sharding_constraint
 // CHECK:           %[[T:.*]] = stablehlo.transpose %[[W]], dims = [1, 0] {{{.*}}<@mesh, [{}, {"data"}]>]>}
@@ -78,7 +78,7 @@ module attributes {mhlo.num_partitions = 2 : i32} {
 // A part of a weight, as of one for queries, keys and values: gathered like the whole.
 
 // CHECK-LABEL: module attributes
-// CHECK-SAME:      jaxpp.once_per_step = {gather_weights = 128 : i64, scatter_gradients = 0 : i64}
+// CHECK-SAME:      jaxpp.bytes = {gather_weights = 128 : i64, scatter_gradients = 0 : i64}
 // STEP-LABEL:  module attributes
 // STEP:          %[[W:[^ :]*]]: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}
 // STEP:          %[[WHOLE:.*]] = sdy.sharding_constraint %[[W]] <@mesh, [{}, {}]>

@@ -2,7 +2,7 @@
 
 // The second mesh has one layer, the first one two: the last row of the second block is padding, which nothing reads.
 
-// CHECK:       module attributes {jaxpp.meshes = 2 : i64, jaxpp.rows_padded = 16 : i64}
+// CHECK:       module attributes {jaxpp.bytes = {rows_padded = 16 : i64}, jaxpp.meshes = 2 : i64}
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:[^ ]*]]: tensor<4x4xf32> {jaxpp.blocks = array<i64: 0, 1>}
 // CHECK-DAG:     %[[W0:.*]] = stablehlo.slice %[[W]] [0:2, 0:4]
