@@ -34,10 +34,10 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("operation result", _UNIT, (at.GATHER,)),
     ("operation", _ANY, (at.LOOP, at.BOUNDARY)),
     ("operation", _EITHER, (at.STAGE, at.MICROBATCH, at.SLICE)),
-    ("operation", _NUMBER, (at.APART, at.LAYER, at.DEVICES)),
+    ("operation", _NUMBER, (at.APART, at.DEVICES)),
     ("operation", _LIST, (at.LAST_USE,)),
     ("operation", _TEXT, (at.TASK,)),
-    ("operation", _UNIT, (at.UNIT, at.SCATTER)),
+    ("operation", _UNIT, (at.SCATTER,)),
 )
 RULES: dict[str, dict[str, _Form]] = {}
 """For each attribute the places where it may stand, and its form there.

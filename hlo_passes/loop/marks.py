@@ -1,12 +1,13 @@
 """The stage marks of the microbatch loop: checks of their positions, and the numbers of the stages that they end."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.boundary import Boundary, Marks
+from jaxpp.ir.boundary import Marks
 from jaxpp.ir.build import replace
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
@@ -22,16 +23,14 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
             arrays.
     """
     body = loop_body(loop)
-    marks: list[tuple[ir.Operation, Boundary]] = []
+    marks: list[tuple[ir.Operation, boundary.Boundary]] = []
     for op in ops:
-        attributes = op.attributes
-        ends_stage = attributes.get(at.BOUNDARY) is not None
-        if not ends_stage and attributes.get(at.UNIT) is None:
+        if at.BOUNDARY not in op.attributes:
             continue
-        kind, name = ("stage", at.BOUNDARY) if ends_stage else ("unit", at.UNIT)
-        if not boundary.is_mark(op) and not boundary.is_unit_mark(op):
+        kind = "unit" if isinstance(op.attributes[at.BOUNDARY], ir.UnitAttr) else "stage"
+        if not boundary.is_any_mark(op):
             raise PassError(
-                f"{name} on a {op.name}",
+                f"{at.BOUNDARY} on a {op.name}",
                 location=op.location,
                 hint=f"a {kind} mark is a stablehlo.optimization_barrier",
             )
@@ -46,11 +45,11 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
                 f"a {kind} mark {where}",
                 location=op.location,
                 hint="marks must stand directly in the function that treduce maps over the microbatches"
-                if ends_stage
+                if kind == "stage"
                 else "put unit marks between two of these",
             )
         check_arrays(op.operands, f"goes over a {kind} mark")
-        if ends_stage:
+        if kind == "stage":
             marks.append((op, boundary.read(op)))
     return marks
 
@@ -153,7 +152,7 @@ def number_marks(marks: Marks, numbers: Sequence[int | None]) -> Marks:
         if number_of_stage is None:
             replace(op, op.operands)
         else:
-            written = Boundary(number_of_stage, mark.phase, mark.name)
+            written = dataclasses.replace(mark, stage=number_of_stage)
             boundary.write(op, written)
             kept.append((op, written))
     return kept

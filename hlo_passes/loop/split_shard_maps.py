@@ -31,7 +31,7 @@ def split_shard_maps(loop: MicrobatchLoop, mesh: MeshAxes) -> None:
     %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a"}, {}]>]          // %x: 4x6, on each device 2x6
          out_shardings=[<@mesh, [{}, {"a"}]>] manual_axes={"a"} (%l: 2x6) {
       %1 = stablehlo.all_to_all %l
-      %2 = stablehlo.optimization_barrier %1 {jaxpp.unit}
+      %2 = stablehlo.optimization_barrier %1 {jaxpp.boundary}
       %3 = stablehlo.tanh %2
       sdy.return %3 }
     ==>
@@ -39,13 +39,13 @@ def split_shard_maps(loop: MicrobatchLoop, mesh: MeshAxes) -> None:
       %1 = stablehlo.all_to_all %l
       %2 = stablehlo.reshape %1
       sdy.return %2 }                                                            // %0: 2x4x3, on each device 1x4x3
-    %4 = stablehlo.optimization_barrier %0 {jaxpp.unit}
+    %4 = stablehlo.optimization_barrier %0 {jaxpp.boundary}
     %5 = sdy.manual_computation(%4) in_shardings=[<@mesh, [{"a"}, {}, {}]>] ...
     ```
     """
     inside = [op for op in nested(loop.op) if op.name == at.SHARD_MAP]
     if not loop.stages_with("weight_grad"):
-        inside = [op for op in inside if any(_is_mark(each) for each in nested(op))]
+        inside = [op for op in inside if any(map(boundary.is_any_mark, nested(op)))]
     for op in reversed(inside):  # inner ones first
         if _is_in_loop(op):
             replace(op, _Split(mesh, op).results())
@@ -57,10 +57,6 @@ def _is_in_loop(op: ir.Operation) -> bool:
     return above is not None and (
         at.LOOP in above.attributes or (above.operation.name == at.SHARD_MAP and _is_in_loop(above.operation))
     )
-
-
-def _is_mark(op: ir.Operation) -> bool:
-    return boundary.is_mark(op) or boundary.is_unit_mark(op)
 
 
 @dataclass(eq=False)
@@ -110,7 +106,7 @@ class _Split:
         parts = self._parts()
         used = {value for part in parts for value in part.inputs}
         for part in parts:
-            if _is_mark(part.ops[0]):
+            if boundary.is_any_mark(part.ops[0]):
                 self._mark(part.ops[0])
                 continue
             made = [result for op in part.ops for result in op.results]
@@ -153,7 +149,7 @@ class _Split:
         marks = len(self._returned)
         for op in reversed(self._ops):
             served = _union(serves, op.results)
-            if _is_mark(op):
+            if boundary.is_any_mark(op):
                 served |= 1 << marks
                 marks += 1
             serves.update((value, serves.get(value, 0) | served) for value in operands_with_captures(op))

@@ -1,5 +1,6 @@
 """`unroll-loops`: replaces a scan with a mark in its body by its layers or slices, and a `shard_map` by its parts."""
 
+import dataclasses
 from collections.abc import Iterable
 
 from jaxlib.mlir import ir
@@ -54,7 +55,7 @@ class UnrollLoops(Pass):
     %0:2 = stablehlo.while(%i = %c0, %x = %a) {      ==>   %w0 = stablehlo.dynamic_slice %w, %c0, ...
       %w_i = stablehlo.dynamic_slice %w, %i, ...           %y0 = stablehlo.dot_general %a, %w0
       %y = stablehlo.dot_general %x, %w_i                  %m0 = stablehlo.optimization_barrier %y0
-      %m = stablehlo.optimization_barrier %y                 {jaxpp.boundary = {...}, jaxpp.layer = 0}
+      %m = stablehlo.optimization_barrier %y                 {jaxpp.boundary = {layer = 0, ...}}
         {jaxpp.boundary = {stage = 0, ...}}                %i1 = stablehlo.add %c0, %c1
       %i1 = stablehlo.add %i, %c1 ... }                    %w1 = stablehlo.dynamic_slice %w, %i1, ...
 
@@ -98,7 +99,7 @@ _MOST = 1 << 19
 
 
 def _has_marks(loop: ir.Operation) -> bool:
-    return any(boundary.is_mark(op) or boundary.is_unit_mark(op) for op in nested(loop))
+    return any(map(boundary.is_any_mark, nested(loop)))
 
 
 def _unroll(loop: ir.Operation) -> None:
@@ -111,7 +112,7 @@ def _unroll(loop: ir.Operation) -> None:
         for op in ops:
             copy = clone(op, values, ir.InsertionPoint(loop))
             if boundary.is_mark(copy):
-                copy.attributes[at.LAYER] = at.i64(layer)
+                boundary.write(copy, dataclasses.replace(boundary.read(copy), layer=layer))
         carried = [values.get(value, value) for value in yielded]
     replace(loop, carried)
 

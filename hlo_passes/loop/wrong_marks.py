@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.marks import computed_again, marked_stages, marked_twice
-from jaxpp.ir import attributes as at
 from jaxpp.ir.boundary import Marks
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.loop import MicrobatchLoop
@@ -31,7 +30,7 @@ def wrong_number(marks: Marks, loop: MicrobatchLoop, meshes: int) -> PassError:
     if again is not None:
         return marked_twice(again)
     count = len(marked_stages(marks))
-    if any(at.LAYER in op.attributes for op, _ in marks):
+    if any(mark.layer is not None for _, mark in marks):
         return PassError(
             f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {of}",
             location=marks[0][0].location,
@@ -144,7 +143,7 @@ def _of_lent_slices(lends: bool, schedule: schedules.Schedule) -> str | None:
 def _of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
     """Returns the hint for a model or a schedule that spreads a vocabulary over meshes; None if neither does."""
     shards, embedded = (_shards(marks, word) for word in ("vocabulary", "embedding"))
-    trips = {at.integer(op, at.LAYER) for op, _ in marks} - {None}
+    trips = {mark.layer for _, mark in marks} - {None}
     if shards and trips:
         return (
             "vocabulary_cross_entropy spreads a vocabulary over stages, which a scan over layers can't hold: "

@@ -143,7 +143,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
       %127 = stablehlo.multiply %114, %126 : tensor<2x4x8xf32>
       %128:7 = sdy.manual_computation(%iterArg_23, %iterArg_24, %127) in_shardings=[<@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{}, {"expert"}, {}]>] out_shardings=[<@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{}, {"expert"}, {}]>] manual_axes={"mpmd", "expert"} (%arg10: tensor<1x8x16xf32>, %arg11: tensor<1x16x8xf32>, %arg12: tensor<2x2x8xf32>) {
         %448 = "stablehlo.all_to_all"(%arg12) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
-        %449 = stablehlo.optimization_barrier {jaxpp.unit} %448 : tensor<2x2x8xf32>
+        %449 = stablehlo.optimization_barrier {jaxpp.boundary} %448 : tensor<2x2x8xf32>
         %450 = stablehlo.reshape %arg10 : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
         %451 = stablehlo.dot_general %449, %450, contracting_dims = [2] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x2x8xf32>, tensor<8x16xf32>) -> tensor<2x2x16xf32>
         %452 = func.call @relu(%451) : (tensor<2x2x16xf32>) -> tensor<2x2x16xf32>
@@ -155,7 +155,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
         %456 = stablehlo.reshape %arg11 : (tensor<1x16x8xf32>) -> tensor<16x8xf32>
         %457 = stablehlo.dot_general %452, %456, contracting_dims = [2] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x2x16xf32>, tensor<16x8xf32>) -> tensor<2x2x8xf32>
         %458 = "stablehlo.all_to_all"(%457) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
-        %459 = stablehlo.optimization_barrier {jaxpp.unit} %458 : tensor<2x2x8xf32>
+        %459 = stablehlo.optimization_barrier {jaxpp.boundary} %458 : tensor<2x2x8xf32>
         sdy.return %450, %449, %454, %455, %456, %452, %459 : tensor<8x16xf32>, tensor<2x2x8xf32>, tensor<2x2x16xi1>, tensor<2x2x16xf32>, tensor<16x8xf32>, tensor<2x2x16xf32>, tensor<2x2x8xf32>
       } : (tensor<2x8x16xf32>, tensor<2x16x8xf32>, tensor<2x4x8xf32>) -> (tensor<16x16xf32>, tensor<4x2x8xf32>, tensor<4x2x16xi1>, tensor<4x2x16xf32>, tensor<32x8xf32>, tensor<4x2x16xf32>, tensor<2x4x8xf32>)
       %129 = stablehlo.add %108, %128#6 : tensor<2x4x8xf32>
@@ -263,7 +263,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
       %209 = stablehlo.multiply %196, %208 : tensor<2x4x8xf32>
       %210:7 = sdy.manual_computation(%iterArg_27, %iterArg_28, %209) in_shardings=[<@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{}, {"expert"}, {}]>] out_shardings=[<@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{}, {"expert"}, {}]>] manual_axes={"mpmd", "expert"} (%arg10: tensor<1x8x16xf32>, %arg11: tensor<1x16x8xf32>, %arg12: tensor<2x2x8xf32>) {
         %448 = "stablehlo.all_to_all"(%arg12) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
-        %449 = stablehlo.optimization_barrier {jaxpp.unit} %448 : tensor<2x2x8xf32>
+        %449 = stablehlo.optimization_barrier {jaxpp.boundary} %448 : tensor<2x2x8xf32>
         %450 = stablehlo.reshape %arg10 : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
         %451 = stablehlo.dot_general %449, %450, contracting_dims = [2] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x2x8xf32>, tensor<8x16xf32>) -> tensor<2x2x16xf32>
         %452 = func.call @relu(%451) : (tensor<2x2x16xf32>) -> tensor<2x2x16xf32>
@@ -275,7 +275,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
         %456 = stablehlo.reshape %arg11 : (tensor<1x16x8xf32>) -> tensor<16x8xf32>
         %457 = stablehlo.dot_general %452, %456, contracting_dims = [2] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x2x16xf32>, tensor<16x8xf32>) -> tensor<2x2x8xf32>
         %458 = "stablehlo.all_to_all"(%457) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
-        %459 = stablehlo.optimization_barrier {jaxpp.unit} %458 : tensor<2x2x8xf32>
+        %459 = stablehlo.optimization_barrier {jaxpp.boundary} %458 : tensor<2x2x8xf32>
         sdy.return %450, %449, %454, %455, %456, %452, %459 : tensor<8x16xf32>, tensor<2x2x8xf32>, tensor<2x2x16xi1>, tensor<2x2x16xf32>, tensor<16x8xf32>, tensor<2x2x16xf32>, tensor<2x2x8xf32>
       } : (tensor<2x8x16xf32>, tensor<2x16x8xf32>, tensor<2x4x8xf32>) -> (tensor<16x16xf32>, tensor<4x2x8xf32>, tensor<4x2x16xi1>, tensor<4x2x16xf32>, tensor<32x8xf32>, tensor<4x2x16xf32>, tensor<2x4x8xf32>)
       %211 = stablehlo.add %190, %210#6 : tensor<2x4x8xf32>
@@ -357,7 +357,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
       %271 = stablehlo.add %263, %270 : tensor<2x4x8xf32>
       %272 = stablehlo.optimization_barrier {jaxpp.boundary = {name = "", phase = "backward", stage = 1 : i64}} %271 : tensor<2x4x8xf32>
       %273:3 = sdy.manual_computation(%272, %210#0, %210#1, %210#2, %210#3, %210#4, %210#5) in_shardings=[<@mesh, [{}, {"expert"}, {}]>, <@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>] out_shardings=[<@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{}, {"expert"}, {}]>] manual_axes={"mpmd", "expert"} (%arg10: tensor<2x2x8xf32>, %arg11: tensor<8x16xf32>, %arg12: tensor<2x2x8xf32>, %arg13: tensor<2x2x16xi1>, %arg14: tensor<2x2x16xf32>, %arg15: tensor<16x8xf32>, %arg16: tensor<2x2x16xf32>) {
-        %448 = stablehlo.optimization_barrier {jaxpp.unit} %arg10 : tensor<2x2x8xf32>
+        %448 = stablehlo.optimization_barrier {jaxpp.boundary} %arg10 : tensor<2x2x8xf32>
         %449 = "stablehlo.all_to_all"(%448) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
         %450 = stablehlo.dot_general %449, %arg16, contracting_dims = [0, 1] x [0, 1], precision = [DEFAULT, DEFAULT] : (tensor<2x2x8xf32>, tensor<2x2x16xf32>) -> tensor<8x16xf32>
         %451 = stablehlo.transpose %450, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
@@ -370,7 +370,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
         %457 = stablehlo.transpose %456, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
         %458 = stablehlo.dot_general %455, %arg11, contracting_dims = [2] x [1], precision = [DEFAULT, DEFAULT] : (tensor<2x2x16xf32>, tensor<8x16xf32>) -> tensor<2x2x8xf32>
         %459 = stablehlo.broadcast_in_dim %457, dims = [1, 2] : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
-        %460 = stablehlo.optimization_barrier {jaxpp.unit} %458 : tensor<2x2x8xf32>
+        %460 = stablehlo.optimization_barrier {jaxpp.boundary} %458 : tensor<2x2x8xf32>
         %461 = "stablehlo.all_to_all"(%460) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
         sdy.return %459, %453, %461 : tensor<1x8x16xf32>, tensor<1x16x8xf32>, tensor<2x2x8xf32>
       } : (tensor<2x4x8xf32>, tensor<16x16xf32>, tensor<4x2x8xf32>, tensor<4x2x16xi1>, tensor<4x2x16xf32>, tensor<32x8xf32>, tensor<4x2x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x16x8xf32>, tensor<2x4x8xf32>)
@@ -472,7 +472,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
       %352 = stablehlo.add %347, %351 : tensor<2x4x8xf32>
       %353 = stablehlo.optimization_barrier {jaxpp.boundary = {name = "", phase = "backward", stage = 0 : i64}} %352 : tensor<2x4x8xf32>
       %354:3 = sdy.manual_computation(%353, %128#0, %128#1, %128#2, %128#3, %128#4, %128#5) in_shardings=[<@mesh, [{}, {"expert"}, {}]>, <@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}]>, <@mesh, [{"expert"}, {}, {}]>] out_shardings=[<@mesh, [{"expert"}, {}, {}]>, <@mesh, [{"expert"}, {}, {}]>, <@mesh, [{}, {"expert"}, {}]>] manual_axes={"mpmd", "expert"} (%arg10: tensor<2x2x8xf32>, %arg11: tensor<8x16xf32>, %arg12: tensor<2x2x8xf32>, %arg13: tensor<2x2x16xi1>, %arg14: tensor<2x2x16xf32>, %arg15: tensor<16x8xf32>, %arg16: tensor<2x2x16xf32>) {
-        %448 = stablehlo.optimization_barrier {jaxpp.unit} %arg10 : tensor<2x2x8xf32>
+        %448 = stablehlo.optimization_barrier {jaxpp.boundary} %arg10 : tensor<2x2x8xf32>
         %449 = "stablehlo.all_to_all"(%448) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
         %450 = stablehlo.dot_general %449, %arg16, contracting_dims = [0, 1] x [0, 1], precision = [DEFAULT, DEFAULT] : (tensor<2x2x8xf32>, tensor<2x2x16xf32>) -> tensor<8x16xf32>
         %451 = stablehlo.transpose %450, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
@@ -485,7 +485,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_repli
         %457 = stablehlo.transpose %456, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
         %458 = stablehlo.dot_general %455, %arg11, contracting_dims = [2] x [1], precision = [DEFAULT, DEFAULT] : (tensor<2x2x16xf32>, tensor<8x16xf32>) -> tensor<2x2x8xf32>
         %459 = stablehlo.broadcast_in_dim %457, dims = [1, 2] : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
-        %460 = stablehlo.optimization_barrier {jaxpp.unit} %458 : tensor<2x2x8xf32>
+        %460 = stablehlo.optimization_barrier {jaxpp.boundary} %458 : tensor<2x2x8xf32>
         %461 = "stablehlo.all_to_all"(%460) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x2x8xf32>) -> tensor<2x2x8xf32>
         sdy.return %459, %453, %461 : tensor<1x8x16xf32>, tensor<1x16x8xf32>, tensor<2x2x8xf32>
       } : (tensor<2x4x8xf32>, tensor<16x16xf32>, tensor<4x2x8xf32>, tensor<4x2x16xi1>, tensor<4x2x16xf32>, tensor<32x8xf32>, tensor<4x2x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x16x8xf32>, tensor<2x4x8xf32>)

@@ -117,7 +117,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %107 = stablehlo.dot_general %106, %iterArg_22, contracting_dims = [2, 1] x [1, 0], precision = [DEFAULT, DEFAULT] : (tensor<2x2x4x4xf32>, tensor<2x4x8xf32>) -> tensor<2x4x8xf32>
       %108 = stablehlo.add %48, %107 : tensor<2x4x8xf32>
       %109 = sdy.sharding_constraint %108 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
-      %110 = stablehlo.optimization_barrier {jaxpp.unit} %109 : tensor<2x4x8xf32>
+      %110 = stablehlo.optimization_barrier {jaxpp.boundary} %109 : tensor<2x4x8xf32>
       %cst_58 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
       %111 = stablehlo.reduce(%110 init: %cst_58) applies stablehlo.add across dimensions = [2] : (tensor<2x4x8xf32>, tensor<f32>) -> tensor<2x4xf32>
       %112 = stablehlo.broadcast_in_dim %111, dims = [0, 1] : (tensor<2x4xf32>) -> tensor<2x4x1xf32>
@@ -153,7 +153,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %135 = stablehlo.dot_general %131, %iterArg_24, contracting_dims = [2] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x4x16xf32>, tensor<16x8xf32>) -> tensor<2x4x8xf32>
       %136 = stablehlo.add %110, %135 : tensor<2x4x8xf32>
       %137 = sdy.sharding_constraint %136 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
-      %138 = stablehlo.optimization_barrier {jaxpp.unit} %137 : tensor<2x4x8xf32>
+      %138 = stablehlo.optimization_barrier {jaxpp.boundary} %137 : tensor<2x4x8xf32>
       %139 = stablehlo.optimization_barrier {jaxpp.boundary = {name = "", phase = "forward", stage = 0 : i64}} %138 : tensor<2x4x8xf32>
       %cst_66 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
       %140 = stablehlo.reduce(%139 init: %cst_66) applies stablehlo.add across dimensions = [2] : (tensor<2x4x8xf32>, tensor<f32>) -> tensor<2x4xf32>
@@ -232,7 +232,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %198 = stablehlo.dot_general %197, %iterArg_26, contracting_dims = [2, 1] x [1, 0], precision = [DEFAULT, DEFAULT] : (tensor<2x2x4x4xf32>, tensor<2x4x8xf32>) -> tensor<2x4x8xf32>
       %199 = stablehlo.add %139, %198 : tensor<2x4x8xf32>
       %200 = sdy.sharding_constraint %199 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
-      %201 = stablehlo.optimization_barrier {jaxpp.unit} %200 : tensor<2x4x8xf32>
+      %201 = stablehlo.optimization_barrier {jaxpp.boundary} %200 : tensor<2x4x8xf32>
       %cst_82 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
       %202 = stablehlo.reduce(%201 init: %cst_82) applies stablehlo.add across dimensions = [2] : (tensor<2x4x8xf32>, tensor<f32>) -> tensor<2x4xf32>
       %203 = stablehlo.broadcast_in_dim %202, dims = [0, 1] : (tensor<2x4xf32>) -> tensor<2x4x1xf32>
@@ -268,7 +268,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %226 = stablehlo.dot_general %222, %iterArg_28, contracting_dims = [2] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x4x16xf32>, tensor<16x8xf32>) -> tensor<2x4x8xf32>
       %227 = stablehlo.add %201, %226 : tensor<2x4x8xf32>
       %228 = sdy.sharding_constraint %227 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
-      %229 = stablehlo.optimization_barrier {jaxpp.unit} %228 : tensor<2x4x8xf32>
+      %229 = stablehlo.optimization_barrier {jaxpp.boundary} %228 : tensor<2x4x8xf32>
       %230 = stablehlo.optimization_barrier {jaxpp.boundary = {name = "", phase = "forward", stage = 1 : i64}} %229 : tensor<2x4x8xf32>
       %cst_90 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
       %231 = stablehlo.reduce(%230 init: %cst_90) applies stablehlo.add across dimensions = [2] : (tensor<2x4x8xf32>, tensor<f32>) -> tensor<2x4xf32>
@@ -346,7 +346,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %288 = stablehlo.broadcast_in_dim %287, dims = [0, 1] : (tensor<2x4xf32>) -> tensor<2x4x8xf32>
       %289 = stablehlo.add %281, %288 : tensor<2x4x8xf32>
       %290 = stablehlo.optimization_barrier {jaxpp.boundary = {name = "", phase = "backward", stage = 1 : i64}} %289 : tensor<2x4x8xf32>
-      %291 = stablehlo.optimization_barrier {jaxpp.unit} %290 : tensor<2x4x8xf32>
+      %291 = stablehlo.optimization_barrier {jaxpp.boundary} %290 : tensor<2x4x8xf32>
       %292 = sdy.sharding_constraint %291 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
       %293 = stablehlo.dot_general %292, %222, contracting_dims = [0, 1] x [0, 1], precision = [DEFAULT, DEFAULT] : (tensor<2x4x8xf32>, tensor<2x4x16xf32>) -> tensor<8x16xf32>
       %294 = stablehlo.transpose %293, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
@@ -386,7 +386,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %321 = stablehlo.reduce(%320 init: %cst_112) applies stablehlo.add across dimensions = [2] : (tensor<2x4x1xf32>, tensor<f32>) -> tensor<2x4xf32>
       %322 = stablehlo.broadcast_in_dim %321, dims = [0, 1] : (tensor<2x4xf32>) -> tensor<2x4x8xf32>
       %323 = stablehlo.add %318, %322 : tensor<2x4x8xf32>
-      %324 = stablehlo.optimization_barrier {jaxpp.unit} %323 : tensor<2x4x8xf32>
+      %324 = stablehlo.optimization_barrier {jaxpp.boundary} %323 : tensor<2x4x8xf32>
       %325 = sdy.sharding_constraint %324 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
       %326 = stablehlo.dot_general %325, %197, contracting_dims = [0, 1] x [0, 3], precision = [DEFAULT, DEFAULT] : (tensor<2x4x8xf32>, tensor<2x2x4x4xf32>) -> tensor<8x2x4xf32>
       %327 = stablehlo.transpose %326, dims = [1, 2, 0] : (tensor<8x2x4xf32>) -> tensor<2x4x8xf32>
@@ -456,7 +456,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %380 = stablehlo.broadcast_in_dim %379, dims = [0, 1] : (tensor<2x4xf32>) -> tensor<2x4x8xf32>
       %381 = stablehlo.add %376, %380 : tensor<2x4x8xf32>
       %382 = stablehlo.optimization_barrier {jaxpp.boundary = {name = "", phase = "backward", stage = 0 : i64}} %381 : tensor<2x4x8xf32>
-      %383 = stablehlo.optimization_barrier {jaxpp.unit} %382 : tensor<2x4x8xf32>
+      %383 = stablehlo.optimization_barrier {jaxpp.boundary} %382 : tensor<2x4x8xf32>
       %384 = sdy.sharding_constraint %383 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
       %385 = stablehlo.dot_general %384, %131, contracting_dims = [0, 1] x [0, 1], precision = [DEFAULT, DEFAULT] : (tensor<2x4x8xf32>, tensor<2x4x16xf32>) -> tensor<8x16xf32>
       %386 = stablehlo.transpose %385, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
@@ -496,7 +496,7 @@ module @jit_train_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_repli
       %413 = stablehlo.reduce(%412 init: %cst_130) applies stablehlo.add across dimensions = [2] : (tensor<2x4x1xf32>, tensor<f32>) -> tensor<2x4xf32>
       %414 = stablehlo.broadcast_in_dim %413, dims = [0, 1] : (tensor<2x4xf32>) -> tensor<2x4x8xf32>
       %415 = stablehlo.add %410, %414 : tensor<2x4x8xf32>
-      %416 = stablehlo.optimization_barrier {jaxpp.unit} %415 : tensor<2x4x8xf32>
+      %416 = stablehlo.optimization_barrier {jaxpp.boundary} %415 : tensor<2x4x8xf32>
       %417 = sdy.sharding_constraint %416 <@mesh, [{"data"}, {}, {}]> : tensor<2x4x8xf32>
       %418 = stablehlo.dot_general %417, %106, contracting_dims = [0, 1] x [0, 3], precision = [DEFAULT, DEFAULT] : (tensor<2x4x8xf32>, tensor<2x2x4x4xf32>) -> tensor<8x2x4xf32>
       %419 = stablehlo.transpose %418, dims = [1, 2, 0] : (tensor<8x2x4xf32>) -> tensor<2x4x8xf32>

@@ -10,12 +10,12 @@
 // CHECK-NEXT:      %[[ROW0:.*]] = stablehlo.dynamic_slice %[[W]], %[[ZERO]], %[[ZERO]], sizes = [1, 4]
 // CHECK-NEXT:      %[[W0:.*]] = stablehlo.reshape %[[ROW0]]
 // CHECK-NEXT:      %[[Y0:.*]] = stablehlo.multiply %[[X]], %[[W0]]
-// CHECK-NEXT:      %[[M0:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}, jaxpp.layer = 0 : i64} %[[Y0]]
+// CHECK-NEXT:      %[[M0:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {layer = 0 : i64, {{.*}}}} %[[Y0]]
 // CHECK-NEXT:      %[[K:.*]] = stablehlo.add %[[ZERO]], %[[ONE]]
 // CHECK-NEXT:      %[[ROW1:.*]] = stablehlo.dynamic_slice %[[W]], %[[K]], %[[ZERO]], sizes = [1, 4]
 // CHECK-NEXT:      %[[W1:.*]] = stablehlo.reshape %[[ROW1]]
 // CHECK-NEXT:      %[[Y1:.*]] = stablehlo.multiply %[[M0]], %[[W1]]
-// CHECK-NEXT:      %[[M1:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}, jaxpp.layer = 1 : i64} %[[Y1]]
+// CHECK-NEXT:      %[[M1:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {layer = 1 : i64, {{.*}}}} %[[Y1]]
 // CHECK-NOT:       stablehlo.while
 // CHECK:           stablehlo.return %{{.*}}, %[[M1]]
 func.func public @main(%w: tensor<2x4xf32>, %a: tensor<4xf32>) -> tensor<4xf32> {

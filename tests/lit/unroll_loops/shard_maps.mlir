@@ -24,8 +24,8 @@ sdy.mesh @mesh = <["mpmd"=1, "a"=2]>
 // CHECK-NEXT:      stablehlo.reshape %{{.*}} : (tensor<4x2xf32>) -> tensor<1x4x2xf32>
 // CHECK-NEXT:      sdy.return
 // CHECK-NEXT:    } : (tensor<2x2x4xf32>) -> tensor<2x4x2xf32>
-// CHECK-NEXT:    %[[MARK:.*]] = stablehlo.optimization_barrier {jaxpp.unit} %[[SENT]] : tensor<2x4x2xf32>
-// CHECK-NEXT:    %[[COSINE_MARK:.*]] = stablehlo.optimization_barrier {jaxpp.unit} %[[COSINE]] : tensor<2x2x4xf32>
+// CHECK-NEXT:    %[[MARK:.*]] = stablehlo.optimization_barrier {jaxpp.boundary} %[[SENT]] : tensor<2x4x2xf32>
+// CHECK-NEXT:    %[[COSINE_MARK:.*]] = stablehlo.optimization_barrier {jaxpp.boundary} %[[COSINE]] : tensor<2x2x4xf32>
 // CHECK-NEXT:    %[[Y:.*]] = sdy.manual_computation(%[[MARK]]) in_shardings=[<@mesh, [{"a"}, {}, {}]>] out_shardings=[<@mesh, [{}, {"a"}]>]
 // CHECK-NEXT:      stablehlo.reshape
 // CHECK-NEXT:      stablehlo.constant
@@ -38,7 +38,7 @@ sdy.mesh @mesh = <["mpmd"=1, "a"=2]>
 // CHECK-NEXT:      sdy.return
 // CHECK-NEXT:    }
 // CHECK-NEXT:    %{{.*}} = sdy.manual_computation(%[[X]]) in_shardings=[<@mesh, [{"a"}, {}]>] out_shardings=[<@mesh, [{"a"}, {}]>]
-// CHECK-NOT:     jaxpp.unit
+// CHECK-NOT:     jaxpp.boundary{{[,}]}}
 // CHECK:         stablehlo.return %{{.*}}, %[[Y]]
 func.func public @main(%w: tensor<4x4xf32>, %a: tensor<4x4xf32>) -> tensor<4x4xf32> {
   %c0 = stablehlo.constant dense<0> : tensor<i32>
@@ -55,10 +55,10 @@ func.func public @main(%w: tensor<4x4xf32>, %a: tensor<4x4xf32>) -> tensor<4x4xf
       %half = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<4x2xf32>
       %2 = stablehlo.dot_general %l, %v, contracting_dims = [1] x [0] : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
       %3 = "stablehlo.all_to_all"(%2) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, split_count = 2 : i64, split_dimension = 1 : i64}> : (tensor<2x4xf32>) -> tensor<4x2xf32>
-      %4 = stablehlo.optimization_barrier {jaxpp.unit} %3 : tensor<4x2xf32>
+      %4 = stablehlo.optimization_barrier {jaxpp.boundary} %3 : tensor<4x2xf32>
       %5 = stablehlo.add %4, %half : tensor<4x2xf32>
       %cosine = stablehlo.cosine %l : tensor<2x4xf32>
-      %6 = stablehlo.optimization_barrier {jaxpp.unit} %cosine : tensor<2x4xf32>
+      %6 = stablehlo.optimization_barrier {jaxpp.boundary} %cosine : tensor<2x4xf32>
       sdy.return %5, %6, %l : tensor<4x2xf32>, tensor<2x4xf32>, tensor<2x4xf32>
     } : (tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>)
     %7 = stablehlo.add %i, %one : tensor<i32>

@@ -11,14 +11,14 @@
 // CHECK-NEXT:      stablehlo.reshape
 // CHECK-NEXT:      sdy.return
 // CHECK-NEXT:    }
-// CHECK-NEXT:    %[[INPUTS:.*]] = stablehlo.optimization_barrier {jaxpp.unit} %[[SENT]]
+// CHECK-NEXT:    %[[INPUTS:.*]] = stablehlo.optimization_barrier {jaxpp.boundary} %[[SENT]]
 // CHECK-NEXT:    sdy.manual_computation(%[[INPUTS]], {{.*}} {
 
 // In the task that is a forward and a backward, units of the one wait for collectives of the other.
 
 // WOVEN:         @forward_1_backward_0(
 // WOVEN:         stablehlo.optimization_barrier
-// WOVEN-NOT:     jaxpp.unit
+// WOVEN-NOT:     jaxpp.boundary{{[,}]}}
 
 // Under 1F1B no unit is woven, and no backward split: each shard_map stays whole.
 

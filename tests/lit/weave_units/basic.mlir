@@ -26,12 +26,12 @@ module @each_unit_waits_for_the_one_before_it attributes {jaxpp.meshes = 1 : i64
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}, tensor<4x8xf32> {jaxpp.part = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %f0 = stablehlo.optimization_barrier {jaxpp.unit} %y0 : tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
     %a1 = stablehlo.dot_general %f0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y1 = stablehlo.dot_general %a1, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %b0 = stablehlo.dot_general %dy, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d0 = stablehlo.dot_general %b0, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
-    %g0 = stablehlo.optimization_barrier {jaxpp.unit} %d0 : tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.boundary} %d0 : tensor<4x4xf32>
     %b1 = stablehlo.dot_general %g0, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d1 = stablehlo.dot_general %b1, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
     %dw = stablehlo.dot_general %g0, %b0, contracting_dims = [0] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -63,23 +63,23 @@ module @units_are_spread_evenly attributes {jaxpp.meshes = 1 : i64, mhlo.num_par
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
-    %x0 = stablehlo.optimization_barrier {jaxpp.unit} %x : tensor<4x4xf32>
+    %x0 = stablehlo.optimization_barrier {jaxpp.boundary} %x : tensor<4x4xf32>
     %a0 = stablehlo.dot_general %x0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %f0 = stablehlo.optimization_barrier {jaxpp.unit} %y0 : tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
     %a1 = stablehlo.dot_general %f0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y1 = stablehlo.dot_general %a1, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %f1 = stablehlo.optimization_barrier {jaxpp.unit} %y1 : tensor<4x4xf32>
+    %f1 = stablehlo.optimization_barrier {jaxpp.boundary} %y1 : tensor<4x4xf32>
     %a2 = stablehlo.dot_general %f1, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y2 = stablehlo.dot_general %a2, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %f2 = stablehlo.optimization_barrier {jaxpp.unit} %y2 : tensor<4x4xf32>
-    %g = stablehlo.optimization_barrier {jaxpp.unit} %dy : tensor<4x4xf32>
+    %f2 = stablehlo.optimization_barrier {jaxpp.boundary} %y2 : tensor<4x4xf32>
+    %g = stablehlo.optimization_barrier {jaxpp.boundary} %dy : tensor<4x4xf32>
     %b0 = stablehlo.dot_general %g, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d0 = stablehlo.dot_general %b0, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
-    %g0 = stablehlo.optimization_barrier {jaxpp.unit} %d0 : tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.boundary} %d0 : tensor<4x4xf32>
     %b1 = stablehlo.dot_general %g0, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d1 = stablehlo.dot_general %b1, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
-    %g1 = stablehlo.optimization_barrier {jaxpp.unit} %d1 : tensor<4x4xf32>
+    %g1 = stablehlo.optimization_barrier {jaxpp.boundary} %d1 : tensor<4x4xf32>
     return %f2, %g1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
 }
@@ -99,12 +99,12 @@ module @one_after_the_other attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %f0 = stablehlo.optimization_barrier {jaxpp.unit} %y0 : tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
     %a1 = stablehlo.dot_general %f0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y1 = stablehlo.dot_general %a1, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %b0 = stablehlo.dot_general %y1, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d0 = stablehlo.dot_general %b0, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
-    %g0 = stablehlo.optimization_barrier {jaxpp.unit} %d0 : tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.boundary} %d0 : tensor<4x4xf32>
     %b1 = stablehlo.dot_general %g0, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d1 = stablehlo.dot_general %b1, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
     return %y1, %d1 : tensor<4x4xf32>, tensor<4x4xf32>
@@ -126,12 +126,12 @@ module @without_collectives attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %f0 = stablehlo.optimization_barrier {jaxpp.unit} %y0 : tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
     %a1 = stablehlo.dot_general %f0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y1 = stablehlo.dot_general %a1, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %b0 = stablehlo.dot_general %dy, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d0 = stablehlo.dot_general %b0, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
-    %g0 = stablehlo.optimization_barrier {jaxpp.unit} %d0 : tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.boundary} %d0 : tensor<4x4xf32>
     %b1 = stablehlo.dot_general %g0, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d1 = stablehlo.dot_general %b1, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
     return %y1, %d1 : tensor<4x4xf32>, tensor<4x4xf32>
@@ -163,11 +163,11 @@ module @the_gradient_of_an_all_to_all attributes {jaxpp.meshes = 1 : i64, mhlo.n
   func.func private @forward_0_backward_1(%x: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"model"}, {}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %s0 = sdy.sharding_constraint %a0 <@mesh, [{}, {"model"}]> : tensor<4x4xf32>
-    %f0 = stablehlo.optimization_barrier {jaxpp.unit, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} %s0 : tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.boundary, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} %s0 : tensor<4x4xf32>
     %a1 = stablehlo.tanh %f0 {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : tensor<4x4xf32>
     %y = stablehlo.dot_general %w, %a1, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %b0 = stablehlo.dot_general %w, %dy, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-    %g0 = stablehlo.optimization_barrier {jaxpp.unit, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} %b0 : tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.boundary, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} %b0 : tensor<4x4xf32>
     %r0 = sdy.sharding_constraint %g0 <@mesh, [{"model"}, {}]> : tensor<4x4xf32>
     %d = stablehlo.dot_general %r0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"model"}, {}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     return %y, %d : tensor<4x4xf32>, tensor<4x4xf32>
@@ -195,7 +195,7 @@ module @two_collectives_in_a_row attributes {jaxpp.meshes = 1 : i64, mhlo.num_pa
   func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %f0 = stablehlo.optimization_barrier {jaxpp.unit} %y0 : tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
     %a1 = stablehlo.dot_general %f0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y1 = stablehlo.dot_general %a1, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %a2 = stablehlo.dot_general %y1, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -203,7 +203,7 @@ module @two_collectives_in_a_row attributes {jaxpp.meshes = 1 : i64, mhlo.num_pa
     %s = stablehlo.add %y1, %y2 : tensor<4x4xf32>
     %b0 = stablehlo.dot_general %dy, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d0 = stablehlo.dot_general %b0, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
-    %g0 = stablehlo.optimization_barrier {jaxpp.unit} %d0 : tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.boundary} %d0 : tensor<4x4xf32>
     %b1 = stablehlo.dot_general %g0, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
     %d1 = stablehlo.dot_general %b1, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
     return %s, %d1 : tensor<4x4xf32>, tensor<4x4xf32>

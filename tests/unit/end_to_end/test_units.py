@@ -92,7 +92,7 @@ def test_woven_tasks_have_the_bits_of_those_that_are_not(of_stage: Any, of_layer
     args = PARAMS, batch(2 * STAGES, width=WIDTH)
     woven, plain = (lowered(of_stage, of_layer, is_marked) for is_marked in (True, False))
     texts = [each.program().as_text() for each in (woven, plain)]
-    assert [text.count("jaxpp.unit") for text in texts] == [0, 0]
+    assert [text.count("jaxpp.boundary") for text in texts] == [0, 0]
     barriers = [text.count("stablehlo.optimization_barrier") for text in texts]
     assert barriers[0] == barriers[1] + 2 or of_stage is scanned  # whose checkpoints are unrolled too
     found = woven.compile()(*args)

@@ -30,7 +30,7 @@ func.func public @main(%w: tensor<4x4xf32>, %a: tensor<4x4xf32>) -> tensor<4x4xf
           : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
       %2 = stablehlo.dot_general %l, %square, contracting_dims = [1] x [0]
           : (tensor<SIZEx4xf32>, tensor<4x4xf32>) -> tensor<SIZEx4xf32>
-      %3 = stablehlo.optimization_barrier {jaxpp.unit} %2 : tensor<SIZEx4xf32>
+      %3 = stablehlo.optimization_barrier {jaxpp.boundary} %2 : tensor<SIZEx4xf32>
       %4 = stablehlo.tanh %3 : tensor<SIZEx4xf32>
       sdy.return %4 : tensor<SIZEx4xf32>
     } : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>

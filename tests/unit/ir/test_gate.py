@@ -15,7 +15,7 @@ module attributes {jaxpp.meshes = 2 : i64, other.name = 1 : i64} {
       -> (tensor<4xf32> {jaxpp.feeds = 0 : i64, jax.result_info = "x"}) attributes {jaxpp.kind = "forward"} {
     %0 = stablehlo.tanh %x {jaxpp.task = "forward_0"} : tensor<4xf32>
     %1 = "stablehlo.case"(%i) ({
-      %2 = stablehlo.sine %0 {jaxpp.layer = 0 : i64} : tensor<4xf32>
+      %2 = stablehlo.sine %0 {jaxpp.devices = 0 : i64} : tensor<4xf32>
       stablehlo.return %2 : tensor<4xf32>
     }) : (tensor<i32>) -> tensor<4xf32>
     return %1 : tensor<4xf32>
@@ -51,7 +51,7 @@ def test_what_is_known_passes() -> None:
         ("jaxpp.feeds", "jaxpp.feed", "result 0 of @main"),
         ("jaxpp.kind", "jaxpp.kinds", "a func.func"),
         ("jaxpp.task", "jaxpp.tasks", "a stablehlo.tanh"),
-        ("jaxpp.layer", "jaxpp.layers", "a stablehlo.sine"),
+        ("jaxpp.devices", "jaxpp.device_s", "a stablehlo.sine"),
         ("jaxpp.argument", "jaxpp.arguments", "argument 0 of @elsewhere"),
         ("jaxpp.argument", "jaxp.argument", "argument 0 of @elsewhere"),
     ],
@@ -74,9 +74,9 @@ def test_unknown_attributes_anywhere(old: str, new: str, where: str) -> None:
             "argument 0 of @main has jaxpp.blocks = 1 : i64, expected ",
         ),
         (
-            "jaxpp.layer = 0 : i64",
-            "jaxpp.unit = 0 : i64",
-            "a stablehlo.sine has jaxpp.unit = 0 : i64, expected no value",
+            "jaxpp.devices = 0 : i64",
+            "jaxpp.scatter = 0 : i64",
+            "a stablehlo.sine has jaxpp.scatter = 0 : i64, expected no value",
         ),
     ],
 )
