@@ -22,11 +22,9 @@ MESHES = "jaxpp.meshes"
 MESH_SIZES = "jaxpp.mesh_sizes"
 LAST_USE = "jaxpp.last_use"
 SUMS = "jaxpp.sums"
-ARGUMENT = "jaxpp.argument"
-RESULT = "jaxpp.result"
+NUMBER = "jaxpp.number"
 FEEDS = "jaxpp.feeds"
 BLOCKS = "jaxpp.blocks"
-BLOCK = "jaxpp.block"
 BYTES = "jaxpp.bytes"
 PEAK_BYTES = "jaxpp.peak_bytes"
 LOOP = "jaxpp.microbatch_loop"
@@ -160,14 +158,6 @@ def is_number(attribute: ir.Attribute | None, least: int = 0, below: float = inf
 def found(entry: Mapping[str, ir.Attribute] | ir.OpAttributeMap, name: str) -> str:
     """Describes the attribute `name` for a message: `jaxpp.stage = 3 : i64`, or `no jaxpp.stage`."""
     return f"{name} = {entry[name]}" if name in entry else f"no {name}"
-
-
-def block(entry: Mapping[str, ir.Attribute]) -> tuple[int, int] | None:
-    """Returns (index, count) of the block that an argument or result of a mesh function is; None if it is no block."""
-    attribute = entry.get(BLOCK)
-    if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 2:
-        return None
-    return attribute[0], attribute[1]
 
 
 def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]] | None = None) -> ir.Attribute | None:

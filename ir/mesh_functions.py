@@ -59,7 +59,7 @@ def mesh_functions(module: ir.Module) -> list[ir.Operation]:
 def stacked_arguments(module: ir.Module) -> set[int]:
     """Returns the numbers of the step's arguments of which each mesh has one block."""
     entries = [entry for function in mesh_functions(module) for entry in at.argument_attributes(function)]
-    return {ir.IntegerAttr(entry[at.ARGUMENT]).value for entry in entries if at.BLOCK in entry}
+    return {numbers[0] for entry in entries if isinstance(numbers := at.plain(entry[at.NUMBER]), list)}
 
 
 def noted_peaks(module: ir.Module) -> list[tuple[int, int]]:

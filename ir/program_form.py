@@ -148,7 +148,7 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str, axes: Sequence[MeshA
     Those that meshes of different sizes share are replicated: a `jax.Array` allows nothing else. Raises ProgramError
     where the borders do not make up the arguments or results of one step.
     """
-    name, table = (at.ARGUMENT, at.argument_attributes) if kind == "argument" else (at.RESULT, at.result_attributes)
+    table = at.argument_attributes if kind == "argument" else at.result_attributes
     values: dict[int, dict[int, Border]] = {}
     borders: list[list[Border]] = []
     for mesh, function in enumerate(meshes):
@@ -158,10 +158,10 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str, axes: Sequence[MeshA
         borders.append([])
         for position, (type_, entry) in enumerate(zip(types, table(function), strict=True)):
             what = f"{kind} {position} of @{function_name}"
-            border = _read_border(function, what, kind, type_, entry, name)
+            border = _read_border(function, what, kind, type_, entry)
             value = values.setdefault(border.number, {})
             if mesh in value:
-                said = f"{name} = {entry[name]}"
+                said = at.found(entry, at.NUMBER)
                 raise ProgramError(f"@{function_name} has a second {kind} with {said}", location=function.location)
             value[mesh] = border
             borders[-1].append(border)
@@ -174,18 +174,18 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str, axes: Sequence[MeshA
     return [[each._replace(sharding=None) if each.number in whole else each for each in own] for own in borders]
 
 
-def _read_border(function: ir.Operation, what: str, kind: str, type_: ir.Type, entry: Entry, name: str) -> Border:
-    if name not in entry:
-        raise ProgramError(f"{what} has no {name}", location=function.location)
-    _check(function, what, entry, name, f"the number of the step's {kind}", at.is_number)
-    _check(function, what, entry, at.BLOCK, "array<i64: number, count>", _is_block)
-    number = ir.IntegerAttr(entry[name]).value
+def _read_border(function: ir.Operation, what: str, kind: str, type_: ir.Type, entry: Entry) -> Border:
+    match at.plain(entry.get(at.NUMBER)):
+        case int(number) if number >= 0:
+            block = None
+        case [number, index, count] if number >= 0 and 0 <= index < count:
+            block = index, count
+        case _:
+            expected = f"the number of the step's {kind}, or array<i64: number, block, blocks>"
+            message = f"{what} has {at.found(entry, at.NUMBER)}, expected {expected}"
+            raise ProgramError(message, location=function.location)
     donated = at.DONOR in entry or at.ALIAS in entry
-    return Border(number, type_, donated, at.block(entry), entry.get(at.SHARDING), entry.get(at.MEMORY))
-
-
-def _is_block(said: ir.Attribute) -> bool:
-    return isinstance(said, ir.DenseI64ArrayAttr) and len(said) == 2 and 0 <= said[0] < said[1]
+    return Border(number, type_, donated, block, entry.get(at.SHARDING), entry.get(at.MEMORY))
 
 
 def _check_value(what: str, value: Mapping[int, Border], meshes: Sequence[ir.Operation]) -> None:

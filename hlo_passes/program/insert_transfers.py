@@ -32,8 +32,8 @@ class InsertTransfers(Pass):
     first use there. An operand of a `load` is an exception: it stays on the mesh to which it was evicted, and is sent
     when the `load` comes up in `@main`. Constants, such as the microbatch index, are made where they are used. Each
     value has its own channel number for each destination. Sends under `pull`, the default, don't wait, and the token
-    chain of a mesh fixes the order of its transfers. Each mesh takes and returns one block of a stack: `jaxpp.block =
-    array<i64: 1, 4>` is the second of four.
+    chain of a mesh fixes the order of its transfers. Each mesh takes and returns one block of a stack: `jaxpp.number =
+    array<i64: 0, 1, 4>` is the second of the four blocks of argument or result 0.
 
     For a transport whose sends wait for their receives, one order of all meshes fixes the place of both. A value then
     moves as soon as it is made and neither mesh runs a task, by the usual costs of tasks. If a mesh can transfer and
@@ -352,15 +352,13 @@ class _MeshWriter:
         outputs = [border.value.type for border in line.results]
         name, attributes = f"mesh_{line.mesh}", {at.MESH: at.i64(line.mesh)}
         function = create(self._module, name, inputs, outputs, attributes, visibility="public", before=self._main)
-        arguments = [self._entry(at.ARGUMENT, border) for border in line.arguments]
-        at.set_tables(function, arguments, [self._entry(at.RESULT, border) for border in line.results])
+        at.set_tables(function, list(map(self._entry, line.arguments)), list(map(self._entry, line.results)))
         return function
 
-    def _entry(self, name: str, border: _Border) -> dict[str, ir.Attribute]:
+    def _entry(self, border: _Border) -> dict[str, ir.Attribute]:
         """Returns the attributes of an argument or a result."""
-        entry: dict[str, ir.Attribute] = {name: at.i64(border.number)}
-        if border.block is not None:
-            entry[at.BLOCK] = at.i64s(border.block)
+        number = at.one_or_several([border.number, *(border.block or ())])
+        entry: dict[str, ir.Attribute] = {at.NUMBER: number}
         sharding = self._shardings.of(border.value)
         if sharding is not None:
             entry[at.SHARDING] = sharding

@@ -18,7 +18,7 @@
 // CHECK-NEXT:      stablehlo.multiply %[[R3]],
 
 // PROGRAM-LABEL: func.func public @mesh_0(
-// PROGRAM-SAME:      tensor<2x4xf32> {jaxpp.argument = 0 : i64, jaxpp.block = array<i64: 0, 2>}
+// PROGRAM-SAME:      tensor<2x4xf32> {jaxpp.number = array<i64: 0, 0, 2>}
 // PROGRAM-NOT:   stablehlo.send{{.*}}tensor<{{.*}}>{{.*}}"before
 func.func public @main(%w: tensor<4x4xf32>, %x: tensor<1x4xf32>) -> (tensor<1x4xf32>) {
   %c0 = stablehlo.constant dense<0> : tensor<i32>

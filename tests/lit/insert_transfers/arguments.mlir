@@ -3,15 +3,15 @@
 // A call on several meshes is a call on each. Its argument is on both; it and its result have one number on every mesh.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[B:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 0 : i64}, %[[B:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]], %[[B]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[AFTER_0:.*]] = call @after_0(%[[B]]) {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    return %[[AFTER_0]]
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[AFTER_0:.*]] = call @after_0(%[[A]]) {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    return %[[AFTER_0]]
@@ -38,14 +38,14 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // result may be an argument, and two results one value.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 1 : i64}, tensor<f32> {jaxpp.result = 2 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 1 : i64}, tensor<f32> {jaxpp.number = 2 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]], %[[A]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    return %[[F0_0]], %[[F0_0]]
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.argument = 2 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.number = 2 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    return %[[A]]
 module attributes {jaxpp.meshes = 2 : i64} {
@@ -65,15 +65,15 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // A result, or an argument, that is also on another mesh is sent there for that alone.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[A]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]], %[[A]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_3:.*]] = "stablehlo.send"(%[[F0_0]], %[[T_2]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    return %[[F0_0]]
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[R_2:.*]]:2 = "stablehlo.recv"(%[[R]]#1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>

@@ -4,8 +4,8 @@
 // An activation goes from mesh 0 to mesh 1 on channel 0, its gradient back on channel 1. A mesh has one chain of tokens.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[B:.*]]: tensor<f32> {jaxpp.argument = 2 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 0 : i64}, %[[B:.*]]: tensor<f32> {jaxpp.number = 2 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]], %[[B]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0_0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
@@ -13,8 +13,8 @@
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[B]], %[[R]]#0) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    return %[[B0_0]]
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[B1_0:.*]]:2 = call @backward_1(%[[A]], %[[R]]#0) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
@@ -47,7 +47,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // Two microbatches: a value is sent right after it is made, and received right before it is used; sends do not wait.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[B:.*]]: tensor<f32> {jaxpp.argument = 2 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 0 : i64}, %[[B:.*]]: tensor<f32> {jaxpp.number = 2 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]], %[[B]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0_0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
@@ -55,8 +55,8 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // CHECK-NEXT:    %[[T_3:.*]] = "stablehlo.send"(%[[F0_1]], %[[T_2]]) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[F1_0:.*]] = call @forward_1(%[[A]], %[[R]]#0) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
@@ -88,21 +88,21 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // there use it.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]], %[[A]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0_0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[T_3:.*]] = "stablehlo.send"(%[[F0_0]], %[[T_2]]) <{channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>, source_target_pairs = dense<{{\[\[}}0, 2]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[F1_0:.*]] = call @forward_1(%[[A]], %[[R]]#0) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F1_0]], %[[R]]#1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}1, 2]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_2(
-// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 2 : i64}
+// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 2 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}1, 2]]>
 // CHECK-NEXT:    %[[R_2:.*]]:2 = "stablehlo.recv"(%[[R]]#1) <{channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>, source_target_pairs = dense<{{\[\[}}0, 2]]>

@@ -4,14 +4,14 @@
 // gone.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[C1:.*]] = stablehlo.constant dense<1>
 // CHECK-NEXT:    %[[F0_1:.*]] = call @forward_0(%[[A]], %[[C1]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0_1]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[C1:.*]] = stablehlo.constant dense<1>
@@ -43,13 +43,13 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // A result may be a constant; it is made where the result is.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]], %[[A]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    return %[[F0_0]]
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[C1:.*]] = stablehlo.constant dense<1.000000e+00>
 // CHECK-NEXT:    return %[[C1]]

@@ -7,8 +7,8 @@
 
 // CHECK-NOT:   @main
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      tensor<16x8xf32> {jax.buffer_donor = true, jaxpp.argument = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}
-// CHECK-SAME:      %[[BATCH:[^:]*]]: tensor<4x2x5xi32> {jaxpp.argument = 32 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"data"}, {}]>})
+// CHECK-SAME:      tensor<16x8xf32> {jax.buffer_donor = true, jaxpp.number = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}
+// CHECK-SAME:      %[[BATCH:[^:]*]]: tensor<4x2x5xi32> {jaxpp.number = 32 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"data"}, {}]>})
 // CHECK:         %[[T0:.*]] = stablehlo.create_token
 // CHECK:         %[[I0:.*]] = stablehlo.constant dense<0> : tensor<i32>
 // CHECK-NEXT:    %[[F0:.*]]:14 = call @forward_0(%[[BATCH]], %[[I0]],
@@ -28,7 +28,7 @@
 // CHECK:         "stablehlo.send"({{.*}} (tensor<16x8xf32>, !stablehlo.token)
 // CHECK:         return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      {jaxpp.argument = 32 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"data"}, {}]>})
+// CHECK-SAME:      {jaxpp.number = 32 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"data"}, {}]>})
 // CHECK:         %[[R:.*]]:2 = "stablehlo.recv"({{.*}}) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>
 // CHECK-SAME:        {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}, {}]>, <@mesh, []>]>}
 // CHECK-NEXT:    %[[F:.*]]:14 = call @forward_1(%[[R]]#0,

@@ -4,8 +4,8 @@
 // it, and the new one back right after the call that makes it. What only passes through stays where it is.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[W:.*]]: tensor<f32> {jaxpp.argument = 1 : i64, mhlo.memory_kind = "pinned_host"}, %[[V:.*]]: tensor<f32> {jaxpp.argument = 2 : i64, mhlo.memory_kind = "pinned_host"})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64, mhlo.memory_kind = "pinned_host"}, tensor<f32> {jaxpp.result = 1 : i64}, tensor<f32> {jaxpp.result = 2 : i64, mhlo.memory_kind = "pinned_host"})
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64}, %[[W:.*]]: tensor<f32> {jaxpp.number = 1 : i64, mhlo.memory_kind = "pinned_host"}, %[[V:.*]]: tensor<f32> {jaxpp.number = 2 : i64, mhlo.memory_kind = "pinned_host"})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64, mhlo.memory_kind = "pinned_host"}, tensor<f32> {jaxpp.number = 1 : i64}, tensor<f32> {jaxpp.number = 2 : i64, mhlo.memory_kind = "pinned_host"})
 // CHECK:         %[[F:.*]] = call @forward_0(%[[X]]) {
 // CHECK-NEXT:    %[[L:.*]] = call @[[LOAD:.*]](%[[W]]) {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[N:.*]] = call @after_0(%[[L]], %[[F]]) {

@@ -3,13 +3,13 @@
 // A recv has the sharding that the value has where it is made, and none for its token; so have arguments and results.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[A:.*]]: tensor<2x4xf32> {jaxpp.argument = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[A:.*]]: tensor<2x4xf32> {jaxpp.number = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[A]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0_0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      ) -> (tensor<2x4xf32> {jaxpp.result = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      ) -> (tensor<2x4xf32> {jaxpp.number = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-SAME:        {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>, <@mesh, []>]>}

@@ -4,8 +4,8 @@
 // %w and the input %x are the user's, who did not donate them: nobody frees them. The stages have one forward.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.number = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[W]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0_0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
@@ -32,7 +32,7 @@
 // CHECK-NEXT:    %[[POWER:.*]] = stablehlo.power %[[TANH]], %[[B]]
 // CHECK-NEXT:    return %[[POWER]]
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%w: tensor<f32> {jaxpp.argument = 0 : i64}, %x: tensor<f32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%w: tensor<f32> {jaxpp.number = 0 : i64}, %x: tensor<f32> {jaxpp.number = 1 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @forward_0(%w, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %t1 = "stablehlo.send"(%1, %t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
@@ -70,8 +70,8 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // The last sum is returned and lives on.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[BEFORE_0:.*]] = call @before_0() {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[BEFORE_0]], %[[X]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
@@ -88,7 +88,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[TANH]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %0 = call @before_0() {jaxpp.mesh = 0 : i64} : () -> tensor<f32>
     %1 = call @backward_0(%0, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -112,8 +112,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // that of the gradient, which dies there too: of two, the nearer one in the computation.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.argument = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.number = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[W]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[AFTER_0:.*]] = call @after_0(%[[W]], %[[B0_0]]) {jaxpp.last_use = array<i64: 0, 1>, jaxpp.mesh = 0 : i64}
@@ -131,7 +131,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[NEGATE]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%w: tensor<f32> {jaxpp.argument = 0 : i64, jax.buffer_donor = true}, %x: tensor<f32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%w: tensor<f32> {jaxpp.number = 0 : i64, jax.buffer_donor = true}, %x: tensor<f32> {jaxpp.number = 1 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @backward_0(%w, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %2 = call @after_0(%w, %1) {jaxpp.mesh = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>

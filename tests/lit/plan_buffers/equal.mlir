@@ -4,21 +4,21 @@
 // of one stage. The calls keep theirs.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0_0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]> : tensor<1x2xi64>}> {jaxpp.last_use = array<i64: 0>}
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.argument = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[F1_0:.*]] = call @forward_1(%[[R]]#0, %[[W]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F1_0]], %[[R]]#1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}1, 2]]> : tensor<1x2xi64>}> {jaxpp.last_use = array<i64: 0>}
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_2(
-// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.argument = 2 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 2 : i64}
+// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.number = 2 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 2 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}1, 2]]>
 // CHECK-NEXT:    %[[F1_0:.*]] = call @forward_1(%[[R]]#0, %[[W]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 2 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 2 : i64}
@@ -33,20 +33,20 @@
 // CHECK-NEXT:    %[[TANH:.*]] = stablehlo.tanh %[[MUL]]
 // CHECK-NEXT:    return %[[TANH]]
 module attributes {jaxpp.meshes = 3 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
     %t1 = "stablehlo.send"(%1, %t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
     return
   }
-  func.func public @mesh_1(%w: tensor<f32> {jaxpp.argument = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1(%w: tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1:2 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)
     %2 = call @forward_1(%1#0, %w) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %t1 = "stablehlo.send"(%2, %1#1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[1, 2]]> : tensor<1x2xi64>}> : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
     return
   }
-  func.func public @mesh_2(%w: tensor<f32> {jaxpp.argument = 2 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 2 : i64} {
+  func.func public @mesh_2(%w: tensor<f32> {jaxpp.number = 2 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 2 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1:2 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[1, 2]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)
     %2 = call @forward_2(%1#0, %w) {jaxpp.mesh = 2 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 2 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -73,8 +73,8 @@ module attributes {jaxpp.meshes = 3 : i64} {
 // Functions that differ stay, each with its stage: here in a constant.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[F1_0:.*]] = call @forward_1(%[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
@@ -90,7 +90,7 @@ module attributes {jaxpp.meshes = 3 : i64} {
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[C2]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
     %2 = call @forward_1(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64} : (tensor<f32>) -> tensor<f32>
@@ -113,8 +113,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // So do functions that take over other buffers, and a forward and a backward.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[F1_0:.*]] = call @forward_1(%[[F0_0]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64}
@@ -135,7 +135,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[NEGATE:.*]] = stablehlo.negate %[[A]]
 // CHECK-NEXT:    return %[[NEGATE]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
     %2 = call @forward_1(%1) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64} : (tensor<f32>) -> tensor<f32>
@@ -161,25 +161,25 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // What stands before or after the tasks is shared in the same way; nothing but task functions is.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[AFTER_0:.*]] = call @after_0(%[[X]]) {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    return %[[AFTER_0]]
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      %[[Y:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
+// CHECK-SAME:      %[[Y:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[AFTER_0:.*]] = call @after_0(%[[Y]]) {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    return %[[AFTER_0]]
 // CHECK-LABEL: func.func public @mesh_2(
-// CHECK-SAME:      %[[Z:.*]]: tensor<f32> {jaxpp.argument = 2 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 2 : i64}) attributes {jaxpp.mesh = 2 : i64}
+// CHECK-SAME:      %[[Z:.*]]: tensor<f32> {jaxpp.number = 2 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 2 : i64}) attributes {jaxpp.mesh = 2 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    return %[[Z]]
 // CHECK-LABEL: func.func public @mesh_3(
-// CHECK-SAME:      %[[Z:.*]]: tensor<f32> {jaxpp.argument = 2 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 2 : i64}) attributes {jaxpp.mesh = 3 : i64}
+// CHECK-SAME:      %[[Z:.*]]: tensor<f32> {jaxpp.number = 2 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 2 : i64}) attributes {jaxpp.mesh = 3 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    return %[[Z]]
 // CHECK-LABEL: func.func private @after_0(
@@ -187,21 +187,21 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[NEGATE:.*]] = stablehlo.negate %[[A]]
 // CHECK-NEXT:    return %[[NEGATE]]
 module attributes {jaxpp.meshes = 4 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @after_0(%x) {jaxpp.mesh = 0 : i64} : (tensor<f32>) -> tensor<f32>
     return %1 : tensor<f32>
   }
-  func.func public @mesh_1(%y: tensor<f32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1(%y: tensor<f32> {jaxpp.number = 1 : i64}) -> (tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @after_1(%y) {jaxpp.mesh = 1 : i64} : (tensor<f32>) -> tensor<f32>
     return %1 : tensor<f32>
   }
-  func.func public @mesh_2(%z: tensor<f32> {jaxpp.argument = 2 : i64}) -> (tensor<f32> {jaxpp.result = 2 : i64}) attributes {jaxpp.mesh = 2 : i64} {
+  func.func public @mesh_2(%z: tensor<f32> {jaxpp.number = 2 : i64}) -> (tensor<f32> {jaxpp.number = 2 : i64}) attributes {jaxpp.mesh = 2 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     return %z : tensor<f32>
   }
-  func.func public @mesh_3(%z: tensor<f32> {jaxpp.argument = 2 : i64}) -> (tensor<f32> {jaxpp.result = 2 : i64}) attributes {jaxpp.mesh = 3 : i64} {
+  func.func public @mesh_3(%z: tensor<f32> {jaxpp.number = 2 : i64}) -> (tensor<f32> {jaxpp.number = 2 : i64}) attributes {jaxpp.mesh = 3 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     return %z : tensor<f32>
   }

@@ -3,8 +3,8 @@
 // The same weight, not donated: it does not die, and the result takes over the gradient's buffer instead.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.number = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.number = 1 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[W]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[AFTER_0:.*]] = call @after_0(%[[W]], %[[B0_0]]) {jaxpp.last_use = array<i64: 1>, jaxpp.mesh = 0 : i64}
@@ -22,7 +22,7 @@
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[NEGATE]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%w: tensor<f32> {jaxpp.argument = 0 : i64}, %x: tensor<f32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%w: tensor<f32> {jaxpp.number = 0 : i64}, %x: tensor<f32> {jaxpp.number = 1 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @backward_0(%w, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %2 = call @after_0(%w, %1) {jaxpp.mesh = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -45,8 +45,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // The sum dies at the second call but not at the first, which a task uses once more: the function takes over no buffer.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[F0_0]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
@@ -66,7 +66,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[TANH]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %0 = call @forward_0(%x, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %1 = call @backward_0(%0, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -91,8 +91,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // So it is when the mesh function returns the value that one of the calls adds to.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[F0_0]], %[[X]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
@@ -111,7 +111,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[TANH]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %0 = call @forward_0(%x, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %1 = call @backward_0(%0, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -135,8 +135,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // And when it is the argument twice: it dies, but half of the function still reads it.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[F0_0]], %[[F0_0]]) {jaxpp.last_use = array<i64: 0, 1>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
@@ -154,7 +154,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[TANH]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %0 = call @forward_0(%x, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %1 = call @backward_0(%0, %0) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -177,8 +177,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // A constant is made once, when the program is loaded, and never dies.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[C0:.*]] = stablehlo.constant dense<0.000000e+00>
 // CHECK-NEXT:    %[[B0_0:.*]] = call @backward_0(%[[C0]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
@@ -190,7 +190,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[A]], %[[TANH]]
 // CHECK-NEXT:    return %[[ADD]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %c = stablehlo.constant dense<0.0> : tensor<f32>
     %1 = call @backward_0(%c, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -208,8 +208,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // A result that is not computed elementwise takes over nothing: XLA could not write it while it reads.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[F0_1:.*]] = call @forward_0(%[[F0_0]], %[[X]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64}
@@ -221,7 +221,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[POWER:.*]] = stablehlo.power %[[TANH]], %[[B]]
 // CHECK-NEXT:    return %[[POWER]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %0 = call @forward_0(%x, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %1 = call @forward_0(%0, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
@@ -239,8 +239,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // Two results, one argument that dies: the first result has it.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[B0_0:.*]]:2 = call @backward_0(%[[F0_0]], %[[X]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
@@ -258,7 +258,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK-NEXT:    %[[SUB:.*]] = stablehlo.subtract %[[A]], %[[B]]
 // CHECK-NEXT:    return %[[ADD]], %[[SUB]]
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %0 = call @forward_0(%x, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %1:2 = call @backward_0(%0, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)

@@ -21,8 +21,8 @@
 // CHECK-NEXT:    return %[[NEGATE]]
 module attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
-  func.func public @mesh_0(%x: tensor<2x4xf32> {jaxpp.argument = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %y: tensor<2x4xf32> {jaxpp.argument = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})
-      -> (tensor<2x4xf32> {jaxpp.result = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, tensor<2x4xf32> {jaxpp.result = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<2x4xf32> {jaxpp.number = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %y: tensor<2x4xf32> {jaxpp.number = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})
+      -> (tensor<2x4xf32> {jaxpp.number = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, tensor<2x4xf32> {jaxpp.number = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %1 = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<2x4xf32>) -> tensor<2x4xf32>
     %2 = call @forward_1(%y) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64} : (tensor<2x4xf32>) -> tensor<2x4xf32>

@@ -30,10 +30,10 @@
 // CHECK-NEXT:    return %[[V]], %[[N]], %[[NORM]]
 
 // PROGRAM-LABEL: func.func public @mesh_0(
-// PROGRAM-SAME:      %{{[^ ]*}}: tensor<1x4xf32> {jaxpp.argument = 0 : i64, jaxpp.block = array<i64: 0, 2>},
-// PROGRAM-SAME:      -> (tensor<1x4xf32> {jaxpp.block = array<i64: 0, 2>, jaxpp.result = 0 : i64},
+// PROGRAM-SAME:      %{{[^ ]*}}: tensor<1x4xf32> {jaxpp.number = array<i64: 0, 0, 2>},
+// PROGRAM-SAME:      -> (tensor<1x4xf32> {jaxpp.number = array<i64: 0, 0, 2>},
 // PROGRAM:       func.func public @mesh_1(
-// PROGRAM-SAME:      tensor<1x4xf32> {jaxpp.argument = 0 : i64, jaxpp.block = array<i64: 1, 2>}
+// PROGRAM-SAME:      tensor<1x4xf32> {jaxpp.number = array<i64: 0, 1, 2>}
 // PROGRAM-NOT:   stablehlo.send{{.*}}tensor<1x4xf32>, {{.*}}stablehlo.send
 func.func public @main(%w: tensor<2x4xf32>, %mu: tensor<2x4xf32>, %x: tensor<1x4xf32>) -> (tensor<2x4xf32> {jaxpp.feeds = 0 : i64}, tensor<2x4xf32> {jaxpp.feeds = 1 : i64}, tensor<f32>) {
   %c0 = stablehlo.constant dense<0> : tensor<i32>

@@ -7,5 +7,5 @@
 // CHECK-NOT:     jaxpp.blocks
 
 // PROGRAM:       func.func public @mesh_0(
-// PROGRAM-NOT:   jaxpp.block
+// PROGRAM-NOT:   jaxpp.number = array
 // PROGRAM:       func.func public @mesh_1(

@@ -4,7 +4,7 @@
 
 // CHECK: attributes_invalid.mlir: error: mhlo.num_partitions is 0 : i32, expected the number of devices of a mesh
 module attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 0 : i32} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -15,7 +15,7 @@ module attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 0 : i32} {
 
 // CHECK: attributes_invalid.mlir: error: jaxpp.mesh_sizes is a list of 2, the module has 1 meshes
 module attributes {jaxpp.meshes = 1 : i64, jaxpp.mesh_sizes = [{data = 1 : i64}, {data = 2 : i64}]} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -26,7 +26,7 @@ module attributes {jaxpp.meshes = 1 : i64, jaxpp.mesh_sizes = [{data = 1 : i64},
 
 // CHECK: attributes_invalid.mlir: error: jaxpp.mesh_sizes says {data = 0 : i64} of mesh 0, expected the size of every axis
 module attributes {jaxpp.meshes = 1 : i64, jaxpp.mesh_sizes = [{data = 0 : i64}]} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -37,10 +37,10 @@ module attributes {jaxpp.meshes = 1 : i64, jaxpp.mesh_sizes = [{data = 0 : i64}]
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: a second function for mesh 0
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
-  func.func public @mesh_1(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_1(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -51,7 +51,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: a func.func has jaxpp.mesh = "0", expected a number
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = "0"} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = "0"} {
     return %x : tensor<f32>
   }
 }
@@ -69,9 +69,9 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // Arguments are counted from 0 on.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: argument 0 of @mesh_0: jaxpp.argument is -1 : i64, expected the number of the step's argument
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: argument 0 of @mesh_0 has jaxpp.number = -1 : i64, expected the number of the step's argument
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = -1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = -1 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -80,9 +80,9 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // One argument of the step twice.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: @mesh_0 has a second argument with jaxpp.argument = 0 : i64
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: @mesh_0 has a second argument with jaxpp.number = 0 : i64
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}, %y: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}, %y: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -91,9 +91,9 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // One result of the step twice.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: @mesh_0 has a second result with jaxpp.result = 0 : i64
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: @mesh_0 has a second result with jaxpp.number = 0 : i64
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}, tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}, tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x, %x : tensor<f32>, tensor<f32>
   }
 }
@@ -104,7 +104,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir: error: no mesh returns result 0 of the step
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -115,10 +115,10 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 0 of the step is of type tensor<2xf32> on mesh 1, tensor<f32> on mesh 0
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
-  func.func public @mesh_1(%x: tensor<2xf32> {jaxpp.argument = 0 : i64}) -> (tensor<2xf32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1(%x: tensor<2xf32> {jaxpp.number = 0 : i64}) -> (tensor<2xf32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     return %x : tensor<2xf32>
   }
 }
@@ -129,10 +129,10 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 0 of the step is donated on mesh 1, kept on mesh 0
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
-  func.func public @mesh_1(%x: tensor<f32> {jaxpp.argument = 0 : i64, jax.buffer_donor = true}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1(%x: tensor<f32> {jaxpp.number = 0 : i64, jax.buffer_donor = true}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -143,7 +143,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: argument 0 of @mesh_0: jax.buffer_donor is 1 : i64, expected true or false
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64, jax.buffer_donor = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64, jax.buffer_donor = 1 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -152,9 +152,9 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // A block of another form.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: argument 0 of @mesh_0: jaxpp.block is array<i64: 0>, expected array<i64: number, count>
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: argument 0 of @mesh_0 has jaxpp.number = array<i64: 0, 0>, expected the number of the step's argument, or array<i64: number, block, blocks>
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64, jaxpp.block = array<i64: 0>}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = array<i64: 0, 0>}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -163,9 +163,9 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // A block beyond the last.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: result 0 of @mesh_0: jaxpp.block is array<i64: 1, 1>, expected array<i64: number, count>
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: result 0 of @mesh_0 has jaxpp.number = array<i64: 0, 1, 1>, expected the number of the step's result, or array<i64: number, block, blocks>
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64, jaxpp.block = array<i64: 1, 1>}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = array<i64: 0, 1, 1>}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -176,7 +176,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: argument 0 of the step has the blocks {{\[\[0, 2\]\]}}, expected one of 1 on each of its meshes
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<2xf32> {jaxpp.argument = 0 : i64, jaxpp.block = array<i64: 0, 2>}) -> (tensor<2xf32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<2xf32> {jaxpp.number = array<i64: 0, 0, 2>}) -> (tensor<2xf32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<2xf32>
   }
 }
@@ -187,7 +187,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 0 of @forward_0: tf.aliasing_output is 1 : i32, expected the number of one of 1 results
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32> {tf.aliasing_output = 1 : i32}) -> (tensor<f32>) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
@@ -201,7 +201,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 1 of @forward_0 becomes result 0, and so does argument 0
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32> {tf.aliasing_output = 0 : i32}, %b: tensor<f32> {tf.aliasing_output = 0 : i32}) -> (tensor<f32>) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
@@ -215,7 +215,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 1 of @forward_0 becomes result 0, which is of another type: tensor<2xf32>, tensor<f32>
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32>, %b: tensor<2xf32> {tf.aliasing_output = 0 : i32}) -> (tensor<f32>) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
@@ -229,7 +229,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: a func.func has jaxpp.kind = 0 : i64, expected a string
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32>) -> (tensor<f32>) attributes {jaxpp.kind = 0 : i64} {
@@ -243,7 +243,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: @forward_0: jaxpp.stage is -1 : i64, expected the number of a stage
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32>) -> (tensor<f32>) attributes {jaxpp.kind = "forward", jaxpp.stage = -1 : i64} {
@@ -257,7 +257,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0: jaxpp.mesh is 1 : i64, expected 0, the mesh of its function
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.mesh = 1 : i64} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
@@ -272,7 +272,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0, which is a forward, has jaxpp.stage = 0 : i64 and no jaxpp.microbatch
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
@@ -287,7 +287,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0, which is a forward, has jaxpp.stage = array<i64: 0> and jaxpp.microbatch = array<i64: 0, 1>
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.stage = array<i64: 0>, jaxpp.microbatch = array<i64: 0, 1>} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
@@ -302,7 +302,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @both, which is a forward+forward, has jaxpp.stage = array<i64: 0, 0> and jaxpp.microbatch = array<i64: 0, 1> and jaxpp.slice = array<i64: 0>
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @both(%x) {jaxpp.stage = array<i64: 0, 0>, jaxpp.microbatch = array<i64: 0, 1>, jaxpp.slice = array<i64: 0>} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
@@ -317,7 +317,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0, which is a forward, has jaxpp.stage = -1 : i64 and jaxpp.microbatch = 0 : i64
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.stage = -1 : i64, jaxpp.microbatch = 0 : i64} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
@@ -332,7 +332,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: a func.call has jaxpp.last_use = 0 : i64, expected array<i64: ...>
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.last_use = 0 : i64} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
@@ -347,7 +347,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: jaxpp.last_use names operand 3, which must not die here
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @forward_0(%x) {jaxpp.last_use = array<i64: 3>} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
@@ -362,7 +362,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: @forward_0 calls itself
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32>) -> (tensor<f32>) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
@@ -377,11 +377,11 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: a call of @mesh_1, which is no task in the module
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %c = call @mesh_1(%x) {} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
-  func.func public @mesh_1(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 1 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -392,13 +392,13 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:11: error: a stablehlo.send does not take the token of what is before it
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %t1 = "stablehlo.send"(%x, %t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
     %t2 = "stablehlo.send"(%x, %t) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
     return
   }
-  func.func public @mesh_1() -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1() -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %b, %t1 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)
     return %b : tensor<f32>
@@ -427,12 +427,12 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 4]]:11: error: a stablehlo.send of 0 values, expected one
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %t1 = "stablehlo.send"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> !stablehlo.token
     return
   }
-  func.func public @mesh_1() -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1() -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
     %b, %t1 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)
     return %b : tensor<f32>
@@ -445,7 +445,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 0 of @forward_0, which is 2 tasks, has jaxpp.part = 2 : i64
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32> {jaxpp.part = 2 : i64}) -> (tensor<f32> {jaxpp.part = 0 : i64}) attributes {jaxpp.kind = "forward+backward"} {
@@ -459,7 +459,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: result 0 of @forward_0, which is 2 tasks, has no jaxpp.part
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32> {jaxpp.part = 1 : i64}) -> (tensor<f32>) attributes {jaxpp.kind = "forward+backward"} {
@@ -474,7 +474,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:8: error: a stablehlo.constant outside of the functions
 module attributes {jaxpp.meshes = 1 : i64} {
   %0 = stablehlo.constant dense<0> : tensor<i32>
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
 }
@@ -488,7 +488,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
   func.func private @weight_grad_0(%sum: tensor<f32>, %x: tensor<2xf32>) -> tensor<f32> attributes {jaxpp.kind = "weight_grad", jaxpp.stage = 0 : i64, jaxpp.sums = array<i64: 1>} {
     return %sum : tensor<f32>
   }
-  func.func public @mesh_0(%s: tensor<f32> {jaxpp.argument = 0 : i64}, %x: tensor<2xf32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%s: tensor<f32> {jaxpp.number = 0 : i64}, %x: tensor<2xf32> {jaxpp.number = 1 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %r = call @weight_grad_0(%s, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<2xf32>) -> tensor<f32>
     return %r : tensor<f32>
   }

@@ -4,7 +4,7 @@
 
 // CHECK: kinds_invalid.mlir:[[# @LINE + 6]]:3: error: @offload_0 is of the kind 'offload', and does more than return its arguments
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %h = call @offload_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
     return
   }
@@ -20,7 +20,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: kinds_invalid.mlir:[[# @LINE + 6]]:3: error: @forward_0 has values in another memory, and is neither an offload nor a reload
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %h = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
     return
   }
@@ -35,7 +35,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: kinds_invalid.mlir:[[# @LINE + 6]]:3: error: @log_0 stands for a function of the user's, and does more than return
 module attributes {jaxpp.meshes = 1 : i64, jaxpp.operations = {log = "residuals"}} {
-  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     call @log_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<4xf32>) -> ()
     return
   }
@@ -51,7 +51,7 @@ module attributes {jaxpp.meshes = 1 : i64, jaxpp.operations = {log = "residuals"
 
 // CHECK: kinds_invalid.mlir:[[# @LINE + 4]]:10: error: the reload of stage 0, microbatch 1 takes value 0 of the offload of stage 0, microbatch 0, expected value 0 of the offload of stage 0, microbatch 1
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64}) -> (tensor<4xf32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.number = 0 : i64}) -> (tensor<4xf32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %h = call @offload_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
     %y = call @reload_0(%h) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
     return %y : tensor<4xf32>
@@ -70,7 +70,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK: kinds_invalid.mlir:[[# @LINE + 3]]:10: error: the load of stage 0, microbatch 0 takes nothing that any evict returned, expected value 0 of the evict of stage 0, microbatch 0
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64}) -> (tensor<4xf32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.number = 0 : i64}) -> (tensor<4xf32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %y = call @load_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
     return %y : tensor<4xf32>
   }

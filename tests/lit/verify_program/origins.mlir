@@ -5,7 +5,7 @@
 // CHECK-LABEL: func.func public @mesh_1(
 // CHECK:         call @forward_1(%{{.*}}, %{{.*}}) {{.*}}jaxpp.microbatch = 1
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %n0 = stablehlo.constant dense<0> : tensor<i32>
     %n1 = stablehlo.constant dense<1> : tensor<i32>
     %t = stablehlo.create_token : !stablehlo.token
@@ -15,7 +15,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
     %t2 = "stablehlo.send"(%b, %t1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> {jaxpp.last_use = array<i64: 0>} : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
     return
   }
-  func.func public @mesh_1() -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1() -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
     %t = stablehlo.create_token : !stablehlo.token
     %a:2 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)

@@ -4,7 +4,7 @@
 
 // CHECK: origins_invalid.mlir:[[# @LINE + 18]]:10: error: the forward of stage 1, microbatch 1 reads value 0 of the forward of stage 0, microbatch 0, expected value 0 of the forward of stage 0, microbatch 1, as for other microbatches
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %n0 = stablehlo.constant dense<0> : tensor<i32>
     %n1 = stablehlo.constant dense<1> : tensor<i32>
     %t = stablehlo.create_token : !stablehlo.token
@@ -14,7 +14,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
     %t2 = "stablehlo.send"(%a, %t1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> {jaxpp.last_use = array<i64: 0>} : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
     return
   }
-  func.func public @mesh_1() -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1() -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
     %t = stablehlo.create_token : !stablehlo.token
     %a:2 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)
@@ -41,7 +41,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK: origins_invalid.mlir:[[# @LINE + 16]]:10: error: the forward of stage 1, microbatch 0 reads value 0 of the forward of stage 0, microbatch 1, expected one of microbatch 0, or what an earlier one hands on
 module attributes {jaxpp.meshes = 2 : i64} {
-  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %n0 = stablehlo.constant dense<0> : tensor<i32>
     %n1 = stablehlo.constant dense<1> : tensor<i32>
     %t = stablehlo.create_token : !stablehlo.token
@@ -51,7 +51,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
     %t2 = "stablehlo.send"(%b, %t1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> {jaxpp.last_use = array<i64: 0>} : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
     return
   }
-  func.func public @mesh_1() -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1() -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
     %t = stablehlo.create_token : !stablehlo.token
     %a:2 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)

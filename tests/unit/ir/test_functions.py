@@ -105,10 +105,10 @@ def test_the_bytecode_of_a_function_does_not_tell_the_order_of_uses() -> None:
 
 def test_tables_that_are_read_once_can_be_edited() -> None:
     with _compat.make_context(), tables_read_once():
-        module = ir.Module.parse("func.func @f(%a: tensor<f32> {jaxpp.argument = 1 : i64}) { return }")
+        module = ir.Module.parse("func.func @f(%a: tensor<f32> {jaxpp.number = 1 : i64}) { return }")
         function = _only(module)
         entries = argument_attributes(function)
         entries[0].clear()
-        assert argument_attributes(function)[0].keys() == {"jaxpp.argument"}
+        assert argument_attributes(function)[0].keys() == {"jaxpp.number"}
         set_tables(function, entries)
         assert argument_attributes(function) == [{}]

@@ -20,7 +20,7 @@ module attributes {jaxpp.meshes = 2 : i64, other.name = 1 : i64} {
     }) : (tensor<i32>) -> tensor<4xf32>
     return %1 : tensor<4xf32>
   }
-  func.func private @elsewhere(tensor<4xf32> {jaxpp.argument = 0 : i64})
+  func.func private @elsewhere(tensor<4xf32> {jaxpp.number = 0 : i64})
 }
 """.replace("    %0 =", "    %i = stablehlo.constant dense<0> : tensor<i32>\n    %0 =")
 SHARDY = 'lower it with Shardy: jax.config.update("jax_use_shardy_partitioner", True)'
@@ -52,8 +52,8 @@ def test_what_is_known_passes() -> None:
         ("jaxpp.kind", "jaxpp.kinds", "a func.func"),
         ("jaxpp.task", "jaxpp.tasks", "a stablehlo.tanh"),
         ("jaxpp.devices", "jaxpp.device_s", "a stablehlo.sine"),
-        ("jaxpp.argument", "jaxpp.arguments", "argument 0 of @elsewhere"),
-        ("jaxpp.argument", "jaxp.argument", "argument 0 of @elsewhere"),
+        ("jaxpp.number", "jaxpp.numbers", "argument 0 of @elsewhere"),
+        ("jaxpp.number", "jaxp.number", "argument 0 of @elsewhere"),
     ],
 )
 def test_unknown_attributes_anywhere(old: str, new: str, where: str) -> None:
@@ -64,7 +64,11 @@ def test_unknown_attributes_anywhere(old: str, new: str, where: str) -> None:
     ("old", "new", "message"),
     [
         ("jaxpp.meshes = 2", "jaxpp.mesh = 2", "a builtin.module has jaxpp.mesh, expected on: function, operation"),
-        ("jaxpp.feeds = 0", "jaxpp.argument = 0", "result 0 of @main has jaxpp.argument, expected on: argument"),
+        (
+            "jaxpp.blocks = array<i64: 0, 1>",
+            "jaxpp.feeds = 0",
+            "argument 0 of @main has jaxpp.feeds, expected on: result",
+        ),
         ("jaxpp.task", "jaxpp.kind", "a stablehlo.tanh has jaxpp.kind, expected on: function"),
         ("jaxpp.kind", "jaxpp.task", "a func.func has jaxpp.task, expected on: operation"),
         ('jaxpp.kind = "forward"', "jaxpp.stage = [0]", "a func.func has jaxpp.stage = [0], expected a number"),

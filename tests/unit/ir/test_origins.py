@@ -32,7 +32,7 @@ def program(operands: Callable[[int], tuple[str, str]]) -> str:
     body = "\n".join(lines)
     return f"""
     module attributes {{jaxpp.meshes = 1 : i64}} {{
-      func.func public @mesh_0(%x: tensor<f32> {{jaxpp.argument = 0 : i64}}) -> (tensor<f32> {{jaxpp.result = 0 : i64}})
+      func.func public @mesh_0(%x: tensor<f32> {{jaxpp.number = 0 : i64}}) -> (tensor<f32> {{jaxpp.number = 0 : i64}})
           attributes {{jaxpp.mesh = 0 : i64}} {{
         {body}
         return %b{MICROBATCHES - 1} : tensor<f32>

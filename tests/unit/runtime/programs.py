@@ -192,17 +192,17 @@ class Pipeline:
         w, batch, last = self.weight, self.batch, stage == self.stages - 1
         donor = ", jax.buffer_donor = true" if self.donate else ""
         replicated = f", {self.replicated}" if self.replicated else ""
-        arguments = f"%w: {w} {{jaxpp.argument = {stage} : i64{donor}{replicated}}}"
+        arguments = f"%w: {w} {{jaxpp.number = {stage} : i64{donor}{replicated}}}"
         if stage == 0:
             sharded = ", " + self.sharding('{}, {"data"}, {}') if self.data > 1 else ""
-            arguments += f", %xs: {batch} {{jaxpp.argument = {self.stages} : i64{sharded}}}"
+            arguments += f", %xs: {batch} {{jaxpp.number = {self.stages} : i64{sharded}}}"
         line = _Line(self, stage)
         for kind, microbatch in one_f_one_b(self.stages, self.microbatches, stage):
             line.forward(microbatch) if kind == "forward" else line.backward(microbatch)
         line.call(f"%n = call @sgd(%w, %a{self.microbatches})", f"({w}, {w}) -> {w}", "0, 1" if self.donate else "1")
-        results, types, values = f"{w} {{jaxpp.result = {stage} : i64{replicated}}}", w, "%n"
+        results, types, values = f"{w} {{jaxpp.number = {stage} : i64{replicated}}}", w, "%n"
         if last:
-            results += f", tensor<f32> {{jaxpp.result = {self.stages} : i64}}"
+            results += f", tensor<f32> {{jaxpp.number = {self.stages} : i64}}"
             types, values = f"{types}, tensor<f32>", f"%n, %l{self.microbatches}"
         body = "\n            ".join([*line.lines, f"return {values} : {types}"])
         return f"""

@@ -17,7 +17,7 @@ module attributes {mhlo.num_partitions = 1 : i32, jaxpp.meshes = 2 : i64} {
     %0 = stablehlo.add %s, %x : tensor<2xf32>
     return %0 : tensor<2xf32>
   }
-  func.func public @mesh_0(%w: tensor<2xf32> {jaxpp.argument = 1 : i64}, %x: tensor<2xf32> {jaxpp.argument = 0 : i64})
+  func.func public @mesh_0(%w: tensor<2xf32> {jaxpp.number = 1 : i64}, %x: tensor<2xf32> {jaxpp.number = 0 : i64})
       attributes {jaxpp.mesh = 0 : i64} {
     %t0 = stablehlo.create_token : !stablehlo.token
     %c = stablehlo.constant dense<[2.0, 3.0]> : tensor<2xf32>
@@ -27,8 +27,8 @@ module attributes {mhlo.num_partitions = 1 : i32, jaxpp.meshes = 2 : i64} {
     SEND %b, %t1, 2 -> %t2
     return
   }
-  func.func public @mesh_1(%s: tensor<2xf32> {jaxpp.argument = 2 : i64, jax.buffer_donor = true})
-      -> (tensor<2xf32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+  func.func public @mesh_1(%s: tensor<2xf32> {jaxpp.number = 2 : i64, jax.buffer_donor = true})
+      -> (tensor<2xf32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %t0 = stablehlo.create_token : !stablehlo.token
     RECV %t0, 1 -> %a, %t1
     RECV %t1, 2 -> %b, %t2

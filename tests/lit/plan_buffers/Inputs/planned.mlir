@@ -1,5 +1,5 @@
 module attributes {jaxpp.meshes = 1 : i64} {
-  func.func public @mesh_0(%w: tensor<f32> {jaxpp.argument = 0 : i64}, %x: tensor<f32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+  func.func public @mesh_0(%w: tensor<f32> {jaxpp.number = 0 : i64}, %x: tensor<f32> {jaxpp.number = 1 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %1 = call @forward_0(%w, %x) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     return %1 : tensor<f32>
   }

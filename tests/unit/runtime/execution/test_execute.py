@@ -90,8 +90,8 @@ def test_memory_that_two_arguments_share_is_named() -> None:
           %0 = stablehlo.add %x, %y : tensor<4xf32>
           return %0 : tensor<4xf32>
         }""",
-        """func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64, jax.buffer_donor = true},
-              %y: tensor<4xf32> {jaxpp.argument = 1 : i64}) -> (tensor<4xf32> {jaxpp.result = 0 : i64})
+        """func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.number = 0 : i64, jax.buffer_donor = true},
+              %y: tensor<4xf32> {jaxpp.number = 1 : i64}) -> (tensor<4xf32> {jaxpp.number = 0 : i64})
             attributes {jaxpp.mesh = 0 : i64} {
           %0 = call @add(%x, %y) {jaxpp.mesh = 0 : i64, jaxpp.last_use = array<i64: 0>}
               : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
@@ -227,8 +227,8 @@ def test_values_on_several_meshes_are_one_array(names: tuple[str, str]) -> None:
         }}""",
         *[
             f"""func.func public @mesh_{k}(
-                %x: tensor<8xf32> {{jaxpp.argument = 0 : i64, jax.buffer_donor = true, {spec}}})
-              -> (tensor<8xf32> {{jaxpp.result = 0 : i64, {spec}}}, tensor<8xf32> {{jaxpp.result = 1 : i64, {spec}}})
+                %x: tensor<8xf32> {{jaxpp.number = 0 : i64, jax.buffer_donor = true, {spec}}})
+              -> (tensor<8xf32> {{jaxpp.number = 0 : i64, {spec}}}, tensor<8xf32> {{jaxpp.number = 1 : i64, {spec}}})
               attributes {{jaxpp.mesh = {k} : i64}} {{
             %y = call @double(%x) {{jaxpp.mesh = {k} : i64}} : (tensor<8xf32>) -> tensor<8xf32>
             return %x, %y : tensor<8xf32>, tensor<8xf32>
@@ -254,9 +254,9 @@ def test_values_on_several_meshes_are_one_array(names: tuple[str, str]) -> None:
 def test_every_result_is_the_callers_own() -> None:
     """A value returned twice, a constant, and an argument that is not donated: distinct buffers, as from jax.jit."""
     text = module(
-        """func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.argument = 0 : i64})
-            -> (tensor<4xf32> {jaxpp.result = 0 : i64}, tensor<4xf32> {jaxpp.result = 1 : i64},
-                tensor<2xbf16> {jaxpp.result = 2 : i64}, tensor<2xcomplex<f32>> {jaxpp.result = 3 : i64})
+        """func.func public @mesh_0(%x: tensor<4xf32> {jaxpp.number = 0 : i64})
+            -> (tensor<4xf32> {jaxpp.number = 0 : i64}, tensor<4xf32> {jaxpp.number = 1 : i64},
+                tensor<2xbf16> {jaxpp.number = 2 : i64}, tensor<2xcomplex<f32>> {jaxpp.number = 3 : i64})
             attributes {jaxpp.mesh = 0 : i64} {
           %c = stablehlo.constant dense<[1.5, -0.25]> : tensor<2xbf16>
           %d = stablehlo.constant dense<[(1.0, 2.0), (3.0, -4.0)]> : tensor<2xcomplex<f32>>
@@ -317,7 +317,7 @@ def test_constants_are_what_the_module_says_to_the_last_bit(element: str, x64: b
         func.func private @same(%x: {tensor}) -> {tensor} {{
             return %x : {tensor}
         }}
-        func.func public @mesh_0() -> ({bytes_} {{jaxpp.result = 0 : i64}}) attributes {{jaxpp.mesh = 0 : i64}} {{
+        func.func public @mesh_0() -> ({bytes_} {{jaxpp.number = 0 : i64}}) attributes {{jaxpp.mesh = 0 : i64}} {{
             %t = stablehlo.create_token : !stablehlo.token
             %c = stablehlo.constant dense<[{", ".join(map(str, elements))}]> : {tensor}
             %d = call @same(%c) : ({tensor}) -> {tensor}
@@ -325,7 +325,7 @@ def test_constants_are_what_the_module_says_to_the_last_bit(element: str, x64: b
             %y = call @bytes(%c) : ({tensor}) -> {bytes_}
             return %y : {bytes_}
         }}
-        func.func public @mesh_1() -> ({bytes_} {{jaxpp.result = 1 : i64}}) attributes {{jaxpp.mesh = 1 : i64}} {{
+        func.func public @mesh_1() -> ({bytes_} {{jaxpp.number = 1 : i64}}) attributes {{jaxpp.mesh = 1 : i64}} {{
             %t = stablehlo.create_token : !stablehlo.token
             %x, %u = "stablehlo.recv"(%t) {hop(0, 1, 5)} : (!stablehlo.token) -> ({tensor}, !stablehlo.token)
             %y = call @bytes(%x) : ({tensor}) -> {bytes_}
@@ -354,14 +354,14 @@ def test_arrays_with_part_of_an_axis_cross_between_meshes() -> None:
             %0 = stablehlo.add %x, %x : {tensor}
             return %0 : {tensor}
         }}
-        func.func public @mesh_0(%x: {tensor} {{jaxpp.argument = 0 : i64, {spec}}})
+        func.func public @mesh_0(%x: {tensor} {{jaxpp.number = 0 : i64, {spec}}})
             attributes {{jaxpp.mesh = 0 : i64}} {{
             %t = stablehlo.create_token : !stablehlo.token
             %y = call @double(%x) : ({tensor}) -> {tensor}
             %u = "stablehlo.send"(%y, %t) {hop(0, 1, 5)} : ({tensor}, !stablehlo.token) -> !stablehlo.token
             return
         }}
-        func.func public @mesh_1() -> ({tensor} {{jaxpp.result = 0 : i64, {spec}}})
+        func.func public @mesh_1() -> ({tensor} {{jaxpp.number = 0 : i64, {spec}}})
             attributes {{jaxpp.mesh = 1 : i64}} {{
             %t = stablehlo.create_token : !stablehlo.token
             %x, %u = "stablehlo.recv"(%t) {hop(0, 1, 5)} {{{per_value}}}

@@ -31,16 +31,16 @@ def receive(channel: int, source: int = 0, target: int = 1, tensor: str = X) -> 
             : (!stablehlo.token) -> ({tensor}, !stablehlo.token)"""
 
 
-IN = f"%x: {X} {{jaxpp.argument = 0 : i64}}"
-DONATED = f"%x: {X} {{jaxpp.argument = 0 : i64, jax.buffer_donor = true}}"
-OUT = f"{X} {{jaxpp.result = 0 : i64}}"
+IN = f"%x: {X} {{jaxpp.number = 0 : i64}}"
+DONATED = f"%x: {X} {{jaxpp.number = 0 : i64, jax.buffer_donor = true}}"
+OUT = f"{X} {{jaxpp.number = 0 : i64}}"
 CALL = f"({X}) -> {X}"
 
 REFUSED = {
     "the module has no mesh functions": "module {}",
     "jaxpp.meshes is 2, the module has 1 mesh functions": module(mesh(0, "return"), meshes=2),
-    "argument 0 of @mesh_0 has no jaxpp.argument": module(mesh(0, "return", f"%x: {X}")),
-    "result 0 of @mesh_0 has no jaxpp.result": module(mesh(0, f"return %x : {X}", IN, X)),
+    "argument 0 of @mesh_0 has no jaxpp.number": module(mesh(0, "return", f"%x: {X}")),
+    "result 0 of @mesh_0 has no jaxpp.number": module(mesh(0, f"return %x : {X}", IN, X)),
     "no mesh returns result 0 of the step": module(mesh(0, f"return %x : {X}", IN, OUT.replace("0", "1"))),
     "a mesh function has a stablehlo.add: only constants, calls": module(
         mesh(0, f"%y = stablehlo.add %x, %x : {X} return", IN)
@@ -64,7 +64,7 @@ REFUSED = {
     "@give takes over the buffer of its argument 0, which lives on": module(
         DOUBLE, mesh(0, f"%y = call @give(%x) : {CALL} return", IN)
     ),
-    "^-:10:144: error: @give takes over the buffer of its argument 0, which lives on": module(
+    "^-:10:142: error: @give takes over the buffer of its argument 0, which lives on": module(
         DOUBLE, mesh(0, f"%y = call @give(%x) : {CALL} return", DONATED)
     ),
     "jaxpp.last_use names operand 0, which must not die here": module(
@@ -80,7 +80,7 @@ REFUSED = {
         mesh(0, f"%y = call @half(%x) : {CALL} return", IN),
         data=2,
     ),
-    "expected a tensor of a fixed shape": module(mesh(0, "return", "%x: tensor<?xf32> {jaxpp.argument = 0 : i64}")),
+    "expected a tensor of a fixed shape": module(mesh(0, "return", "%x: tensor<?xf32> {jaxpp.number = 0 : i64}")),
 }
 
 

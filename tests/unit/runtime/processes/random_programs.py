@@ -100,8 +100,8 @@ class RandomProgram:
         for name in list(self.arriving[mesh]):
             self.receive(mesh, name)
         types, first = list(map(tensor, SHAPES)), mesh * len(SHAPES)
-        arguments = [f"%x{mesh}_{k}: {each} {{jaxpp.argument = {first + k} : i64}}" for k, each in enumerate(types)]
-        results = [f"{each} {{jaxpp.result = {first + k} : i64}}" for k, each in enumerate(types)]
+        arguments = [f"%x{mesh}_{k}: {each} {{jaxpp.number = {first + k} : i64}}" for k, each in enumerate(types)]
+        results = [f"{each} {{jaxpp.number = {first + k} : i64}}" for k, each in enumerate(types)]
         lines = ["%t0 = stablehlo.create_token : !stablehlo.token", *self.lines[mesh]]
         returned = ", ".join(self.results[first : first + len(SHAPES)])
         body = "\n  ".join([*lines, f"return {returned} : {', '.join(types)}"])
