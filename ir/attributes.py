@@ -26,15 +26,13 @@ NUMBER = "jaxpp.number"
 FEEDS = "jaxpp.feeds"
 BLOCKS = "jaxpp.blocks"
 BYTES = "jaxpp.bytes"
-PEAK_BYTES = "jaxpp.peak_bytes"
 LOOP = "jaxpp.microbatch_loop"
 TRAIN_LOOP = "jaxpp.train_loop"
 BOUNDARY = "jaxpp.boundary"
 LOST_MARKS = "jaxpp.lost_marks"
 TASK = "jaxpp.task"
 OPERATIONS = "jaxpp.operations"
-GATHER = "jaxpp.gather"
-SCATTER = "jaxpp.scatter"
+PER_RUN = "jaxpp.per_run"
 DEVICES = "jaxpp.devices"
 OURS = frozenset(value for name, value in list(globals().items()) if name.isupper() and value.startswith("jaxpp."))
 """All attributes of jaxpp. A module may have no other attribute whose name begins with `jaxpp.`."""
@@ -98,15 +96,15 @@ def attribute_of(value: Any) -> ir.Attribute:
     return i64(value) if isinstance(value, int) else value
 
 
-def note_bytes(module: ir.Module, **numbers: int) -> None:
-    """Adds entries to `jaxpp.bytes` of `module`, unless all `numbers` are 0."""
+def note_bytes(op: ir.Operation, **numbers: int) -> None:
+    """Adds entries to `jaxpp.bytes` of a module or a function, unless all `numbers` are 0."""
     if any(numbers.values()):
-        module.operation.attributes[BYTES] = attribute_of(noted_bytes(module) | numbers)
+        op.attributes[BYTES] = attribute_of(noted_bytes(op) | numbers)
 
 
-def noted_bytes(module: ir.Module) -> dict[str, int]:
-    """Returns the entries of `jaxpp.bytes` of `module`."""
-    return plain(module.operation.attributes.get(BYTES)) or {}
+def noted_bytes(op: ir.Operation) -> dict[str, int]:
+    """Returns the entries of `jaxpp.bytes` of a module or a function."""
+    return plain(op.attributes.get(BYTES)) or {}
 
 
 def numbers(attribute: ir.Attribute) -> list[int]:

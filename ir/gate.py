@@ -19,10 +19,10 @@ _EITHER = ("a number or array<i64: ...>", ir.IntegerAttr | ir.DenseI64ArrayAttr)
 _ANY = ("", ir.Attribute)
 _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("module", _ANY, (at.TRAIN_LOOP, at.MESH_SIZES, at.LOST_MARKS)),
-    ("module", _DICT, (at.OPERATIONS, at.BYTES)),
+    ("module", _DICT, (at.OPERATIONS,)),
+    ("module function", _DICT, (at.BYTES,)),
     ("module operation argument result", _EITHER, (at.MESHES,)),
     ("function", _TEXT, (at.KIND,)),
-    ("function", _EITHER, (at.PEAK_BYTES,)),
     ("function", _LIST, (at.SUMS,)),
     ("function operation", _NUMBER, (at.MESH,)),
     ("function", _NUMBER, (at.STAGE,)),
@@ -31,13 +31,12 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("argument result", _NUMBER, (at.PART,)),
     ("argument result", _TEXT, (at.MEMORY,)),
     ("result", _NUMBER, (at.FEEDS,)),
-    ("operation result", _UNIT, (at.GATHER,)),
+    ("operation result", _UNIT, (at.PER_RUN,)),
     ("operation", _ANY, (at.LOOP, at.BOUNDARY)),
     ("operation", _EITHER, (at.STAGE, at.MICROBATCH, at.SLICE)),
     ("operation", _NUMBER, (at.APART, at.DEVICES)),
     ("operation", _LIST, (at.LAST_USE,)),
     ("operation", _TEXT, (at.TASK,)),
-    ("operation", _UNIT, (at.SCATTER,)),
 )
 RULES: dict[str, dict[str, _Form]] = {}
 """For each attribute the places where it may stand, and its form there.

@@ -63,9 +63,9 @@ def stacked_arguments(module: ir.Module) -> set[int]:
 
 
 def noted_peaks(module: ir.Module) -> list[tuple[int, int]]:
-    """Returns the `jaxpp.peak_bytes` of each mesh function: on each device, and in the memory of the host for each."""
-    peaks = [at.several(function, at.PEAK_BYTES) or [0] for function in mesh_functions(module)]
-    return [(here, sum(host)) for here, *host in peaks]
+    """Returns the peaks in `jaxpp.bytes` of each mesh function: on each device, and in its host's memory for it."""
+    noted = map(at.noted_bytes, mesh_functions(module))
+    return [(each.get("peak", 0), each.get("host_peak", 0)) for each in noted]
 
 
 def task_functions(module: ir.Module) -> dict[str, ir.Operation]:

@@ -125,7 +125,7 @@ class Tables:
             _check_operation(op)
         donates = tuple(number for number, entry in enumerate(entries) if at.ALIAS in entry or at.DONOR in entry)
         number, sums = stage if stage >= 0 else None, _sums(op, arguments, made)
-        gathered = tuple(number for number, entry in enumerate(results) if at.GATHER in entry)
+        gathered = tuple(number for number, entry in enumerate(results) if at.PER_RUN in entry)
         return Function(name, kind, number, arguments, made, donates, b"", taken, given, is_operation, sums, gathered)
 
     def _signature(

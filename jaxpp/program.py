@@ -81,7 +81,7 @@ class ProgramModule:
 
         They are bytes per device, summed over all stages. The dict is empty if no weight is sharded like the batch.
         """
-        noted = at.noted_bytes(self.module)
+        noted = at.noted_bytes(self.module.operation)
         return {name: noted[name] for name in ("gather_weights", "scatter_gradients") if name in noted}
 
     @property
@@ -104,7 +104,7 @@ class ProgramModule:
         0 if each mesh holds the layers of its own stages. If a schedule gives each mesh several separate stages, the
         order of `jaxpp.rows_of_layers` achieves this.
         """
-        return at.noted_bytes(self.module).get("rows_sent", 0)
+        return at.noted_bytes(self.module.operation).get("rows_sent", 0)
 
     @property
     def rows_padded_bytes(self) -> int:
@@ -112,7 +112,7 @@ class ProgramModule:
 
         0 if all meshes have equally many layers. See `jaxpp.rows_of_layers` with `cuts`.
         """
-        return at.noted_bytes(self.module).get("rows_padded", 0)
+        return at.noted_bytes(self.module.operation).get("rows_padded", 0)
 
 
 def rewrite(

@@ -81,7 +81,7 @@ class DelayReductions(Pass):
         totals = [total for total in totals if uneven_axes(module).isdisjoint(total.axes)]
         gathers = find_gathers(mesh, loop)
         at.note_bytes(
-            module,
+            module.operation,
             gather_weights=sum(each.extra_bytes(mesh) for each in gathers),
             scatter_gradients=sum(_extra_bytes(mesh, loop, total) for total in totals),
         )
@@ -98,7 +98,7 @@ class DelayReductions(Pass):
         for each in gathers if self.gather_weights != "microbatch" else ():
             made = gather(mesh, loop, each)
             for op in made if per_run else ():
-                op.attributes[at.GATHER] = ir.UnitAttr.get()
+                op.attributes[at.PER_RUN] = ir.UnitAttr.get()
         if totals:
             _delay(mesh, loop, totals, scattered if self.scatter_gradients == "chunk" else ())
 
@@ -171,7 +171,7 @@ def _delay(mesh: MeshAxes, loop: MicrobatchLoop, totals: Sequence[_DelayedSum], 
             value.set_type(stacker.type_of(whole))
         reduce = _reduce(result, whole, sharding, after)
         if total in per_run:
-            reduce.attributes[at.SCATTER] = ir.UnitAttr.get()
+            reduce.attributes[at.PER_RUN] = ir.UnitAttr.get()
         summed = reduce.results[0]
         if not is_zero(initial):
             summed = sharded(stablehlo.add(initial, summed, ip=after, loc=result.location), sharding)

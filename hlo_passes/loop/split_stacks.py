@@ -74,11 +74,11 @@ class SplitStacks(Pass):
         if loop.plan.meshes > 1:
             main = main_of(module)
             reads = StackReads(module, main, loop)
-            at.note_bytes(module, rows_sent=sum(stack.rows_sent for stack in reads.stacks.values()))
+            at.note_bytes(module.operation, rows_sent=sum(stack.rows_sent for stack in reads.stacks.values()))
             if reads.stacks:
                 splitter = _StackSplitter(module, loop, reads)
                 splitter.run()
-                at.note_bytes(module, rows_padded=splitter.padded_bytes)
+                at.note_bytes(module.operation, rows_padded=splitter.padded_bytes)
 
 
 class _Cut(NamedTuple):

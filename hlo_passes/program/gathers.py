@@ -93,13 +93,13 @@ class Gathers:
         """Returns the function that runs the gathers with these indices."""
         if numbers not in self._functions:
             gathers = [self._gathers[number] for number in numbers]
-            rows = [op for each in gathers if (op := defining_op(each.operands[0])) and at.GATHER in op.attributes]
+            rows = [op for each in gathers if (op := defining_op(each.operands[0])) and at.PER_RUN in op.attributes]
             name = f"gather_{len(self._functions)}"
             kind = {at.KIND: ir.StringAttr.get("gather")}
             outputs = [each.results[0] for each in gathers]
             found = outline(self._module, name, [*rows, *gathers], outputs, kind, self._shardings)
             for op in operations(body_of(found.function))[:-1]:
-                del op.attributes[at.GATHER]
+                del op.attributes[at.PER_RUN]
             self._functions[numbers] = found
         return self._functions[numbers]
 
@@ -107,7 +107,7 @@ class Gathers:
 def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Operation:
     """Returns a function that runs a task and a gather.
 
-    The results of the gather come last and carry `jaxpp.gather`.
+    The results of the gather come last and carry `jaxpp.per_run`.
     """
     parts = [task, gather]
     inputs = [argument.type for part in parts for argument in body_of(part).arguments]
@@ -116,7 +116,7 @@ def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Ope
     both = create(module, f"{name_of(task)}_{name_of(gather)}", inputs, results, kept)
     own, other = ((at.argument_attributes(part), at.result_attributes(part)) for part in parts)
     of_task: dict[str, ir.Attribute] = {at.PART: at.i64(0)} if at.STAGE not in kept else {}
-    gathered: dict[str, ir.Attribute] = {at.GATHER: ir.UnitAttr.get()}
+    gathered: dict[str, ir.Attribute] = {at.PER_RUN: ir.UnitAttr.get()}
     at.set_tables(
         both,
         [*own[0], *(each | of_task for each in other[0])],

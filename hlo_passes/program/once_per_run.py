@@ -30,10 +30,10 @@ class OncePerRun(Pass):
     weights and don't end a run. Where the stages of a mesh alternate, as in interleaved 1F1B, a run may be a single
     task.
 
-    **Weights** that are sharded over the batch axis (FSDP) are gathered when they are used: those that `jaxpp.gather`
-    gathers. One gather serves the whole run, and its results live until the last task of the run. Between two runs a
-    mesh holds only the shards. So a mesh never holds more gathered weights than one stage has, or both stages of a
-    fused task.
+    **Weights** that are sharded over the batch axis (FSDP) are gathered when they are used: those whose gather has
+    `jaxpp.per_run`. One gather serves the whole run, and its results live until the last task of the run. Between
+    two runs a mesh holds only the shards. So a mesh never holds more gathered weights than one stage has, or both
+    stages of a fused task.
 
     With `ahead` the last task before a run also gathers for it. The task and the gather become one function, in which
     neither waits for the other, so that XLA can overlap them (FSDP's prefetch). The weights of the next run are then
@@ -41,7 +41,7 @@ class OncePerRun(Pass):
     gradient that a runtime may leave out, and after a user's function.
 
     **Gradients** of such weights are sums over the devices of the batch axis, of which each device keeps one shard:
-    those that `jaxpp.scatter` reduces and scatters. In a run every device adds up its own summands, and one
+    those whose reduction has `jaxpp.per_run`. In a run every device adds up its own summands, and one
     reduce-scatter serves the whole run. Before each run `@zeros_0` makes the zeros to which its tasks add, so that
     between two runs a mesh holds only the shards of the sums. The sums of the runs of a mesh are added up shard by
     shard, and then the sums of all meshes. So the order of additions differs from `scatter_gradients="step"`.
@@ -52,7 +52,7 @@ class OncePerRun(Pass):
     Preconditions: `unroll-microbatches` ran.
 
     ```mlir
-    %g = sdy.sharding_constraint %w {jaxpp.gather}   ==>   %g0 = call @gather_0(%w)
+    %g = sdy.sharding_constraint %w {jaxpp.per_run}  ==>   %g0 = call @gather_0(%w)
     %a = call @forward_0(%g, %x0)                          %a = call @forward_0(%g0, %x0)
     %b = call @forward_0(%g, %x1)                          %b = call @forward_0(%g0, %x1)
     %c = call @forward_2(%h, %y)                           %c = call @forward_2(%h0, %y)
@@ -63,7 +63,7 @@ class OncePerRun(Pass):
     %s1 = call @backward_0(%x1, %s0)                       %s0 = call @backward_0(%x0, %z0)
     %d = call @backward_2(%y)                              %s1 = call @backward_0(%x1, %s0)
     %s2 = call @backward_0(%x2, %s1)                       %g0 = call @scatter_0(%s1)
-    %g = reduce add %s2 across [0] {jaxpp.scatter}         %d = call @backward_2(%y)
+    %g = reduce add %s2 across [0] {jaxpp.per_run}         %d = call @backward_2(%y)
                                                            %z1 = call @zeros_0()
                                                            %s2 = call @backward_0(%x2, %z1)
                                                            %g = call @scatter_1(%s2, %g0)
@@ -83,11 +83,10 @@ class OncePerRun(Pass):
         several steps.
         """
         line = main_of_phase(module, placed=False)
-        gathers, reduces = (
-            [step for step in line.steps if step.function is None and name in step.attributes]
-            for name in (at.GATHER, at.SCATTER)
-        )
-        if not gathers and not reduces:
+        marked = [step for step in line.steps if step.function is None and at.PER_RUN in step.attributes]
+        reduces = [step for step in marked if step.name == "stablehlo.reduce"]
+        gathers = [step for step in marked if step.name != "stablehlo.reduce"]
+        if not marked:
             leave(module, line)
             return
         tasks = [tasks_of(line.steps, mesh) for mesh in range(line.meshes)]
@@ -98,7 +97,7 @@ class OncePerRun(Pass):
         gathering.rename(line.steps)
         for step in reversed(gathers):
             if any(map(is_used, step.results)):
-                raise PassError(f"something else than a task uses what has {at.GATHER}", location=step.op.location)
+                raise PassError(f"something else than a task uses what has {at.PER_RUN}", location=step.op.location)
             step.op.erase()
         if reduces:
             _check_steps(module, reduces[0].op)

@@ -185,7 +185,7 @@ class Scatters:
             for zero in filter(None, map(defining_op, list(op.operands)[1:])):
                 clone(zero, values, ip, {})
             made = clone(op, values, ip, {})
-            del made.attributes[at.SCATTER]
+            del made.attributes[at.PER_RUN]
             total = made.results[0]
             if position in totals:
                 total = combine(ADD, [totals[position], total], ip, op.location)
@@ -212,7 +212,7 @@ def _summed(function: ir.Operation, result: int) -> int:
 
 def _not_a_sum(op: ir.Operation, what: str) -> PassError:
     return PassError(
-        f"an operation with {at.SCATTER} reduces no sum over tasks: {what}",
+        f"an operation with {at.PER_RUN} reduces no sum over tasks: {what}",
         location=op.location,
         hint="delay-reductions with scatter-gradients=chunk makes such sums",
     )

@@ -169,7 +169,7 @@ class StepCopies:
         task, *between = self._asked
         location = self.calls[task.number].op.location
         function = self.calls[missing.number].function
-        if function is not None and at.GATHER in at.result_attributes(function)[result]:
+        if function is not None and at.PER_RUN in at.result_attributes(function)[result]:
             return PassError(
                 f"gather_weights is 'ahead', but {self.named(missing)}, which gathers weights for {self.named(task)}, "
                 "runs behind it: this step has its tasks in another order than step 0",

@@ -119,7 +119,7 @@ def _divisions(tasks: Iterable[Sequence[ir.Operation]], shardings: Shardings) ->
     by_kind: defaultdict[str, list[tuple[Body, Sequence[ir.Operation]]]] = defaultdict(list)
     for first, *others in tasks:
         kind, _ = kind_and_stage(first)
-        gathers = any(at.GATHER in entry for entry in at.result_attributes(first))
+        gathers = any(at.PER_RUN in entry for entry in at.result_attributes(first))
         if kind in _KINDS and at.SUMS not in first.attributes and not gathers and not has_side_effect(first):
             by_kind[kind].append((Body(first), others))
     found: dict[str, _Division] = {}

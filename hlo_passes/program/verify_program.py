@@ -32,10 +32,10 @@ class VerifyProgram(Pass):
       same position.
     - Every call fits its callee, and every attribute keeps the promises of `docs/ir.md` (section 6).
 
-    The pass writes `jaxpp.peak_bytes` on each mesh function: the peak of the live bytes on each device. It counts
+    The pass writes the `peak` of the live bytes on each device into `jaxpp.bytes` of each mesh function. It counts
     shards, and includes arguments, but no temporaries inside tasks. A result that reuses the buffer of a donated
-    argument adds nothing. A second number is the same peak for the memory of the host. The proof takes time linear in
-    the number of instructions.
+    argument adds nothing. `host_peak` is the same peak for the memory of the host. The proof takes time linear in the
+    number of instructions.
 
     After a pass that leaves the operations and attributes of the mesh functions, `verify-program` takes them from that
     pass. Reading them anew takes almost as long as the rest of the proof. A program that is loaded from a file is read
@@ -53,7 +53,7 @@ class VerifyProgram(Pass):
 
     ```mlir
     func.func public @mesh_0(...)   ==>   func.func public @mesh_0(...)
-      attributes {jaxpp.mesh = 0}           attributes {jaxpp.mesh = 0, jaxpp.peak_bytes = 8192}
+      attributes {jaxpp.mesh = 0}           attributes {jaxpp.mesh = 0, jaxpp.bytes = {peak = 8192}}
     ```
     """
 
@@ -90,7 +90,8 @@ class VerifyProgram(Pass):
                 )
         peaks = peaks_of(reader.program)
         for (here, host), function in zip(peaks, mesh_functions(module), strict=True):
-            function.attributes[at.PEAK_BYTES] = at.one_or_several([here, host] if host else [here])
+            at.note_bytes(function, peak=here)
+            at.note_bytes(function, host_peak=host)
         if self.memory_limit:
             hint = f"keep less (recompute='inputs', schedules.offload), or {SMALLER}"
             _check(module, [here for here, _ in peaks], self.memory_limit, "on each device, its memory limit", hint)

@@ -36,16 +36,16 @@
 // AHEAD-NEXT:    %[[D:.*]] = call @input_grad_0(%[[C]]#1, %[[C]]#0)
 // AHEAD-NEXT:    return %[[D]]
 // AHEAD-LABEL: func.func private @forward_0_gather_1(
-// AHEAD-SAME:      -> (tensor<4x4xf32>, tensor<4x4xf32> {jaxpp.gather, sdy.sharding = {{.*}}}) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64}
+// AHEAD-SAME:      -> (tensor<4x4xf32>, tensor<4x4xf32> {jaxpp.per_run, sdy.sharding = {{.*}}}) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64}
 // AHEAD:         %[[Y:.*]] = stablehlo.dot_general
 // AHEAD:         %[[H:.*]] = sdy.sharding_constraint
 // AHEAD-NEXT:    return %[[Y]], %[[H]]
 module attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
   func.func public @main(%w: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %s: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"data"}]>}, %x: tensor<4x4xf32>) -> tensor<4x4xf32> {
-    %g = sdy.sharding_constraint %w <@mesh, [{}, {}]> {jaxpp.gather} : tensor<4x4xf32>
-    %rows = stablehlo.slice %s [4:8, 0:4] {jaxpp.gather, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"data"}]>]>} : (tensor<8x4xf32>) -> tensor<4x4xf32>
-    %h = sdy.sharding_constraint %rows <@mesh, [{}, {}]> {jaxpp.gather} : tensor<4x4xf32>
+    %g = sdy.sharding_constraint %w <@mesh, [{}, {}]> {jaxpp.per_run} : tensor<4x4xf32>
+    %rows = stablehlo.slice %s [4:8, 0:4] {jaxpp.per_run, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"data"}]>]>} : (tensor<8x4xf32>) -> tensor<4x4xf32>
+    %h = sdy.sharding_constraint %rows <@mesh, [{}, {}]> {jaxpp.per_run} : tensor<4x4xf32>
     %a = call @forward_0(%g, %x) {jaxpp.mesh = 0 : i64, jaxpp.stage = 0 : i64, jaxpp.microbatch = 0 : i64} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %n = call @weight_grad_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.stage = 0 : i64, jaxpp.microbatch = 0 : i64} : (tensor<4x4xf32>) -> tensor<4x4xf32>
     %b = call @forward_0(%g, %a) {jaxpp.mesh = 0 : i64, jaxpp.stage = 0 : i64, jaxpp.microbatch = 1 : i64} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>

@@ -28,7 +28,7 @@
 // CHECK-SAME:      %[[P:[^ :]*]]: tensor<2x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>})
 // CHECK-NEXT:    %[[ZERO:.*]] = stablehlo.constant
 // CHECK-NEXT:    %[[R:.*]] = stablehlo.reduce(%[[P]] init: %[[ZERO]]) applies stablehlo.add across dimensions = [0]
-// CHECK-NOT:     jaxpp.scatter
+// CHECK-NOT:     jaxpp.per_run
 // CHECK:         return %[[R]]
 // CHECK-LABEL: func.func private @scatter_1(
 // CHECK-SAME:      %[[P:[^ :]*]]: tensor<2x4xf32> {{.*}}, %[[TOTAL:[^ :]*]]: tensor<4xf32>
@@ -48,7 +48,7 @@ module attributes {jaxpp.meshes = 2 : i64, mhlo.num_partitions = 2 : i32} {
     %d = call @backward_0(%x, %others) {jaxpp.mesh = 1 : i64, jaxpp.stage = 0 : i64, jaxpp.microbatch = 3 : i64} : (tensor<4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
     %all = stablehlo.add %c, %d {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>} : tensor<2x4xf32>
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
-    %r = stablehlo.reduce(%all init: %zero) applies stablehlo.add across dimensions = [0] {jaxpp.scatter, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}]>]>} : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32>
+    %r = stablehlo.reduce(%all init: %zero) applies stablehlo.add across dimensions = [0] {jaxpp.per_run, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}]>]>} : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32>
     %n = stablehlo.negate %r : tensor<4xf32>
     return %n : tensor<4xf32>
   }
@@ -93,7 +93,7 @@ module attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
     %b:2 = call @backward_0(%f, %a#0, %a#1) {jaxpp.mesh = 0 : i64, jaxpp.stage = 0 : i64, jaxpp.microbatch = 1 : i64} : (tensor<4xf32>, tensor<2x4xf32>, tensor<2x4xf32>) -> (tensor<2x4xf32>, tensor<2x4xf32>)
     %all = stablehlo.add %b#0, %b#1 {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>} : tensor<2x4xf32>
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
-    %r = stablehlo.reduce(%all init: %zero) applies stablehlo.add across dimensions = [0] {jaxpp.scatter, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}]>]>} : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32>
+    %r = stablehlo.reduce(%all init: %zero) applies stablehlo.add across dimensions = [0] {jaxpp.per_run, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}]>]>} : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32>
     return %r : tensor<4xf32>
   }
   func.func private @forward_1(%x: tensor<4xf32>) -> tensor<4xf32> attributes {jaxpp.kind = "forward", jaxpp.stage = 1 : i64} {

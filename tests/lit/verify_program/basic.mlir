@@ -4,13 +4,13 @@
 // of that. No backward waits for anything.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_bytes = 8 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.bytes = {peak = 8 : i64}, jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0:.*]] = call @forward_0(%[[X]]) {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_bytes = 4 : i64}
+// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.bytes = {peak = 4 : i64}, jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[F1:.*]] = call @forward_1(%[[R]]#0) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 1 : i64}
@@ -44,7 +44,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.number = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_bytes = 8 : i64}
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.bytes = {peak = 8 : i64}, jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0:.*]] = call @forward_0(%[[X]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[F1:.*]] = call @forward_1(%[[F0]]) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64}
@@ -72,7 +72,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64})
-// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_bytes = 12 : i64}
+// CHECK-SAME:      -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.bytes = {peak = 12 : i64}, jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0:.*]]:2 = call @forward_0(%[[X]]) {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[F1:.*]] = call @forward_1(%[[F0]]#0) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64}
@@ -100,7 +100,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 // One microbatch waits for its backward after each forward: two at once. What is kept for one dies in its backward.
 
 // CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_bytes = 16 : i64}
+// CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.bytes = {peak = 16 : i64}, jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[F0_0:.*]] = call @forward_0(%[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
 // CHECK-NEXT:    %[[F0_1:.*]] = call @forward_0(%[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 0 : i64}

@@ -13,7 +13,7 @@
 
 // NUMBER: pass 'verify-program': memory_limit is 'much', expected bytes: a number above 0, such as 4096 or 70GiB, or one for each mesh
 
-// ENOUGH: jaxpp.peak_bytes = 8 : i64
+// ENOUGH: jaxpp.bytes = {peak = 8 : i64}
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token

@@ -79,8 +79,8 @@ def test_unknown_attributes_anywhere(old: str, new: str, where: str) -> None:
         ),
         (
             "jaxpp.devices = 0 : i64",
-            "jaxpp.scatter = 0 : i64",
-            "a stablehlo.sine has jaxpp.scatter = 0 : i64, expected no value",
+            "jaxpp.per_run = 0 : i64",
+            "a stablehlo.sine has jaxpp.per_run = 0 : i64, expected no value",
         ),
     ],
 )
