@@ -163,13 +163,7 @@ def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]
 
     A loop has one attribute for the shardings of all its values, which is slow to read. `lists` caches the parts.
     """
-    return sharding_by(defining_op(value), value, lists)
-
-
-def sharding_by(
-    op: ir.Operation | None, value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]] | None = None
-) -> ir.Attribute | None:
-    """Returns the `value_sharding` of a value that `op` makes; `op` is None for the argument of a block."""
+    op = defining_op(value)
     if op is None:
         argument = ir.BlockArgument(value)
         parent = argument.owner.owner.operation

@@ -34,20 +34,15 @@ def product_flops(bytecode: bytes, *, loops_once: bool = False, per_device: bool
     per_device: counts the FLOPs of one device: all FLOPs of a product whose values are replicated.
     """
     with _compat.make_context():
-        module = ir.Module.parse(bytecode)
-        counted = {
-            element: FlopCounter(
-                module, products_only=True, element=element, loops_once=loops_once, per_device=per_device
-            )
-            for element in multiplied_types(module)
-        }
-        return {element: counter.inside(main_of(module)) for element, counter in counted.items()}
+        return products_of(ir.Module.parse(bytecode), loops_once=loops_once, per_device=per_device)
 
 
-def multiplied_types(module: ir.Module) -> list[str]:
-    """Returns the element types that products of a module multiply."""
+def products_of(module: ir.Module, *, loops_once: bool = False, per_device: bool = False) -> dict[str, int]:
+    """Returns the `product_flops` of a module."""
     products = ("stablehlo.dot_general", "stablehlo.convolution")
-    return sorted({_element(op) for op in nested(module.operation) if op.name in products})
+    elements = sorted({_element(op) for op in nested(module.operation) if op.name in products})
+    how = {"products_only": True, "loops_once": loops_once, "per_device": per_device}
+    return {element: FlopCounter(module, element=element, **how).inside(main_of(module)) for element in elements}
 
 
 class FlopCounter:

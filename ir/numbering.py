@@ -111,10 +111,6 @@ class Numbering:
                     known[value] = self._number(value)
         return known[value]
 
-    def define(self, value: ir.Value, key: Hashable) -> None:
-        """Makes `value` equal to all values that are defined by an equal key."""
-        self._known[value] = self._find(("defined", key))
-
     def _find(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 

@@ -30,7 +30,7 @@ class Shardings:
             return None
         op = defining_op(value)
         found = self._of_call(op, ir.OpResult(value)) if op is not None and op.name == "func.call" else None
-        return self.closed(found or at.sharding_by(op, value, self._lists), type_.rank)
+        return self.closed(found or at.value_sharding(value, self._lists), type_.rank)
 
     def _of_call(self, op: ir.Operation, value: ir.OpResult) -> ir.Attribute | None:
         name = callee(op)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.flops import FlopCounter, multiplied_types
-from jaxpp.ir.functions import main_of
+from jaxpp.ir.flops import products_of
 from jaxpp.planning.chips import Chip
 from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.cost_values import PerPair
@@ -35,12 +34,9 @@ class Rates:
 
     def on(self, chip: Chip, module: ir.Module) -> "Rates":
         """Returns the rates of a chip for the element type that has most of the FLOPs of products in a module."""
-        main = main_of(module)
-
-        def products(element: str) -> int:
-            return FlopCounter(module, products_only=True, element=element).inside(main)
-
-        flops = chip.peak(max(multiplied_types(module), key=products, default="f32")) * chip.efficiency.products
+        products = products_of(module)
+        element = max(products, key=products.__getitem__, default="f32")
+        flops = chip.peak(element) * chip.efficiency.products
         peer = chip.inside.bandwidth * chip.efficiency.links
         return replace(self, host_byte=flops / chip.host.bandwidth, peer_byte=flops / peer)
 
