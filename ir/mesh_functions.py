@@ -141,12 +141,13 @@ def tasks_of_call(call_op: ir.Operation, kind: str) -> tuple[TaskName, ...]:
 
     Raises ProgramError unless the call has a stage and a microbatch for each task, and a slice for all or for none.
     """
-    stages, microbatches, slices = (at.several(call_op, name) for name in _TASK)
+    stages, microbatches, slices = [at.several(call_op, name) for name in _TASK]
     if stages is None and microbatches is None:
         return ()
-    kinds = kind.split("+")
-    numbers = stages or [], microbatches or [], [0] * len(kinds) if slices is None else slices
-    if any(len(each) != len(kinds) or min(each) < 0 for each in numbers):
+    kinds, stages, microbatches = kind.split("+"), stages or [], microbatches or []
+    slices = [0] * len(kinds) if slices is None else slices
+    fit = len(kinds) == len(stages) == len(microbatches) == len(slices)
+    if not fit or min(*stages, *microbatches, *slices) < 0:
         names = _TASK if at.SLICE in call_op.attributes else _TASK[:2]
         found = " and ".join(at.found(call_op.attributes, name) for name in names)
         raise ProgramError(
@@ -154,4 +155,4 @@ def tasks_of_call(call_op: ir.Operation, kind: str) -> tuple[TaskName, ...]:
             location=call_op.location,
             hint="unroll-microbatches writes them: a number from 0 on for each task, array<i64: ...> for several",
         )
-    return tuple(map(TaskName, kinds, *numbers))
+    return tuple(map(TaskName, kinds, stages, microbatches, slices))

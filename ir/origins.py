@@ -190,6 +190,9 @@ def _units(call: Call) -> tuple[tuple[object, ...], Sequence[int]]:
 
     A call that is no task has no microbatches.
     """
+    if len(call.tasks) == 1:  # as nearly all, for which this takes a third of the time
+        _, stage, microbatch, part = call.tasks[0]
+        return (call.function, stage, part), (microbatch,)
     stages = [(task.stage, task.slice) for task in call.tasks]
     return (call.function, *stages), [task.microbatch for task in call.tasks]
 
