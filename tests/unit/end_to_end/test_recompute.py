@@ -1,7 +1,6 @@
 """What a recompute keeps is the user's choice, and the numbers are those of a step that keeps everything."""
 
 import doctest
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -172,8 +171,8 @@ def test_what_it_reads_is_offloaded() -> None:
         )
     )
     assert both.peak_bytes[1] < again.peak_bytes[1]
-    hosts = [re.findall(r"peak_host_bytes = ([0-9]+)", each.as_text()) for each in (both, moved)]
-    assert int(hosts[0][-1]) < int(hosts[1][-1])
+    hosts = [each.peak_host_bytes for each in (both, moved)]
+    assert max(hosts[0]) < max(hosts[1])
     assert peak_activations(load(both.module)) == peak_activations(load(again.module))
 
 
