@@ -28,7 +28,7 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("function", _NUMBER, (at.STAGE,)),
     ("argument result", _EITHER, (at.NUMBER,)),
     ("argument result", _LIST, (at.BLOCKS,)),
-    ("argument result", _NUMBER, (at.PART,)),
+    ("argument result", _NUMBER, (at.TASK,)),
     ("argument result", _TEXT, (at.MEMORY,)),
     ("result", _NUMBER, (at.FEEDS,)),
     ("operation result", _UNIT, (at.PER_RUN,)),

@@ -124,9 +124,9 @@ def check_parts(function: ir.Operation) -> None:
     count = ir.StringAttr(kind).value.count("+") + 1 if kind is not None else 1
     for border, entries in (("argument", arguments), ("result", results)):
         for number, entry in enumerate(entries):
-            if (at.PART in entry) != (count > 1) or (count > 1 and not at.is_number(entry[at.PART], below=count)):
+            if (at.TASK in entry) != (count > 1) or (count > 1 and not at.is_number(entry[at.TASK], below=count)):
                 what = f"{border} {number} of @{name_of(function)}, which is {count} tasks"
-                raise ProgramError(f"{what}, has {at.found(entry, at.PART)}", location=function.location)
+                raise ProgramError(f"{what}, has {at.found(entry, at.TASK)}", location=function.location)
 
 
 def _check(

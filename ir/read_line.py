@@ -137,7 +137,7 @@ class Tables:
             _in_memory(self.spec(type_, entry.get(at.SHARDING), axes, op), entry.get(at.MEMORY))
             for type_, entry in pairs
         )
-        return specs, tuple(ir.IntegerAttr(entry[at.PART]).value for entry in entries if at.PART in entry)
+        return specs, tuple(ir.IntegerAttr(entry[at.TASK]).value for entry in entries if at.TASK in entry)
 
     def reshard(self, found: TensorSpec, wanted: TensorSpec, axes: MeshAxes) -> Function:
         """Returns the function that reshards its argument from `found` to `wanted`."""

@@ -127,7 +127,7 @@ class _Fused:
         types = [terminator(body_of(parts[i])).operands[n].type for i, n in results]
         function = by_name[name] = create(module, name, arguments, types, attributes)
         tables = [(at.argument_attributes(part), at.result_attributes(part)) for part in parts]
-        marks: list[dict[str, ir.Attribute]] = [{at.PART: at.i64(n)} if len(tasks) > 1 else {} for n in task_of_call]
+        marks: list[dict[str, ir.Attribute]] = [{at.TASK: at.i64(n)} if len(tasks) > 1 else {} for n in task_of_call]
         at.set_tables(
             function,
             [tables[i][0][n] | marks[i] for i, n in self.groups[0].arguments],

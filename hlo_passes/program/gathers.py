@@ -115,7 +115,7 @@ def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Ope
     kept = {name: task.attributes[name] for name in (at.KIND, at.STAGE) if name in task.attributes}
     both = create(module, f"{name_of(task)}_{name_of(gather)}", inputs, results, kept)
     own, other = ((at.argument_attributes(part), at.result_attributes(part)) for part in parts)
-    of_task: dict[str, ir.Attribute] = {at.PART: at.i64(0)} if at.STAGE not in kept else {}
+    of_task: dict[str, ir.Attribute] = {at.TASK: at.i64(0)} if at.STAGE not in kept else {}
     gathered: dict[str, ir.Attribute] = {at.PER_RUN: ir.UnitAttr.get()}
     at.set_tables(
         both,

@@ -99,7 +99,7 @@ class _Units(Numbered):
         kinds = ir.StringAttr(function.attributes[at.KIND]).value.split("+")
         results: dict[int, list[ir.Value]] = {}
         for entry, value in zip(at.result_attributes(function), terminator(body_of(function)).operands, strict=True):
-            results.setdefault(ir.IntegerAttr(entry[at.PART]).value, []).append(value)
+            results.setdefault(ir.IntegerAttr(entry[at.TASK]).value, []).append(value)
         parts = sorted(results, key=lambda part: (kinds[part] != "forward", part))
         self.tasks = [results[part] for part in parts]
         self.unit: dict[int, _Unit] = {}

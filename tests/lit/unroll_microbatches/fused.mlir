@@ -18,8 +18,8 @@
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[C]], %[[DOT]]
 // CHECK-NEXT:    return %[[ADD]]
 // CHECK-LABEL: func.func private @forward_0_backward_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %[[B:.*]]: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %[[C:.*]]: tensor<4x4xf32> {jaxpp.part = 1 : i64}, %[[D:.*]]: tensor<4x4xf32> {jaxpp.part = 1 : i64}, %[[E:.*]]: tensor<4x4xf32> {jaxpp.part = 1 : i64})
-// CHECK-SAME:      -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"}
+// CHECK-SAME:      %[[A:.*]]: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %[[B:.*]]: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %[[C:.*]]: tensor<4x4xf32> {jaxpp.task = 1 : i64}, %[[D:.*]]: tensor<4x4xf32> {jaxpp.task = 1 : i64}, %[[E:.*]]: tensor<4x4xf32> {jaxpp.task = 1 : i64})
+// CHECK-SAME:      -> (tensor<4x4xf32> {jaxpp.task = 0 : i64}, tensor<4x4xf32> {jaxpp.task = 1 : i64}) attributes {jaxpp.kind = "forward+backward"}
 // CHECK-NEXT:    %[[DOT:.*]] = stablehlo.dot_general %[[B]], %[[A]], contracting_dims = [1] x [0]
 // CHECK-NEXT:    %[[DOT_2:.*]] = stablehlo.dot_general %[[D]], %[[C]], contracting_dims = [1] x [1]
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[E]], %[[DOT_2]]
@@ -66,8 +66,8 @@ func.func private @backward_1(%v: tensor<4x4xf32>, %y: tensor<4x4xf32>, %g: tens
 // CHECK-NEXT:    stablehlo.constant dense<2>
 // CHECK-NEXT:    return %[[F0B1_2]]
 // CHECK-LABEL: func.func private @forward_0_backward_1(
-// CHECK-SAME:      %[[A:.*]]: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %[[B:.*]]: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %[[C:.*]]: tensor<4x4xf32> {jaxpp.part = 1 : i64}, %[[D:.*]]: tensor<4x4xf32> {jaxpp.part = 1 : i64})
-// CHECK-SAME:      -> (tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"}
+// CHECK-SAME:      %[[A:.*]]: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %[[B:.*]]: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %[[C:.*]]: tensor<4x4xf32> {jaxpp.task = 1 : i64}, %[[D:.*]]: tensor<4x4xf32> {jaxpp.task = 1 : i64})
+// CHECK-SAME:      -> (tensor<4x4xf32> {jaxpp.task = 1 : i64}) attributes {jaxpp.kind = "forward+backward"}
 // CHECK-NEXT:    %[[DOT:.*]] = stablehlo.dot_general %[[B]], %[[A]], contracting_dims = [1] x [0]
 // CHECK-NEXT:    %[[DOT_2:.*]] = stablehlo.dot_general %[[DOT]], %[[C]], contracting_dims = [1] x [1]
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[D]], %[[DOT_2]]

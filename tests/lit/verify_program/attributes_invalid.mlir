@@ -306,7 +306,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
     %c = call @both(%x) {jaxpp.stage = array<i64: 0, 0>, jaxpp.microbatch = array<i64: 0, 1>, jaxpp.slice = array<i64: 0>} : (tensor<f32>) -> tensor<f32>
     return %c : tensor<f32>
   }
-  func.func private @both(%a: tensor<f32> {jaxpp.part = 0 : i64}) -> (tensor<f32> {jaxpp.part = 0 : i64}) attributes {jaxpp.kind = "forward+forward"} {
+  func.func private @both(%a: tensor<f32> {jaxpp.task = 0 : i64}) -> (tensor<f32> {jaxpp.task = 0 : i64}) attributes {jaxpp.kind = "forward+forward"} {
     return %a : tensor<f32>
   }
 }
@@ -443,12 +443,12 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // A task of two, whose argument is of neither.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 0 of @forward_0, which is 2 tasks, has jaxpp.part = 2 : i64
+// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 0 of @forward_0, which is 2 tasks, has jaxpp.task = 2 : i64
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
-  func.func private @forward_0(%a: tensor<f32> {jaxpp.part = 2 : i64}) -> (tensor<f32> {jaxpp.part = 0 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0(%a: tensor<f32> {jaxpp.task = 2 : i64}) -> (tensor<f32> {jaxpp.task = 0 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     return %a : tensor<f32>
   }
 }
@@ -457,12 +457,12 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // A task of two, whose result is of neither.
 
-// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: result 0 of @forward_0, which is 2 tasks, has no jaxpp.part
+// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: result 0 of @forward_0, which is 2 tasks, has no jaxpp.task
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) -> (tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     return %x : tensor<f32>
   }
-  func.func private @forward_0(%a: tensor<f32> {jaxpp.part = 1 : i64}) -> (tensor<f32>) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0(%a: tensor<f32> {jaxpp.task = 1 : i64}) -> (tensor<f32>) attributes {jaxpp.kind = "forward+backward"} {
     return %a : tensor<f32>
   }
 }

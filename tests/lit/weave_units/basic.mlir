@@ -23,7 +23,7 @@ module @each_unit_waits_for_the_one_before_it attributes {jaxpp.meshes = 1 : i64
     %0:3 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x8xf32>)
     return %0#0, %0#1, %0#2 : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x8xf32>
   }
-  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}, tensor<4x8xf32> {jaxpp.part = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.task = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.task = 0 : i64}, tensor<4x4xf32> {jaxpp.task = 1 : i64}, tensor<4x8xf32> {jaxpp.task = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
@@ -62,7 +62,7 @@ module @units_are_spread_evenly attributes {jaxpp.meshes = 1 : i64, mhlo.num_par
     %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
-  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.task = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.task = 0 : i64}, tensor<4x4xf32> {jaxpp.task = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %x0 = stablehlo.optimization_barrier {jaxpp.boundary} %x : tensor<4x4xf32>
     %a0 = stablehlo.dot_general %x0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
@@ -96,7 +96,7 @@ module @one_after_the_other attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
     %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
-  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.task = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.task = 0 : i64}, tensor<4x4xf32> {jaxpp.task = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
@@ -123,7 +123,7 @@ module @without_collectives attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
     %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
-  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.task = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.task = 0 : i64}, tensor<4x4xf32> {jaxpp.task = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>}: (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>
@@ -160,7 +160,7 @@ module @the_gradient_of_an_all_to_all attributes {jaxpp.meshes = 1 : i64, mhlo.n
     %0:2 = call @forward_0_backward_1(%x, %dy, %w) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
-  func.func private @forward_0_backward_1(%x: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0_backward_1(%x: tensor<4x4xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {jaxpp.task = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32> {jaxpp.task = 0 : i64}, tensor<4x4xf32> {jaxpp.task = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"model"}, {}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %s0 = sdy.sharding_constraint %a0 <@mesh, [{}, {"model"}]> : tensor<4x4xf32>
     %f0 = stablehlo.optimization_barrier {jaxpp.boundary, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} %s0 : tensor<4x4xf32>
@@ -192,7 +192,7 @@ module @two_collectives_in_a_row attributes {jaxpp.meshes = 1 : i64, mhlo.num_pa
     %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stage = array<i64: 0, 1>, jaxpp.microbatch = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
     return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
-  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.task = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.task = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.task = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.task = 0 : i64}, tensor<4x4xf32> {jaxpp.task = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
     %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
     %f0 = stablehlo.optimization_barrier {jaxpp.boundary} %y0 : tensor<4x4xf32>

@@ -49,7 +49,7 @@ def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
         which, part = f"jaxpp.stage = {stages}, jaxpp.microbatch = {microbatches}", ""
         if len(cell) > 1:
             which = f"jaxpp.stage = array<i64: {stages}>, jaxpp.microbatch = array<i64: {microbatches}>"
-            part = " {jaxpp.part = 0 : i64}"
+            part = " {jaxpp.task = 0 : i64}"
         attributes = f"{{jaxpp.mesh = {mesh}, {which}}}"
         calls.append(f"%{number} = call @{name}({', '.join(operands)}) {attributes} : ({types}) -> tensor<f32>")
         arguments = ", ".join(f"%{each}: tensor<f32>{part}" for each in range(len(operands)))

@@ -70,7 +70,7 @@ def test_unknown_attributes_anywhere(old: str, new: str, where: str) -> None:
             "argument 0 of @main has jaxpp.feeds, expected on: result",
         ),
         ("jaxpp.task", "jaxpp.kind", "a stablehlo.tanh has jaxpp.kind, expected on: function"),
-        ("jaxpp.kind", "jaxpp.task", "a func.func has jaxpp.task, expected on: operation"),
+        ("jaxpp.kind", "jaxpp.task", "a func.func has jaxpp.task, expected on: argument, result, operation"),
         ('jaxpp.kind = "forward"', "jaxpp.stage = [0]", "a func.func has jaxpp.stage = [0], expected a number"),
         (
             "jaxpp.blocks = array<i64: 0, 1>",
