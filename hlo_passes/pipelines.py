@@ -101,7 +101,7 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
     PlaceResiduals: VerifyLoop(),  # the last pass of its phase
     AddTasks: VerifyLoop(),  # the last pass of its phase
     OncePerRun: VerifyMain(),  # the last pass of its phase
-    ShareFunctions: VerifyMain(),
+    ShareFunctions: VerifyMain(placed=True),
 }
 """Maps a pass to the `verify-*` pass that checks the promises of docs/ir.md that hold after it."""
 
@@ -117,8 +117,8 @@ class VerifyPhases(Observer):
 
 def with_verification(passes: Sequence[Pass]) -> tuple[Pass, ...]:
     """Returns `passes` with each `verify-*` pass inserted once, after the last pass that it checks."""
-    last = {type(verify): step for step, verify in VERIFIED_AFTER.items()}
-    verifies = {step: VERIFIED_AFTER[step] for step in last.values()}
+    last = {verify: step for step, verify in VERIFIED_AFTER.items()}
+    verifies = {step: verify for verify, step in last.items()}
     every = ([step, verifies.get(type(step))] for step in passes)
     return tuple(step for both in every for step in both if step is not None)
 

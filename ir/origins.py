@@ -140,7 +140,7 @@ def check_moves(program: Program) -> None:
     """
     if not any(function.is_copy for function in program.functions.values()):
         return
-    calls = [(mesh, step) for mesh, line in enumerate(program.sequences) for step in line if isinstance(step, Call)]
+    calls = [(mesh, call) for mesh, line in enumerate(program.calls) for call in line]
     came = {(hop.target, hop.result): (hop.source, hop.operand) for hop in program.hops.values()}
     came |= {(mesh, call.results[0]): (mesh, call.operands[0]) for mesh, call in calls if call.kind == "reshard"}
     moves = [(mesh, call, task) for mesh, call in calls for task in call.tasks]
@@ -243,7 +243,7 @@ def _makers(program: Program, call: Call, makers: list[Maker]) -> Sequence[tuple
 
 def _groups(program: Program, values: Sequence[Sequence[_Value | None]]) -> Sequence[_Group]:
     """Returns the reads of all tasks, one group for each function with its stages and slices."""
-    calls = [(mesh, step) for mesh, line in enumerate(program.sequences) for step in line if isinstance(step, Call)]
+    calls = [(mesh, call) for mesh, line in enumerate(program.calls) for call in line]
     remade = [call for _, call in calls if "recompute" in call.kind]
     again = {task[1:] for call in remade for task in call.tasks if task.kind == "recompute"}
     groups = dict[object, _Group]()

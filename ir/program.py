@@ -216,11 +216,13 @@ class Program:
     results: tuple[Result, ...]
 
     def __repr__(self) -> str:
-        calls, sends = (
-            sum(isinstance(each, kind) for sequence in self.sequences for each in sequence) for kind in (Call, Send)
-        )
-        counts = f"{len(self.functions)} functions, {calls} calls, {sends} sends"
+        counts = f"{len(self.functions)} functions, {sum(map(len, self.calls))} calls, {len(self.hops)} sends"
         return f"<Program of {self.meshes} mesh{'es' * (self.meshes != 1)}: {counts}>"
+
+    @cached_property
+    def calls(self) -> tuple[tuple[Call, ...], ...]:
+        """The calls of each mesh, in their order."""
+        return tuple(tuple([each for each in sequence if isinstance(each, Call)]) for sequence in self.sequences)
 
     def shard_bytes(self, mesh: int, spec: TensorSpec) -> tuple[int, int]:
         """Returns the bytes of a value for each device of a mesh: (in the device's memory, in the host's memory)."""

@@ -12,7 +12,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp._compat import is_key_type, own_copy
-from jaxpp.ir.program import Call, Program
+from jaxpp.ir.program import Program
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.measuring.analysis import stages
 from jaxpp.runtime.processes.fetch import Handle, fetch
@@ -231,12 +231,7 @@ def _place(step: CompiledStep, number: int) -> tuple[str, tuple[int, ...], tuple
 
 def _readers(program: Program, argument: int) -> tuple[int, ...]:
     places = program.arguments[argument].registers if argument in program.arguments else ()
-    calls = (
-        each
-        for mesh, register in places
-        for each in program.sequences[mesh]
-        if isinstance(each, Call) and register in each.operands
-    )
+    calls = (each for mesh, register in places for each in program.calls[mesh] if register in each.operands)
     return tuple(sorted({task.stage for each in calls for task in each.tasks}))
 
 

@@ -22,7 +22,7 @@ from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.liveness import loop_peaks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.program import Call, Program
+from jaxpp.ir.program import Program
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.tensors import TensorSpec
 from jaxpp.layers import Layers, Peaks
@@ -230,7 +230,7 @@ class _DeviceBytes:
                 for mesh, _ in argument.registers:
                     always[mesh] -= self.of(argument.spec)[mesh]
             for mesh, register in argument.registers:
-                calls = (each for each in self.written.sequences[mesh] if isinstance(each, Call))
+                calls = self.written.calls[mesh]
                 readers = {call.stage for call in calls if call.stage is not None and register in call.operands}
                 for stage, (where, size) in product(readers, enumerate(self.of(argument.spec))):
                     read[stage][where] += size / len(readers)

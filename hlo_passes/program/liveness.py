@@ -29,13 +29,9 @@ def _bytes_on(program: Program, mesh: int, count: int | None = None) -> list[int
     keys = list(map(id, specs))  # the reader shares one object among equal specs; hashing a spec takes long
     sizes = {key: program.shard_bytes(mesh, spec) for key, spec in dict(zip(keys, specs, strict=True)).items()}
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
-    in_place = {
-        name: [number for number, donor in enumerate(function.donors) if donor is not None]
-        for name, function in program.functions.items()
-        if function.donates
-    }
+    called = {each.function: each.results for each in program.calls[mesh]}  # results of any of its calls
     return [
-        _peak_bytes(sequence, [sizes[key][pool] for key in keys], given, in_place)
+        _peak_bytes(program, sequence, [sizes[key][pool] for key in keys], given, called)
         if any(size[pool] for size in sizes.values())
         else 0
         for pool in (0, 1)
@@ -43,33 +39,35 @@ def _bytes_on(program: Program, mesh: int, count: int | None = None) -> list[int
 
 
 def _peak_bytes(
+    program: Program,
     sequence: Sequence[Instruction],
     sizes: Sequence[int],
     given: Sequence[int],
-    in_place: Mapping[str, Sequence[int]],
+    called: Mapping[str, Sequence[int]],
 ) -> int:
     """Returns the peak of live bytes along `sequence`.
 
     Args:
+        program: the program.
         sequence: instructions of one mesh.
         sizes: the bytes of each register.
         given: the registers that hold arguments.
-        in_place: for each function the indices of the results that reuse buffers of donated arguments.
+        called: for each function that the mesh calls, the registers of the results of one call.
     """
     size = sizes.__getitem__
+    made = {name: sum(map(size, results)) for name, results in called.items()}
+    reused = {
+        name: sum(size(results[n]) for n, donor in enumerate(program.functions[name].donors) if donor is not None)
+        for name, results in called.items()
+    }
     alive = peak = sum(map(size, given))
     for each in sequence:
         if isinstance(each, Call):
-            alive += sum(map(size, each.results))
-            now = alive
-            if each.function in in_place:
-                now -= sum([sizes[each.results[number]] for number in in_place[each.function]])
-            if now > peak:
-                peak = now
+            alive += made[each.function]
+            peak = max(peak, alive - reused[each.function])
         elif not isinstance(each, Send):
             alive += sizes[each.result]
-            if alive > peak:
-                peak = alive
+            peak = max(peak, alive)
             continue
         alive -= sum(map(size, each.frees))
     return peak

@@ -146,4 +146,6 @@ def _division(body: Body, whole: Sequence[Body], shardings: Shardings) -> _Divis
 
 def _is_task(step: Step[ir.Value]) -> bool:
     """Returns whether a call is a single task on one mesh."""
+    if step.task is not None:
+        return True
     return all(at.integer(step.op, name) is not None for name in (at.STAGE, at.MICROBATCH, at.MESH))

@@ -1,5 +1,7 @@
 """`verify-main`: checks the promises of docs/ir.md for a module without its loop (sections 4 and 5)."""
 
+from dataclasses import dataclass
+
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
@@ -8,14 +10,12 @@ from jaxpp.ir.functions import main_of
 from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.phases import broken, read_main
-from jaxpp.ir.program import TaskName
 from jaxpp.ir.values import defining_op
 
 
+@dataclass(frozen=True)
 class VerifyMain(Pass):
     """Checks that a module keeps the promises of phase 4, or of phase 5 (docs/ir.md), and changes nothing.
-
-    It is phase 5 if an argument or a result of `@main` has meshes.
 
     - No loop over microbatches is left; the module has the number of meshes.
     - Each call has a mesh. A call of one task has a stage and a microbatch, and a fused call has equally long lists of
@@ -25,6 +25,9 @@ class VerifyMain(Pass):
       constant or a call. Slices of arguments cut stacked layers into their blocks, and concatenations put the blocks
       together.
 
+    Options:
+        placed: whether it has to be phase 5. It is phase 5 anyway if an argument or a result of `@main` has meshes.
+
     Preconditions: `unroll-microbatches` ran.
 
     ```mlir
@@ -33,12 +36,15 @@ class VerifyMain(Pass):
     ```
     """
 
+    placed: bool = False
+
     def run(self, module: ir.Module) -> None:
         """Checks `module`. Raises PassError for a promise that it breaks."""
         main = main_of(module)
-        placed = any(at.MESHES in entry for entry in (*at.argument_attributes(main), *at.result_attributes(main)))
+        borders = (*at.argument_attributes(main), *at.result_attributes(main))
+        placed = self.placed or any(at.MESHES in entry for entry in borders)
         phase = 5 if placed else 4
-        seen: set[tuple[str, tuple[TaskName, ...]]] = set()
+        seen: set[tuple[object, ...]] = set()
         for step in read_main(module, placed=placed).steps:
             op = step.op
             if step.kind in AROUND:
@@ -47,10 +53,12 @@ class VerifyMain(Pass):
                     raise broken(phase, what, op)
             elif step.function is not None:
                 tasks = tasks_of_call(op, step.kind)
-                if (step.callee, tasks) in seen:
+                # Each function is of one stage, until `share-functions` lets other stages call it.
+                key = (step.callee, *(task[1:] if placed else task[2:] for task in tasks))
+                if key in seen:
                     microbatches = ", ".join(str(task.microbatch) for task in tasks)
                     raise broken(phase, f"a second call of @{step.callee} for microbatch {microbatches}", op)
-                seen.add((step.callee, tasks))
+                seen.add(key)
             elif at.LOOP in op.attributes:
                 raise broken(phase, "a loop over microbatches", op)
             elif placed and step.name != "stablehlo.constant" and not _is_of_blocks(op):

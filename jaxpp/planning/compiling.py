@@ -17,7 +17,7 @@ from jaxpp import _compat
 from jaxpp._absent import compile_only, module_costs
 from jaxpp._system import write_file
 from jaxpp.ir.flops import product_flops
-from jaxpp.ir.program import Call, Program
+from jaxpp.ir.program import Program
 from jaxpp.planning.collectives import Sent, collective_bytes
 from jaxpp.planning.target import PlanError, Target
 from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
@@ -108,9 +108,9 @@ def compile_all(
         Exception: any error of XLA, with the name of the function as a note.
     """
     first: dict[str, int] = {}
-    for mesh, sequence in enumerate(program.sequences):
-        for each in sequence:
-            if isinstance(each, Call) and program.functions[each.function].is_compiled:
+    for mesh, calls in enumerate(program.calls):
+        for each in calls:
+            if program.functions[each.function].is_compiled:
                 former = first.setdefault(each.function, mesh)
                 if options_of(options, former) != options_of(options, mesh):
                     raise ValueError(

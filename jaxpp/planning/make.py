@@ -5,10 +5,11 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from jaxpp.ir.kinds import AROUND
-from jaxpp.ir.program import Call, Program
+from jaxpp.ir.program import Program
 from jaxpp.planning.compiling import Compiled, compilers
 from jaxpp.planning.estimate import Network, busiest_bytes, message_seconds, predict, seconds_of
 from jaxpp.planning.numbers import HopPlan, MeshPlan, ProgramPlan
@@ -147,9 +148,7 @@ def _model_flops(program: Program, programs: Sequence[ProgramPlan]) -> int:
     These are three times the products of the forwards, or once if there is nothing else. If the forward of a stage has
     no program of its own, these are the products of all tasks.
     """
-    tasks = [
-        task for sequence in program.sequences for each in sequence if isinstance(each, Call) for task in each.tasks
-    ]
+    tasks = [task for calls in program.calls for each in calls for task in each.tasks]
     forwards = [each for each in programs if each.kind == "forward"]
     if {stage for each in forwards for stage in each.stages} >= {task.stage for task in tasks}:
         is_training = any(task.kind != "forward" for task in tasks)
@@ -159,7 +158,7 @@ def _model_flops(program: Program, programs: Sequence[ProgramPlan]) -> int:
 
 def _stages_of(program: Program, function: str) -> set[int]:
     """Returns the stages of the tasks that call a function."""
-    calls = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
+    calls = chain.from_iterable(program.calls)
     return {task.stage for each in calls if each.function == function for task in each.tasks}
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxpp.backend import key_bits, key_types
-from jaxpp.ir.program import Argument, Call, Constant, Result
+from jaxpp.ir.program import Argument, Constant, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import ProgramPart, StepCall
 from jaxpp.ray.arrays import Buffers, Made, RemoteArray, parts
@@ -202,7 +202,7 @@ def _part(
 
 def _without_others(program: Program, meshes: Collection[int]) -> Program:
     """Returns `program` without the code and the constants of other meshes."""
-    called = {each.function for mesh in meshes for each in program.sequences[mesh] if isinstance(each, Call)}
+    called = {each.function for mesh in meshes for each in program.calls[mesh]}
     functions = {
         name: function if name in called else dataclasses.replace(function, bytecode=b"")
         for name, function in program.functions.items()

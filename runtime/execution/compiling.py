@@ -14,7 +14,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpp import _absent, _compat
-from jaxpp.ir.program import Call, Program
+from jaxpp.ir.program import Program
 from jaxpp.runtime.execution.options import Options, options_of, variants
 from jaxpp.runtime.execution.progress import Progress
 
@@ -103,7 +103,7 @@ def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
     """Returns for each compiled function which of these meshes call it."""
     found: dict[str, list[int]] = {}
     for mesh in meshes:
-        for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
+        for name in dict.fromkeys(each.function for each in program.calls[mesh]):
             if program.functions[name].is_compiled:
                 found.setdefault(name, []).append(mesh)
     return found

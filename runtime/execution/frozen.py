@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -85,7 +86,7 @@ def frozen_tasks(program: Program, stages: FrozenStages) -> Tasks:
     if not stages:
         return frozenset()
     present: dict[int, dict[int, bool]] = {stage: {} for stage in stages}
-    for call in (each for sequence in program.sequences for each in sequence if isinstance(each, Call)):
+    for call in chain.from_iterable(program.calls):
         for kind, stage, microbatch, _ in call.tasks:
             if stage in present and kind in ("backward", "weight_grad"):
                 alone = call.kind == "weight_grad" and len(program.functions[call.function].sums) > 0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpp import _compat
-from jaxpp.ir.program import Call, Instruction, Program, Receive
+from jaxpp.ir.program import Instruction, Program, Receive
 from jaxpp.runtime.execution.steps import StepLabel
 
 _FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf}
@@ -71,6 +71,6 @@ class InvalidValues:
         if not isinstance(instruction, Receive):
             return f"{instruction} on mesh {mesh}"
         source, sent, _, _ = self._program.hops[instruction.channel]
-        calls = (each for each in self._program.sequences[source] if isinstance(each, Call))
+        calls = self._program.calls[source]
         maker = next((str(each) for each in calls if sent in each.results), "an argument")
         return f"{maker} on mesh {source}, received by mesh {mesh}"

@@ -216,11 +216,11 @@ class Links:
     def shared(self) -> list[tuple[int, Call, int]]:
         """Returns the last result, as (mesh, call, register), of each mesh that this process shares with others."""
         found: list[tuple[int, Call, int]] = []
-        for mesh, sequence in enumerate(self.program.sequences):
+        for mesh, calls in enumerate(self.program.calls):
             if self.is_local(mesh) or not self.positions(mesh):
                 continue
             returned = {register for result in self.program.results for m, register in result.registers if m == mesh}
-            made = [(mesh, each, register) for each in sequence if isinstance(each, Call) for register in each.results]
+            made = [(mesh, each, register) for each in calls for register in each.results]
             found += [each for each in made if each[2] in returned][-1:]
         return found
 

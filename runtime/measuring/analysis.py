@@ -79,7 +79,7 @@ def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | No
 
 def calls(program: Program, mesh: int) -> Counter[str]:
     """Returns how often a mesh calls each compiled function in a step. Copies and user's functions are left out."""
-    names = Counter(each.function for each in program.sequences[mesh] if isinstance(each, Call))
+    names = Counter(each.function for each in program.calls[mesh])
     return Counter({name: count for name, count in names.items() if program.functions[name].is_compiled})
 
 
@@ -97,17 +97,17 @@ def sent_bytes(program: Program, mesh: int) -> int:
 
 def stages(program: Program, mesh: int) -> list[int]:
     """Returns the stages that a mesh runs, sorted."""
-    return sorted({task.stage for task in _tasks(program.sequences[mesh])})
+    return sorted({task.stage for task in _tasks(program.calls[mesh])})
 
 
 def microbatches(program: Program) -> int:
     """Returns the number of microbatches in a step."""
-    return 1 + max((task.microbatch for sequence in program.sequences for task in _tasks(sequence)), default=-1)
+    return 1 + max((task.microbatch for calls in program.calls for task in _tasks(calls)), default=-1)
 
 
-def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
+def _tasks(calls: Sequence[Call]) -> Iterator[TaskName]:
     """Yields the tasks of the microbatch loop that a mesh runs, including the tasks of fused calls."""
-    return (task for each in sequence if isinstance(each, Call) for task in each.tasks)
+    return (task for each in calls for task in each.tasks)
 
 
 def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
@@ -117,11 +117,10 @@ def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
     Operations before the loop, such as a cast, may lie between the argument and the task.
     """
     readers: dict[tuple[int, int], list[tuple[int, Call]]] = {}
-    for mesh, sequence in enumerate(program.sequences):
-        for each in sequence:
-            if isinstance(each, Call):
-                for operand in each.operands:
-                    readers.setdefault((mesh, operand), []).append((mesh, each))
+    for mesh, called in enumerate(program.calls):
+        for each in called:
+            for operand in each.operands:
+                readers.setdefault((mesh, operand), []).append((mesh, each))
     hops: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for hop in program.hops.values():
         hops.setdefault((hop.source, hop.operand), []).append((hop.target, hop.result))

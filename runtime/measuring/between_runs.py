@@ -38,8 +38,7 @@ def scatter_times(program: Program, steps: _Steps, stages: int) -> list[float]:
     """
     found: list[list[int]] = [[] for _ in program.sequences]
     runs = Counter[int]()
-    for mesh, sequence in enumerate(program.sequences):
-        calls = [each for each in sequence if isinstance(each, Call)]
+    for mesh, calls in enumerate(program.calls):
         for number, each in enumerate(calls):
             if each.kind != "scatter":
                 continue
@@ -71,8 +70,8 @@ def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...
     alone: list[list[int]] = [[] for _ in program.sequences]
     beside: dict[tuple[object, ...], tuple[int, int]] = {}
     runs = Counter[int]()
-    for mesh, sequence in enumerate(program.sequences):
-        calls = [each for each in sequence if isinstance(each, Call) and not form_of(each.kind).is_copy]
+    for mesh, every in enumerate(program.calls):
+        calls = [each for each in every if not form_of(each.kind).is_copy]
         before: set[int] = set()
         for number, each in enumerate(calls):
             stages = {task.stage for task in each.tasks}

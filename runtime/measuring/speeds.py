@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from jaxpp.ir.program import Call, Program
+from jaxpp.ir.program import Program
 from jaxpp.runtime.measuring.trace import Event
 from jaxpp.schedules.formats.chrome_trace import Label
 
@@ -59,9 +59,9 @@ def mesh_speeds(
 def _times(program: Program, steps: Iterable[Sequence[Event]], average: Average) -> _Times:
     """Returns the times of functions that run one task alone, without the first run of each step on a mesh."""
     alone: dict[tuple[int, Label], list[_Function]] = defaultdict(list)
-    for mesh, sequence in enumerate(program.sequences):
-        for each in sequence:
-            if isinstance(each, Call) and not each.fused:
+    for mesh, calls in enumerate(program.calls):
+        for each in calls:
+            if not each.fused:
                 for task in each.tasks:
                     alone[mesh, Label(*task)].append((each.function, program.partitions[mesh]))
     functions = {place: calls[0] for place, calls in alone.items() if len(calls) == 1}  # no task that two calls run

@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import cache
+from itertools import chain
 
 from jaxpp.ir.flops import matrix_flops
-from jaxpp.ir.program import Call, Program
+from jaxpp.ir.program import Program
 from jaxpp.runtime.measuring.analysis import (
     MemoryStats,
     Stats,
@@ -99,12 +100,8 @@ def summary(
         ]
     if rows_padded:
         notes.append(f"Of the memory: {bytes_text(rows_padded)} are padding of stacked layers (`rows_of_layers`).")
-    own = Counter(
-        each.kind
-        for sequence in program.sequences
-        for each in sequence
-        if isinstance(each, Call) and program.functions[each.function].is_operation
-    )
+    every = chain.from_iterable(program.calls)
+    own = Counter(each.kind for each in every if program.functions[each.function].is_operation)
     if own:
         counts = ", ".join(f"{kind} {counted(count, 'time')}" for kind, count in sorted(own.items()))
         notes.append(f"Functions of your own, called by one step: {counts}.")

@@ -2,12 +2,14 @@
 
 # pyright: reportUnknownLambdaType=false
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from fuzz.case import Case
+from fuzz.case import Case, step_of
 
 import jaxpp.api as jaxpp
 from jaxpp import comparing
@@ -55,6 +57,8 @@ class Reference:
 
     def __init__(self, case: Case, step: Callable[..., Any], mesh: jaxpp.MpmdMesh, pipelined: Any) -> None:
         self._case, self._mesh, self._pipelined = case, mesh, pipelined
+        if case.frozen:
+            step, _ = step_of(dataclasses.replace(case, loss=partial(without_gradients, case.loss, case.frozen)))
         self._plain = jax.jit(step, compiler_options=EXACT)
         self.diverged = False
 
@@ -74,7 +78,7 @@ class Reference:
     def difference(self, arguments: Sequence[Any], found: Any) -> str:
         """Returns what is wrong with the results of a call; "" for nothing."""
         self._case.calls.clear()
-        expected = self._with_frozen(self.run(arguments), arguments)
+        expected = self.run(arguments)
         self.diverged = any(not np.abs(leaf).max(initial=0) < MOST for leaf in floats(expected))
         if self.diverged:
             return ""
@@ -99,17 +103,13 @@ class Reference:
 
     def _nudged(self, arguments: Sequence[Any], seed: int) -> Any:
         """Returns the results for arguments that are 1 ulp away."""
-        return self._with_frozen(self.run(nudged(arguments, seed)), arguments)
+        return self.run(nudged(arguments, seed))
 
-    def _with_frozen(self, results: Any, arguments: Sequence[Any]) -> Any:
-        """Returns results in which the parameters of frozen stages are what they were."""
-        if not self._case.frozen:
-            return results
-        state = [
-            old if k in self._case.frozen else new
-            for k, (new, old) in enumerate(zip(results[0], arguments[0], strict=True))
-        ]
-        return (state, *results[1:])
+
+def without_gradients(loss: Callable[..., Any], stages: Collection[int], params: Sequence[Any], microbatch: Any) -> Any:
+    """Returns the loss, of which the parameters of these stages have no gradient."""
+    held = [jax.lax.stop_gradient(each) if k in stages else each for k, each in enumerate(params)]
+    return loss(held, microbatch)
 
 
 def put(value: Any, spec: Any) -> Any:
