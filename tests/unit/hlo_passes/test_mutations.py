@@ -5,6 +5,7 @@ The mistakes are made at random, one to three in each text; the seeds are fixed.
     python tests/unit/hlo_passes/test_mutations.py SEED COUNT
 """
 
+import os
 import random
 import re
 import signal
@@ -184,9 +185,12 @@ def batch(seed: int, count: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_module_with_mistakes_is_refused_in_words_or_taken(seed: int, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, __file__, str(seed), "250"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    here = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # the child imports helpers of the tests
+    command = [sys.executable, __file__, str(seed), "250"]
+    done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, check=False)
     last = (tmp_path / f"module_{seed}.mlir").read_text(encoding="utf-8")
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{last}"
 
