@@ -98,7 +98,7 @@ def mpmd(
 
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
-    PlaceResiduals: VerifyLoop(),  # the last pass of its phase
+    PlaceResiduals: VerifyLoop(),  # the last pass that leaves no functions
     AddTasks: VerifyLoop(),  # the last pass of its phase
     OncePerRun: VerifyMain(),  # the last pass of its phase
     ShareFunctions: VerifyMain(placed=True),
@@ -107,7 +107,7 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
 
 
 class VerifyPhases(Observer):
-    """An observer that checks the promises of docs/ir.md at the end of each phase: in tests, and under `--validate`."""
+    """An observer that checks the promises of docs/ir.md after the passes of `VERIFIED_AFTER`."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Checks `module` if `VERIFIED_AFTER` has an entry for `step`. Raises PassError for a broken promise."""
@@ -116,7 +116,7 @@ class VerifyPhases(Observer):
 
 
 def with_verification(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Returns `passes` with each `verify-*` pass inserted once, after the last pass that it checks."""
+    """Returns `passes` with each pass of `VERIFIED_AFTER` inserted, after the last pass that it checks."""
     last = {verify: step for step, verify in VERIFIED_AFTER.items()}
     verifies = {step: verify for verify, step in last.items()}
     every = ([step, verifies.get(type(step))] for step in passes)

@@ -155,7 +155,7 @@ def _delay(mesh: MeshAxes, loop: MicrobatchLoop, totals: Sequence[_DelayedSum], 
         mesh: the axes of the mesh.
         loop: the loop.
         totals: the sums to rewrite.
-        per_run: the sums among `totals` that `once-per-run` scatters of tasks.
+        per_run: the sums among `totals` that `once-per-run` scatters once per run of tasks.
     """
     op = loop.op
     known = [at.value_sharding(result) or mesh.attribute(mesh.read(result)) for result in op.results]

@@ -1,4 +1,4 @@
-"""`forward-rows`: replaces reads of stacked rows by the rows that were written, and splits sums of stacks by rows."""
+"""`forward-rows`: merges equal constants, forwards rows from writes to reads, and splits sums of stacks by rows."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ class NumberStages(Pass):
     Options:
         cuts: the layers of each stage, from the first one on: `5,5,4,2`. Without it, each mark ends a stage.
 
-    Preconditions: `find-microbatch-loop` ran, and the passes that unroll loops; there are n-1 or n marks for n stages.
+    Preconditions: `find-microbatch-loop` and `unroll-loops` ran; there are n-1 or n marks for n stages.
 
     ```mlir
     // cuts = "2,1"

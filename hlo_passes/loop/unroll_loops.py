@@ -68,7 +68,7 @@ class UnrollLoops(Pass):
     """
 
     def run(self, module: ir.Module) -> None:
-        """Unrolls the loops of `module` that have marks or run once.
+        """Unrolls the loops of `module` that have marks or run once, and splits each `shard_map` with marks.
 
         Raises:
             PassError: a loop with marks runs an unknown number of times, would become too many operations, or does not

@@ -44,14 +44,14 @@ class UnrollMicrobatches(Pass):
     Tasks that the schedule leaves out, such as weight gradients of frozen layers, add nothing to the sums.
 
     Calls that the schedule runs as one task become one call of one function. They are a forward and a backward that the
-    schedule runs together (DualPipe), which XLA can then overlap. Or they are the two halves of a backward that is
-    whole for this microbatch: XLA then computes common values once, and no residuals are kept between the halves. The
-    function's kind joins the kinds of its tasks: `forward+backward`. A call of several tasks has a list of
-    their stages as `jaxpp.stage`, and of their microbatches as `jaxpp.microbatch`. Functions that nothing calls any
-    more are erased.
+    schedule runs together (DualPipe), which XLA can then overlap. Or they are the two halves of a task that is whole
+    for this microbatch: of a backward, or a forward and its recompute. XLA then computes common values once, and no
+    residuals are kept between the halves. The function's kind joins the kinds of its tasks: `forward+backward`. A call
+    of several tasks has a list of their stages as `jaxpp.stage`, and of their microbatches as `jaxpp.microbatch`.
+    Functions that nothing calls any more are erased.
 
-    Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits; the schedule has the tasks
-    that the loop has.
+    Preconditions: `outline-stages` ran, and `split-backward` and `split-forward` for a schedule that needs them; the
+    schedule has the tasks that the loop has.
 
     ```mlir
     %r = stablehlo.while(%i = %c0, %acc = %zero)   ==>   %a0 = call @forward_0(%w, %x, %c0) {jaxpp.microbatch = 0, ...}

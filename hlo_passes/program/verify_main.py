@@ -53,7 +53,7 @@ class VerifyMain(Pass):
                     raise broken(phase, what, op)
             elif step.function is not None:
                 tasks = tasks_of_call(op, step.kind)
-                # Each function is of one stage, until `share-functions` lets other stages call it.
+                # Each function is of one stage; in phase 5 stages may share one already.
                 key = (step.callee, *(task[1:] if placed else task[2:] for task in tasks))
                 if key in seen:
                     microbatches = ", ".join(str(task.microbatch) for task in tasks)

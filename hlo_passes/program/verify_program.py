@@ -34,8 +34,8 @@ class VerifyProgram(Pass):
 
     The pass writes the `peak` of the live bytes on each device into `jaxpp.bytes` of each mesh function. It counts
     shards, and includes arguments, but no temporaries inside tasks. A result that reuses the buffer of a donated
-    argument adds nothing. `host_peak` is the same peak for the memory of the host. The proof takes time linear in the
-    number of instructions.
+    argument adds nothing. `host_peak` is the same peak for the memory of the host. A peak of 0 is not written. The
+    proof takes time linear in the number of instructions.
 
     After a pass that leaves the operations and attributes of the mesh functions, `verify-program` takes them from that
     pass. Reading them anew takes almost as long as the rest of the proof. A program that is loaded from a file is read

@@ -49,7 +49,7 @@ class WeaveUnits(Pass):
     // of the forward, then of the backward               ==>   %a = stablehlo.tanh %x
     %a = stablehlo.tanh %x                                      %b = stablehlo.multiply %dy, %r
     %y = stablehlo.dot_general %a, %w   // all-reduced          %y = stablehlo.dot_general %a, %w
-    %m = stablehlo.optimization_barrier %y {jaxpp.boundary}         %m, %c = stablehlo.optimization_barrier %y, %b
+    %m = stablehlo.optimization_barrier %y {jaxpp.boundary}     %m, %c = stablehlo.optimization_barrier %y, %b
     %z = stablehlo.tanh %m                                      %z = stablehlo.tanh %m
     %b = stablehlo.multiply %dy, %r                             %d = stablehlo.dot_general %c, %v
     %d = stablehlo.dot_general %b, %v   // all-reduced

@@ -76,7 +76,10 @@ class AddTasks(Pass):
             raise ValueError(f"offload is '{self.offload}', expected numbers of stages")
 
     def run(self, module: ir.Module) -> None:
-        """Adds the calls to the microbatch loop of `module`. Raises PassError for a stage that can't be offloaded."""
+        """Adds the calls to the microbatch loop of `module`, and merges slices.
+
+        Raises PassError for a stage that can't be offloaded.
+        """
         loop = self._added(module)
         merge_slices(module, loop)
 
