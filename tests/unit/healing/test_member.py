@@ -64,8 +64,11 @@ def test_a_late_stop_is_not_for_the_next_generation(process: Process) -> None:
     process.head.send(safe=5, regroup=True)
     process.head.send(**begin(2))
     process.head.send(safe=1, regroup=False)
-    assert not process.membership.wait_until_safe(1)
-    assert process.membership._stop is None
+    own = process.membership
+    with own._changed:  # a question between two of the messages would be answered by the stop
+        assert own._changed.wait_for(lambda: own._go is not None and own._go.go == 2 and own._safe == 1, timeout=20)
+    assert not own.wait_until_safe(1)
+    assert own._stop is None
 
 
 def test_a_generation_that_ends_while_it_begins(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
