@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 import weakref
 from functools import partial
 from typing import Any
@@ -52,7 +53,11 @@ def main(_: str, count: str, number: str, *ports: str) -> None:
         job.gather("")
         membership.leave_job()
         _jobs.leave_coordination()
-        gc.collect()
         if service is not None:
             service.shutdown()
+        end = time.monotonic() + 10  # a thread that has just ended may not have let go of its last frame yet
+        gc.collect()
+        while any(each() is not None for each in clients) and time.monotonic() < end:
+            time.sleep(0.05)
+            gc.collect()
         tell(left=sum(each() is not None for each in clients), threads=threading.active_count())
