@@ -23,7 +23,7 @@ _ALLOWED = {
 _HANDS_ON = {"stablehlo.create_token", "stablehlo.recv", "stablehlo.send"}
 """The operations that make a token, which the next send or receive takes."""
 
-_TASK = (at.STAGE, at.MICROBATCH, at.SLICE)
+TASK = (at.STAGE, at.MICROBATCH, at.SLICE)
 """The attributes of a call that name its tasks."""
 
 
@@ -141,14 +141,14 @@ def tasks_of_call(call_op: ir.Operation, kind: str) -> tuple[TaskName, ...]:
 
     Raises ProgramError unless the call has a stage and a microbatch for each task, and a slice for all or for none.
     """
-    stages, microbatches, slices = [at.several(call_op, name) for name in _TASK]
+    stages, microbatches, slices = [at.several(call_op, name) for name in TASK]
     if stages is None and microbatches is None:
         return ()
     kinds, stages, microbatches = kind.split("+"), stages or [], microbatches or []
     slices = [0] * len(kinds) if slices is None else slices
     fit = len(kinds) == len(stages) == len(microbatches) == len(slices)
     if not fit or min(*stages, *microbatches, *slices) < 0:
-        names = _TASK if at.SLICE in call_op.attributes else _TASK[:2]
+        names = TASK if at.SLICE in call_op.attributes else TASK[:2]
         found = " and ".join(at.found(call_op.attributes, name) for name in names)
         raise ProgramError(
             f"the call of @{callee(call_op)}, which is a {kind or 'function'}, has {found}",

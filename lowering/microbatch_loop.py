@@ -290,12 +290,18 @@ loop_p.multiple_results = True
 @loop_p.def_impl
 def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Sequence[Any]:
     """Runs the loop as ordinary, differentiable JAX."""
-    consts, state = _split(args, body)
+    return _scanned(*_split(args, body), body, length)
 
-    def step(carry: Sequence[Any], _: None) -> tuple[Sequence[Any], None]:
-        return jaxpr_as_fun(body)(*consts, *carry), None
 
-    final, _ = jax.lax.scan(step, [np.int32(0), *state], None, length)
+def _scanned(
+    consts: Sequence[Any], state: Sequence[Any], body: ClosedJaxpr, length: int, rows: Sequence[Any] = ()
+) -> Sequence[Any]:
+    """Runs the loop as a scan, over rows that its body takes as its last operands."""
+
+    def step(carry: Sequence[Any], taken: Sequence[Any]) -> tuple[Sequence[Any], None]:
+        return jaxpr_as_fun(body)(*consts, *carry, *taken), None
+
+    final, _ = jax.lax.scan(step, [np.int32(0), *state], rows, length)
     return final[1:]
 
 
@@ -316,22 +322,16 @@ def _loop_of_rows(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> 
         return row.dtype == array.dtype and row.size * length == array.size
 
     taking = [eqn for eqn in jaxpr.eqns if takes_row(eqn)]
-    rows = [eqn.outvars[0] for eqn in taking]
-    first = jaxpr.replace(eqns=taking, outvars=rows, debug_info=jaxpr.debug_info.with_unknown_names())
-    then = jaxpr.replace(
-        eqns=[eqn for eqn in jaxpr.eqns if eqn not in taking],
-        invars=[*jaxpr.invars, *rows],
-        debug_info=jaxpr.debug_info.with_unknown_names(),
-    )
+    rows, others = [eqn.outvars[0] for eqn in taking], [eqn for eqn in jaxpr.eqns if eqn not in taking]
+    unnamed = jaxpr.debug_info.with_unknown_names()
+    first = jaxpr.replace(eqns=taking, outvars=rows, debug_info=unnamed)
+    then = jaxpr.replace(eqns=others, invars=[*jaxpr.invars, *rows], debug_info=unnamed)
 
     def take(index: jax.Array) -> Sequence[Any]:
         return jaxpr_as_fun(ClosedJaxpr(first, body.consts))(*consts, index, *state)
 
-    def step(carry: Sequence[Any], taken: Sequence[Any]) -> tuple[Sequence[Any], None]:
-        return jaxpr_as_fun(ClosedJaxpr(then, body.consts))(*consts, *carry, *taken), None
-
     taken = jax.vmap(take)(jnp.arange(length, dtype=jnp.int32))
-    return jax.lax.scan(step, [np.int32(0), *state], taken, length)[0][1:]
+    return _scanned(consts, state, ClosedJaxpr(then, body.consts), length, taken)
 
 
 def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:

@@ -100,13 +100,13 @@ class Expected:
             return cls(value, 0.0)
         wide, other = _widen(value), _widen(moved)
         finite = np.isfinite(wide) & np.isfinite(other)
-        return cls(value, float(np.abs(wide[finite] - other[finite]).max(initial=0.0)))
+        return cls(value, _largest(wide[finite] - other[finite]))
 
     @property
     def scale(self) -> float:
         """The largest finite number of the result."""
         wide = _widen(self.value)
-        return _largest(np.abs(wide), np.isfinite(wide))
+        return _largest(wide[np.isfinite(wide)])
 
     def is_compared(self, tolerance: "Tolerance") -> bool:
         """Whether a wrong result would show: the expected one is finite somewhere, and rounding does not hide it."""
@@ -175,8 +175,8 @@ def compare(wanted: Expected, actual: HostArray, tolerance: Tolerance) -> tuple[
     return worst / scale if scale else worst, ""
 
 
-def _largest(sizes: HostArray, where: HostArray) -> float:
-    return float(np.max(sizes, initial=0.0, where=where))
+def _largest(numbers: HostArray) -> float:
+    return float(np.abs(numbers).max(initial=0.0))
 
 
 def _widen(value: HostArray) -> HostArray:

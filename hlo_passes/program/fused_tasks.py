@@ -20,12 +20,10 @@ from jaxpp.ir.functions import (
     set_results,
     terminator,
 )
+from jaxpp.ir.mesh_functions import TASK, tasks_of_call
 from jaxpp.ir.outlining import clone_body
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.values import defining_op
-
-_TASK = (at.STAGE, at.MICROBATCH, at.SLICE)
-"""The attributes that identify the tasks of a call."""
 
 _WHOLE = {"weight_grad": ("input_grad", "backward"), "recompute": ("forward", "forward")}
 """For the kind of a task's second half: the kind of the first half, and the kind of both together."""
@@ -153,13 +151,11 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> t
     tasks: list[TaskName] = []
     numbers: list[int] = []
     for op in calls:
-        kind, _ = kind_and_stage(by_name[callee(op)])
-        stage, microbatch, part = (at.integer(op, name) or 0 for name in _TASK)
-        first, whole = _WHOLE.get(kind, ("", ""))
-        if tasks and tasks[-1] == (first, stage, microbatch, part):
-            kind = whole
-            tasks.pop()
-        tasks.append(TaskName(kind, stage, microbatch, part))
+        (task,) = tasks_of_call(op, kind_and_stage(by_name[callee(op)])[0])
+        first, whole = _WHOLE.get(task.kind, ("", ""))
+        if tasks and tasks[-1] == task._replace(kind=first):
+            task = tasks.pop()._replace(kind=whole)
+        tasks.append(task)
         numbers.append(len(tasks) - 1)
     return tasks, numbers
 
@@ -170,7 +166,7 @@ def _replace(
     last = group.calls[-1]
     attributes: dict[str, ir.Attribute] = {at.MESH: last.attributes[at.MESH]}
     numbers = zip(*(task[1:] for task in tasks), strict=True)
-    named = [(name, at.one_or_several(each)) for name, each in zip(_TASK, numbers, strict=True)]
+    named = [(name, at.one_or_several(each)) for name, each in zip(TASK, numbers, strict=True)]
     attributes |= {name: attribute for name, attribute in named if name in last.attributes}
     operands = [group.calls[number].operands[position] for number, position in group.arguments]
     made = call(function, operands, attributes, ir.InsertionPoint(last), last.location)
