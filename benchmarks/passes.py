@@ -36,6 +36,8 @@ from jaxpp.lowering import lower
 class Clock(Observer):
     """An observer that keeps the least time of each pass, in seconds of the processor."""
 
+    reads_program = False
+
     def __init__(self) -> None:
         self.best: dict[str, float] = {}
         self._start = 0.0

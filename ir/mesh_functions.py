@@ -6,22 +6,8 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import body_of, callee, functions, operations
+from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.program import TaskName
-from jaxpp.ir.steps import MeshLine, MeshLines, Step, handed
-
-_ALLOWED = {
-    "func.call",
-    "func.return",
-    "stablehlo.constant",
-    "stablehlo.create_token",
-    "stablehlo.recv",
-    "stablehlo.send",
-}
-"""The operations that a mesh function may have."""
-
-_HANDS_ON = {"stablehlo.create_token", "stablehlo.recv", "stablehlo.send"}
-"""The operations that make a token, which the next send or receive takes."""
 
 TASK = (at.STAGE, at.MICROBATCH, at.SLICE)
 """The attributes of a call that name its tasks."""
@@ -56,79 +42,9 @@ def mesh_functions(module: ir.Module) -> list[ir.Operation]:
     return [found[mesh] for mesh in meshes]
 
 
-def stacked_arguments(module: ir.Module) -> set[int]:
-    """Returns the numbers of the step's arguments of which each mesh has one block."""
-    entries = [entry for function in mesh_functions(module) for entry in at.argument_attributes(function)]
-    return {numbers[0] for entry in entries if isinstance(numbers := at.plain(entry[at.NUMBER]), list)}
-
-
-def noted_peaks(module: ir.Module) -> list[tuple[int, int]]:
-    """Returns the peaks in `jaxpp.bytes` of each mesh function: on each device, and in its host's memory for it."""
-    noted = map(at.noted_bytes, mesh_functions(module))
-    return [(each.get("peak", 0), each.get("host_peak", 0)) for each in noted]
-
-
 def task_functions(module: ir.Module) -> dict[str, ir.Operation]:
     """Returns the functions that have a kind, by name. The mesh functions call these."""
     return {name: function for name, function in functions(module).items() if at.KIND in function.attributes}
-
-
-def mesh_lines(module: ir.Module) -> MeshLines:
-    """Returns the lines of all mesh functions: as the last pass left them, or read anew. Raises as `read_meshes`."""
-    return handed(module, MeshLines) or read_meshes(module)
-
-
-def read_meshes(module: ir.Module) -> MeshLines:
-    """Reads all mesh functions. Raises ProgramError for an operation that no program has, and as `mesh_functions`."""
-    return MeshLines([_read(function) for function in mesh_functions(module)])
-
-
-def _read(function: ir.Operation) -> MeshLine:
-    """Reads one mesh function, whose sends and receives must form one chain of tokens."""
-    values: list[ir.Value] = [*body_of(function).arguments]
-    known = {value: number for number, value in enumerate(values)}
-    steps: list[Step[int]] = []
-    token: ir.Value | None = None
-    for op in operations(body_of(function)):
-        step = Step.of(op)
-        if step.name not in _ALLOWED:
-            found = f"a mesh function has a {step.name}"
-            raise ProgramError(f"{found}: only constants, calls, sends and receives are allowed", location=op.location)
-        if step.name in _HANDS_ON:
-            token = _hand_on(token, step, function)
-        numbers = range(len(values), len(values) + len(step.results))
-        values.extend(step.results)
-        known.update(zip(step.results, numbers, strict=True))
-        if not known.keys() >= set(step.operands):
-            raise ProgramError(f"a {step.name} of a token, which only a send or a recv takes", location=op.location)
-        operands = [known[value] for value in step.operands]
-        steps.append(Step(op, step.name, operands, numbers, step.callee))
-    return MeshLine(steps, values)
-
-
-def _hand_on(token: ir.Value | None, step: Step[ir.Value], function: ir.Operation) -> ir.Value:
-    """Removes the tokens from `step` and returns the one that it makes. `token` is the one that it must take."""
-    *results, made = step.results
-    if step.name == "stablehlo.create_token":
-        if token is not None:
-            chains = sum(op.name == step.name for op in operations(body_of(function)))
-            message = f"a mesh function has {chains} token chains, expected one"
-            raise ProgramError(message, location=function.location)
-    else:
-        count = len(results) + len(step.operands) - 1
-        if count != 1:
-            raise ProgramError(f"a {step.name} of {count} values, expected one", location=step.op.location)
-        if step.operands.pop() != token:
-            message = f"a {step.name} does not take the token of what is before it"
-            raise ProgramError(message, location=step.op.location)
-    step.results = results
-    return made
-
-
-def location_of_tasks(module: ir.Module, mesh: int) -> ir.Location | None:
-    """Returns the location of the first task that `mesh` runs, which is in the user's loop; None where it runs none."""
-    calls = operations(body_of(mesh_functions(module)[mesh]))
-    return next((op.location for op in calls if op.name == "func.call" and at.STAGE in op.attributes), None)
 
 
 def on_meshes(meshes: Sequence[int]) -> dict[str, ir.Attribute]:

@@ -30,7 +30,7 @@ from jaxpp.ir.accumulators import CONSTRAINT, UPDATES, updates
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of
 from jaxpp.ir.kinds import FORMS
-from jaxpp.ir.program import Call, Constant, Program, TaskName
+from jaxpp.ir.program import Call, Constant, Place, Program, Receive, Send, TaskName
 
 
 class Maker(NamedTuple):
@@ -200,7 +200,7 @@ def _units(call: Call) -> tuple[tuple[object, ...], Sequence[int]]:
 def _values(program: Program) -> tuple[Sequence[Sequence[_Value | None]], Sequence[Maker]]:
     """Returns the values in the registers of each mesh, and all makers. Copies, reshards and transfers keep a value."""
     values = [list[_Value | None]([None]) * len(registers) for registers in program.registers]
-    copied = {(hop.target, hop.result): (hop.source, hop.operand) for hop in program.hops.values()}
+    sent, copied = program.sent, dict[Place, Place]()
     copies = {name: function.is_copy or function.kind == "reshard" for name, function in program.functions.items()}
     makers, makes = list[Maker](), dict[tuple[object, ...], Sequence[tuple[int, int, int]]]()
     for mesh, sequence in enumerate(program.sequences):
@@ -209,7 +209,9 @@ def _values(program: Program) -> tuple[Sequence[Sequence[_Value | None]], Sequen
             if isinstance(step, Constant):
                 if not step.value.shape and step.value.dtype.kind in "iu":
                     here[step.result] = int(step.value)
-            elif not isinstance(step, Call):
+            elif isinstance(step, Receive):
+                copied[mesh, step.result] = sent[step.channel]
+            elif isinstance(step, Send):
                 continue
             elif copies[step.function]:
                 pairs = zip(step.results, step.operands, strict=True)

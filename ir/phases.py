@@ -81,7 +81,7 @@ def read_main(module: ir.Module, *, placed: bool) -> MainLine:
     return line
 
 
-def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: bool) -> MainLine:
+def main_line(module: ir.Module, steps: Iterable[Step], *, placed: bool) -> MainLine:
     """Returns `@main` of these steps; finds the functions and meshes that its calls lack. Raises as `read_main`."""
     made_by, meshes, steps = _MADE_BY[placed], _meshes(module, _MADE_BY[placed]), list(steps)
     function_of = _Callees(module)

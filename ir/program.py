@@ -232,14 +232,18 @@ class Program:
         return (0, size) if spec.memory else (size, 0)
 
     @cached_property
+    def sent(self) -> Mapping[int, Place]:
+        """The place of every value that is sent, by its channel."""
+        pairs = ((mesh, each) for mesh, sequence in enumerate(self.sequences) for each in sequence)
+        return {each.channel: (mesh, each.operand) for mesh, each in pairs if isinstance(each, Send)}
+
+    @cached_property
     def hops(self) -> Mapping[int, Hop]:
         """Every transfer, by its channel."""
-        results = {
-            each.channel: each.result for sequence in self.sequences for each in sequence if isinstance(each, Receive)
-        }
+        pairs = ((mesh, each) for mesh, sequence in enumerate(self.sequences) for each in sequence)
+        sent = self.sent
         return {
-            each.channel: Hop(mesh, each.operand, each.destination, results[each.channel])
-            for mesh, sequence in enumerate(self.sequences)
-            for each in sequence
-            if isinstance(each, Send)
+            each.channel: Hop(*sent[each.channel], mesh, each.result)
+            for mesh, each in pairs
+            if isinstance(each, Receive)
         }

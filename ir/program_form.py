@@ -1,59 +1,36 @@
 """Checks the attributes of a program module, one by one, against docs/ir.md (section 6).
 
-`read_line` reads and checks the attributes of calls, sends and receives.
+`read_lines` checks those of calls, sends and receives.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import functions, name_of, terminator
+from jaxpp.ir.functions import functions, name_of
+from jaxpp.ir.mesh_lines import Border, MeshLine
 from jaxpp.ir.shardings import MeshAxes
 
 Entry = Mapping[str, ir.Attribute]
 
 
-class Border(NamedTuple):
-    """An argument or result of a mesh function: argument or result `number` of the step, or a block of it.
-
-    block: (index, count) of a block of a stack; None for a value that each of its meshes has whole.
-    """
-
-    number: int
-    type: ir.Type
-    donated: bool
-    block: tuple[int, int] | None
-    sharding: ir.Attribute | None
-    memory: ir.Attribute | None
-
-
-def check_form(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
-    """Checks the attributes of the module and of its functions; `meshes` are the mesh functions.
+def check_form(module: ir.Module, meshes: int) -> None:
+    """Checks the attributes of a module with so many mesh functions, and those of all its functions.
 
     Raises ProgramError for an attribute that is wrong or missing, with its location and the expected value.
     """
     said = at.integer(module.operation, at.MESHES)
-    if said != len(meshes):
-        raise ProgramError(f"{at.MESHES} is {said}, the module has {len(meshes)} mesh functions")
+    if said != meshes:
+        raise ProgramError(f"{at.MESHES} is {said}, the module has {meshes} mesh functions")
     for op in module.body.operations:
         if op.operation.name not in ("func.func", "sdy.mesh"):
             raise ProgramError(f"a {op.operation.name} outside of the functions", location=op.location)
-    _check_sizes(module, len(meshes))
+    _check_sizes(module, meshes)
     for function in functions(module).values():
         _check_function(function)
-    for mesh in meshes:
-        _check_results(mesh)
-
-
-def _check_results(mesh: ir.Operation) -> None:
-    end = terminator(mesh.regions[0].blocks[0])
-    for number, value in enumerate(end.operands):
-        if not isinstance(value.type, ir.RankedTensorType):
-            raise ProgramError(f"result {number} is of type {value.type}, expected a tensor", location=end.location)
 
 
 def _check_sizes(module: ir.Module, meshes: int) -> None:
@@ -142,31 +119,23 @@ def _check(
         raise ProgramError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
 
 
-def read_borders(meshes: Sequence[ir.Operation], kind: str, axes: Sequence[MeshAxes]) -> list[list[Border]]:
-    """Reads the arguments, or the results (`kind`), of each mesh function. `axes` are those of each mesh.
+def check_borders(lines: Sequence[MeshLine], kind: str, axes: Sequence[MeshAxes]) -> list[list[Border]]:
+    """Checks the arguments, or the results (`kind`), of all meshes, and returns them. `axes` are those of each mesh.
 
     Those that meshes of different sizes share are replicated: a `jax.Array` allows nothing else. Raises ProgramError
     where the borders do not make up the arguments or results of one step.
     """
-    table = at.argument_attributes if kind == "argument" else at.result_attributes
+    borders = [line.arguments if kind == "argument" else line.results for line in lines]
     values: dict[int, dict[int, Border]] = {}
-    borders: list[list[Border]] = []
-    for mesh, function in enumerate(meshes):
-        function_name = name_of(function)
-        signature = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        types = signature.inputs if kind == "argument" else signature.results
-        borders.append([])
-        for position, (type_, entry) in enumerate(zip(types, table(function), strict=True)):
-            what = f"{kind} {position} of @{function_name}"
-            border = _read_border(function, what, kind, type_, entry)
+    for line, own in zip(lines, borders, strict=True):
+        for border in own:
             value = values.setdefault(border.number, {})
-            if mesh in value:
-                said = at.found(entry, at.NUMBER)
-                raise ProgramError(f"@{function_name} has a second {kind} with {said}", location=function.location)
-            value[mesh] = border
-            borders[-1].append(border)
+            if line.mesh in value:
+                message = f"@mesh_{line.mesh} has a second {kind} with {at.NUMBER} = {border.numbers}"
+                raise ProgramError(message, location=line.location())
+            value[line.mesh] = border
     for number, value in values.items():
-        _check_value(f"{kind} {number} of the step", value, meshes)
+        _check_value(f"{kind} {number} of the step", value, lines)
     missing = next((number for number in range(len(values)) if number not in values), None)
     if kind == "result" and missing is not None:
         raise ProgramError(f"no mesh returns result {missing} of the step")
@@ -174,25 +143,11 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str, axes: Sequence[MeshA
     return [[each._replace(sharding=None) if each.number in whole else each for each in own] for own in borders]
 
 
-def _read_border(function: ir.Operation, what: str, kind: str, type_: ir.Type, entry: Entry) -> Border:
-    match at.plain(entry.get(at.NUMBER)):
-        case int(number) if number >= 0:
-            block = None
-        case [number, index, count] if number >= 0 and 0 <= index < count:
-            block = index, count
-        case _:
-            expected = f"the number of the step's {kind}, or array<i64: number, block, blocks>"
-            message = f"{what} has {at.found(entry, at.NUMBER)}, expected {expected}"
-            raise ProgramError(message, location=function.location)
-    donated = at.DONOR in entry or at.ALIAS in entry
-    return Border(number, type_, donated, block, entry.get(at.SHARDING), entry.get(at.MEMORY))
-
-
-def _check_value(what: str, value: Mapping[int, Border], meshes: Sequence[ir.Operation]) -> None:
+def _check_value(what: str, value: Mapping[int, Border], lines: Sequence[MeshLine]) -> None:
     """Checks that the meshes agree about a value of the step, and have all its blocks. value: its border on each."""
     first, expected = next(iter(value.items()))
     for mesh, border in value.items():
-        where = meshes[mesh].location
+        where = lines[mesh].location()
         if border.type != expected.type:
             found = f"of type {border.type} on mesh {mesh}, {expected.type} on mesh {first}"
             raise ProgramError(f"{what} is {found}", location=where)
@@ -204,4 +159,4 @@ def _check_value(what: str, value: Mapping[int, Border], meshes: Sequence[ir.Ope
         found, count = sorted(map(list, blocks.values())), len(value)
         if found != [[number, count] for number in range(count)]:
             message = f"{what} has the blocks {found}, expected one of {count} on each of its meshes"
-            raise ProgramError(message, location=meshes[next(iter(blocks))].location)
+            raise ProgramError(message, location=lines[next(iter(blocks))].location())

@@ -11,13 +11,14 @@ from itertools import chain
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
+from jaxpp.ir.check_line import CheckedLine, Source, Tables
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import callee, calls_in, functions, recursive
-from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
+from jaxpp.ir.mesh_lines import Border, MeshLine
 from jaxpp.ir.origins import OriginError, check_moves, check_origins
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
-from jaxpp.ir.program_form import Border, check_form, read_borders
-from jaxpp.ir.read_line import Line, Source, Tables
+from jaxpp.ir.program_form import check_borders, check_form
+from jaxpp.ir.read_lines import read_lines
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
 from jaxpp.ir.transports import OrderError, check_order
@@ -32,26 +33,30 @@ class ProgramReader:
     send, and no mesh waits forever. No value may be used after its last use, and each value that leaves a mesh must
     come back unchanged. Each task must read for each microbatch the same values as for the others.
 
+    Args:
+        module: the module.
+        lines: the lines of the meshes, if they are not to be read from the functions of the module.
+
     Attributes:
         program: the program; its functions have no bytecode.
         lines: the line that each mesh runs.
         sources: for each function of the program its func.func and the mesh that it is for.
     """
 
-    def __init__(self, module: ir.Module) -> None:
-        bodies = mesh_functions(module)
-        check_form(module, bodies)
-        axes = MeshAxes.of_each(module, len(bodies))
-        arguments, results = (read_borders(bodies, kind, axes) for kind in ("argument", "result"))
+    def __init__(self, module: ir.Module, lines: Sequence[MeshLine] | None = None) -> None:
+        lines = read_lines(module).lines if lines is None else lines
+        check_form(module, len(lines))
+        axes = MeshAxes.of_each(module, len(lines))
+        arguments, results = (check_borders(lines, kind, axes) for kind in ("argument", "result"))
         resharded = any(each != axes[0] for each in axes)
         tables = self._tables = Tables(module, _tasks(module), resharded=resharded)
         self.sources: Mapping[str, Source] = tables.sources
-        self.lines = [Line(tables, mesh, op, axes[mesh]) for mesh, op in enumerate(bodies)]
-        for line, read, *borders in zip(self.lines, mesh_lines(module).lines, arguments, results, strict=True):
-            line.read(read, *borders)
+        self.lines = [CheckedLine(tables, *each) for each in zip(lines, axes, strict=True)]
+        for line, *borders in zip(self.lines, arguments, results, strict=True):
+            line.check(*borders)
         _check_channels(tables, self.lines)
         self.program = Program(
-            meshes=len(bodies),
+            meshes=len(lines),
             partitions=tuple(each.partitions for each in axes),
             axis_sizes=tuple(dict(each.named) for each in axes),
             functions=tables.functions,
@@ -69,7 +74,7 @@ class ProgramReader:
             check_moves(self.program)
             check_origins(self.program, {name: op for name, (op, _) in self.sources.items()})
         except OriginError as error:
-            location = self.lines[error.mesh].op_of(error.call).location
+            location = self.lines[error.mesh].location_of(error.call)
             raise ProgramError(error.message, location=location) from None
 
     def check_order(self, transport: str) -> None:
@@ -77,9 +82,8 @@ class ProgramReader:
         try:
             check_order(self.program, transport)
         except OrderError as error:
-            name = "send" if isinstance(error.transfer, Send) else "recv"
-            op = _end(self._tables, self.lines, name, error.transfer.channel)
-            raise ProgramError(error.message, location=op.location, hint=error.hint) from None
+            where = _end(self._tables, self.lines, type(error.transfer), error.transfer.channel)
+            raise ProgramError(error.message, location=where, hint=error.hint) from None
 
 
 def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
@@ -96,37 +100,37 @@ def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
     return {name: function for name, function in tasks.items() if len(function.regions[0].blocks) == 1}
 
 
-def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
+def _check_channels(tables: Tables, lines: Sequence[CheckedLine]) -> None:
     """Checks that each receive has one send, with the same meshes, type and, on meshes of one size, sharding."""
     if tables.sends == tables.receives:
         return
-    pairs = (tables.sends, tables.receives, "send", "recv"), (tables.receives, tables.sends, "recv", "send")
-    for transfers, others, here, other in pairs:
+    ends = (Send, tables.sends, "recv"), (Receive, tables.receives, "send")
+    for (kind, transfers, other), (_, others, _) in (ends, ends[::-1]):
         alone = next((channel for channel in transfers if channel not in others), None)
         if alone is not None:
-            _, source, target = transfers[alone][0]
+            (source, target), _ = transfers[alone]
             message = f"channel {alone} from mesh {source} to mesh {target} has no {other}"
-            raise ProgramError(message, location=_end(tables, lines, here, alone).location)
+            raise ProgramError(message, location=_end(tables, lines, kind, alone))
     for number, (one, sent) in tables.sends.items():
         other, taken = tables.receives[number]
         if (one, sent) == (other, taken):
             continue
-        symbol, same_size = lines[0].axes.name, lines[one[1]].axes == lines[other[2]].axes
+        symbol, same_size = lines[0].axes.name, lines[one[0]].axes == lines[other[1]].axes
         differ = {
-            "meshes": [one[1:], other[1:]],
+            "meshes": [one, other],
             "type": [tensor_text(each) for each in (sent, taken)],
             "sharding": [sharding_text(each, symbol) for each in (sent, taken)] if same_size else ["", ""],
         }
         for what, (here, there) in differ.items():
             if here != there:
                 message = f"channel {number}: sent with {what} {here}, received with {there}"
-                raise ProgramError(message, location=_end(tables, lines, "recv", number).location)
+                raise ProgramError(message, location=_end(tables, lines, Receive, number))
 
 
-def _end(tables: Tables, lines: Sequence[Line], name: str, channel: int) -> ir.Operation:
-    """Returns the send or the receive (`name`) on a channel."""
-    _, source, target = (tables.sends if name == "send" else tables.receives)[channel][0]
-    return lines[source if name == "send" else target].end_of(f"stablehlo.{name}", channel)
+def _end(tables: Tables, lines: Sequence[CheckedLine], kind: type[Send | Receive], channel: int) -> ir.Location:
+    """Returns the location of the send or the receive (`kind`) on a channel."""
+    mesh = tables.sends[channel][0][0] if kind is Send else tables.receives[channel][0][1]
+    return lines[mesh].location_of_end(kind, channel)
 
 
 def _ends(program: Program) -> bool:
@@ -148,7 +152,7 @@ def _ends(program: Program) -> bool:
     return not waiting
 
 
-def _arguments(lines: Sequence[Line], borders: Sequence[Sequence[Border]]) -> dict[int, Argument]:
+def _arguments(lines: Sequence[CheckedLine], borders: Sequence[Sequence[Border]]) -> dict[int, Argument]:
     arguments: dict[int, Argument] = {}
     for number, places in _by_number(borders, [range(len(own)) for own in borders]):
         spec, registers, stacked = _places(f"argument {number} of the step", places, lines)
@@ -156,7 +160,7 @@ def _arguments(lines: Sequence[Line], borders: Sequence[Sequence[Border]]) -> di
     return arguments
 
 
-def _results(lines: Sequence[Line], borders: Sequence[Sequence[Border]]) -> tuple[Result, ...]:
+def _results(lines: Sequence[CheckedLine], borders: Sequence[Sequence[Border]]) -> tuple[Result, ...]:
     found = _by_number(borders, [line.results for line in lines])
     return tuple(Result(*_places(f"result {number} of the step", places, lines)) for number, places in found)
 
@@ -173,7 +177,7 @@ def _by_number(
 
 
 def _places(
-    what: str, places: Sequence[tuple[int, Border, int]], lines: Sequence[Line]
+    what: str, places: Sequence[tuple[int, Border, int]], lines: Sequence[CheckedLine]
 ) -> tuple[TensorSpec, tuple[tuple[int, int], ...], bool]:
     """Returns (spec, (mesh, register) of each place, whether the places hold the blocks of a stack, in their order)."""
     mesh, border, register = places[0]

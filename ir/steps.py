@@ -1,68 +1,63 @@
-"""Straight lines of operations, each read once: `@main` from `unroll-microbatches` on, then the mesh functions.
+"""`@main` as a straight line of operations, read once; and how passes hand on what they know of the program.
 
-Reading an operation through the bindings takes longer than the work that a pass does with it. So a pass that knows the
-operations of a straight line when it ends leaves them to the next pass of the same `run_passes`. A pass that runs
-alone, or after a pass that leaves nothing, reads the module. `verify-main` always reads it.
+Reading an operation through the bindings takes longer than the work that a pass does with it. So a pass that knows
+the operations of `@main` when it ends leaves them to the next pass of the same `run_passes`. A pass that runs alone,
+or after a pass that leaves nothing, reads the module. `verify-main` always reads it.
+
+From `insert-transfers` on a pass leaves the lines of the meshes (`jaxpp.ir.mesh_lines`). They are the program, and the
+module has no text of it, until an observer or a pass that does not know the lines looks at the module.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir.functions import callee
-
-_V = TypeVar("_V")
-
-
-Channel: TypeAlias = tuple[int, int, int]
-"""The channel number, the sending mesh and the receiving mesh, which a send shares with its receive."""
+from jaxpp.ir.mesh_lines import MeshLines
+from jaxpp.ir.write_lines import write_lines
 
 
 @dataclass(slots=True, eq=False)
-class Step(Generic[_V]):
-    """An operation of a straight line as Python objects.
+class Step:
+    """An operation of `@main` as Python objects.
 
     Attributes:
-        operands: the values that it uses. In a mesh function these are numbers, and tokens are left out.
-        results: the values that it makes, or their numbers, as in `operands`.
+        operands: the values that it uses.
+        results: the values that it makes.
         callee: the name of the function that a call calls; empty for other operations.
         function: the function that a call in `@main` calls.
         kind: the kind of that function; empty if it has none.
         meshes: the meshes that run a call in `@main`.
         task: the stage, microbatch, slice and mesh of a call that is one task and not fused with another one. None
             where nobody has noted them yet; they then stand in the attributes alone.
-        channel: the channel of a send or a receive; None until it is read from the attributes.
-        last_use: the positions of the operands that a mesh function uses here for the last time; None until read.
     """
 
     op: ir.Operation
     name: str
-    operands: list[_V]
-    results: Sequence[_V]
+    operands: list[ir.Value]
+    results: Sequence[ir.Value]
     callee: str = ""
     function: ir.Operation | None = None
     kind: str = ""
     meshes: Sequence[int] = ()
     task: tuple[int, int, int, int] | None = None
-    channel: Channel | None = None
-    last_use: Sequence[int] | None = None
 
     @staticmethod
-    def of(op: ir.Operation) -> "Step[ir.Value]":
+    def of(op: ir.Operation) -> "Step":
         """Reads `op`."""
         name = op.name
         return Step(op, name, list(op.operands), list(op.results), callee(op) if name == "func.call" else "")
 
     @property
     def attributes(self) -> ir.OpAttributeMap:
-        """The attributes of the operation. `callee` and `last_use` hold two of them, already read."""
+        """The attributes of the operation. `callee` holds one of them, already read."""
         return self.op.attributes
 
-    def use(self: "Step[ir.Value]", number: int, value: ir.Value) -> None:
+    def use(self, number: int, value: ir.Value) -> None:
         """Makes `value` the operand at position `number` of the operation."""
         self.op.operands[number] = value
         self.operands[number] = value
@@ -76,31 +71,8 @@ class MainLine:
     """
 
     meshes: int
-    steps: list[Step[ir.Value]]
+    steps: list[Step]
     placed: bool
-
-    @property
-    def lines(self) -> "list[MainLine]":
-        """A list of this one line, as `MeshLines.lines` has one for each mesh."""
-        return [self]
-
-
-@dataclass(frozen=True)
-class MeshLine:
-    """The operations of one mesh function, its return last.
-
-    values: the values by their numbers: first the arguments, then the results of each operation, without tokens.
-    """
-
-    steps: list[Step[int]]
-    values: list[ir.Value]
-
-
-@dataclass(frozen=True)
-class MeshLines:
-    """The operations of every mesh function, in the order of the meshes."""
-
-    lines: list[MeshLine]
 
 
 _Lines = TypeVar("_Lines", MainLine, MeshLines)
@@ -110,57 +82,69 @@ class Relay:
     """Hands the lines that a pass leaves to the next pass, among passes that run one after the other on `module`."""
 
     def __init__(self, module: ir.Module) -> None:
-        self._module = module.operation
-        self._lines: MainLine | MeshLines | None = None
+        self.module = module
+        self.handed: MainLine | MeshLines | None = None
+        """What the pass before the one that runs has left."""
+        self.lines: MainLine | MeshLines | None = None
+        """What the last pass has left."""
 
     @contextmanager
     def lap(self) -> Generator[None]:
         """Runs one pass: it may take the lines that the pass before it left, and may leave lines itself."""
-        self._handed, self._lines = self._lines, None
+        self.handed, self.lines = self.lines, None
         token = _RELAY.set(self)
         try:
             yield
         finally:
             _RELAY.reset(token)
 
-    def hand(self, module: ir.Module, kind: type[_Lines]) -> _Lines | None:
-        """Returns the lines that the pass before has left, if they are of `module` and of this kind."""
-        return self._handed if isinstance(self._handed, kind) and module.operation == self._module else None
-
-    def leave(self, module: ir.Module, lines: MainLine | MeshLines) -> None:
-        """Leaves `lines` to the next pass, if `module` is the module of this relay."""
-        if module.operation == self._module:
-            self._lines = lines
+    def write(self) -> None:
+        """Writes the lines of the meshes into the module, where only the relay has them, and forgets them."""
+        if isinstance(self.lines, MeshLines):
+            write_lines(self.module, self.lines)
+            self.lines = None
 
     def check(self) -> None:
-        """Raises RuntimeError where operations were added or removed after a pass left its lines.
+        """Raises RuntimeError where operations were added or removed after a pass left those of `@main`.
 
         It compares the numbers of operations only, as comparing the operations takes long. So it misses an observer
         that replaces one operation by another. The observers of the command line belong to jaxpp and do not do that.
         """
-        for steps in [line.steps for line in self._lines.lines] if self._lines is not None else ():
-            if steps and len(steps[0].op.block.operations) != len(steps) + (steps[-1].name != "func.return"):
-                raise RuntimeError("an observer changed the module: it gained or lost operations between two passes")
+        steps = self.lines.steps if isinstance(self.lines, MainLine) else []
+        if steps and len(steps[0].op.block.operations) != len(steps) + 1:
+            raise RuntimeError("an observer changed the module: it gained or lost operations between two passes")
 
 
 _RELAY: ContextVar[Relay | None] = ContextVar("relay", default=None)
 
-CHECKS: list[Callable[[ir.Module, MainLine | MeshLines], None]] = []
-"""Checks that run on all lines that `handed` returns: the tests compare the lines with the module."""
+CHECKS: list[Callable[[ir.Module, MainLine], None]] = []
+"""Checks that run on all lines of `@main` that `handed` returns: the tests compare the lines with the module."""
+
+
+def _relay_of(module: ir.Module) -> Relay | None:
+    relay = _RELAY.get()
+    return relay if relay is not None and module.operation == relay.module.operation else None
 
 
 def handed(module: ir.Module, kind: type[_Lines]) -> _Lines | None:
     """Returns the lines that the pass before this one left of `module`; None if it left no lines of this kind."""
-    relay = _RELAY.get()
-    lines = relay.hand(module, kind) if relay is not None else None
-    if lines is not None:
+    relay = _relay_of(module)
+    lines = relay.handed if relay is not None else None
+    if not isinstance(lines, kind):
+        return None
+    if isinstance(lines, MainLine):
         for check in CHECKS:
             check(module, lines)
     return lines
 
 
 def leave(module: ir.Module, lines: MainLine | MeshLines) -> None:
-    """Leaves `lines`, which are the operations that `module` has now, to the next pass."""
-    relay = _RELAY.get()
-    if relay is not None:
-        relay.leave(module, lines)
+    """Leaves `lines` to the next pass.
+
+    Lines of meshes are written into `module` at once if they were read from it, or where no pass follows.
+    """
+    relay = _relay_of(module)
+    if isinstance(lines, MeshLines) and (relay is None or lines.are_written):
+        write_lines(module, lines)
+    elif relay is not None:
+        relay.lines = lines

@@ -28,6 +28,8 @@ class Dump(Observer):
         OSError: the folder can't be written.
     """
 
+    reads_program = False
+
     def __init__(self, folder: str, name: str) -> None:
         process = f".process{jax.process_index()}" if jax.process_count() > 1 else ""
         self._stem = os.path.join(folder, f"{name}{process}.{next(_numbers)}")
@@ -42,9 +44,9 @@ class Dump(Observer):
         if isinstance(step, FindMicrobatchLoop):
             self._write("schedule.txt", schedule_text(module))
 
-    def program(self, module: ir.Module) -> None:
-        """Writes the module after all passes."""
-        self._write("program.mlir", str(module))
+    def program(self, text: str) -> None:
+        """Writes the text of the program."""
+        self._write("program.mlir", text)
 
     def _write(self, kind: str, text: str) -> None:
         write_file(f"{self._stem}.{kind}", f"{text.rstrip()}\n".encode())

@@ -10,10 +10,11 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import Pass, run_passes
+from jaxpp.hlo_passes.base import run_unwritten
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.stages.split_forward import SplitForward
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.mesh_functions import noted_peaks
+from jaxpp.ir.read_lines import read_lines
 from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 from jaxpp.schedules.simulate import task_times
@@ -225,5 +226,6 @@ def _sharing_stages(plan: Schedule) -> list[tuple[list[int], list[int]]]:
 
 def program_peaks(module: ir.Module, passes: Sequence[Pass]) -> list[int]:
     """Runs the passes on `module`; returns the bytes that the devices of each mesh need, and then the hosts."""
-    run_passes(module, passes)
-    return [peak for peaks in zip(*noted_peaks(module), strict=True) for peak in peaks]
+    with module.context:
+        program = run_unwritten(module, passes) or read_lines(module)
+    return [peak for peaks in zip(*program.peaks, strict=True) for peak in peaks]

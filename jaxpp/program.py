@@ -4,7 +4,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
-from jaxpp.hlo_passes.base import Observer
+from jaxpp.hlo_passes.base import Observer, run_unwritten
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule, number_of_microbatches
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
@@ -22,10 +22,12 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.stages.add_tasks import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import bytecode, main_of
+from jaxpp.ir.functions import bytecode, functions, main_of
 from jaxpp.ir.loop import schedule_text
-from jaxpp.ir.mesh_functions import location_of_tasks, noted_peaks, stacked_arguments
+from jaxpp.ir.mesh_lines import MeshLines
+from jaxpp.ir.read_lines import read_lines
 from jaxpp.ir.train_loop import TrainLoopAttr
+from jaxpp.ir.write_lines import write_lines
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
@@ -42,38 +44,64 @@ ScheduleLike = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | 
 """The schedules that `jaxpp.schedules.resolve` takes."""
 
 
-@dataclass(frozen=True, repr=False)
 class ProgramModule:
     """A verified program module (docs/ir.md, section 6).
 
-    kept_less: the means that save memory, given or chosen by `memory_limit`; "" if not used. "recompute" is `keep` of
-        `split-forward`, and "offload" is `offload` of `add-tasks`. "evict" has the stages whose residuals are
-        evicted. "order" has the number of activations that each mesh keeps, if the order was changed.
-    schedule: the schedule of its tasks, as a grid. A `train_loop` without a delay has the schedule of one step, a
-        module that was read from text an empty one.
+    Attributes:
+        kept_less: the means that save memory, given or chosen by `memory_limit`; "" if not used. "recompute" is `keep`
+            of `split-forward`, and "offload" is `offload` of `add-tasks`. "evict" has the stages whose residuals are
+            evicted. "order" has the number of activations that each mesh keeps, if the order was changed.
+        schedule: the schedule of its tasks, as a grid. A `train_loop` without a delay has the schedule of one step, a
+            module that was read from text an empty one.
     """
 
-    module: ir.Module
-    kept_less: Mapping[str, str] = field(default_factory=dict[str, str])
-    schedule: str = ""
+    def __init__(
+        self,
+        module: ir.Module,
+        kept_less: Mapping[str, str] | None = None,
+        schedule: str = "",
+        lines: MeshLines | None = None,
+    ) -> None:
+        """Takes a module, and the lines of its meshes if the module lacks the mesh functions."""
+        self._module, self._lines = module, lines
+        self.kept_less, self.schedule = kept_less or {}, schedule
 
     def __repr__(self) -> str:
-        functions = [op for op in self.module.body.operations if op.operation.name == "func.func"]
-        meshes = at.integer(self.module.operation, at.MESHES) or 0
-        return f"<ProgramModule of {meshes} meshes: {len(functions) - meshes} functions>"
+        called = sum(at.MESH not in op.attributes for op in functions(self._module).values())
+        return f"<ProgramModule of {len(self.lines.lines)} meshes: {called} functions>"
+
+    @property
+    def module(self) -> ir.Module:
+        """The module. It may be changed: the lines are read from it again."""
+        module, self._lines = self._written(), None
+        return module
+
+    def _written(self) -> ir.Module:
+        """Returns the module with its mesh functions."""
+        if self._lines is not None and not self._lines.are_written:
+            write_lines(self._module, self._lines)
+        return self._module
+
+    @property
+    def lines(self) -> MeshLines:
+        """The lines of the meshes."""
+        if self._lines is None:
+            with self._module.context:
+                self._lines = read_lines(self._module)
+        return self._lines
 
     def as_text(self) -> str:
         """Returns the program as MLIR text."""
-        return str(self.module)
+        return str(self._written())
 
     def as_bytecode(self) -> bytes:
         """Returns the program as MLIR bytecode."""
-        return bytecode(self.module.operation)
+        return bytecode(self._written().operation)
 
     @cached_property
     def loaded(self) -> Program:
-        """The program as plain data, as the runtime takes it."""
-        return load(self.module)
+        """The program as the runtime takes it."""
+        return load(self._module, self.lines)
 
     @property
     def once_per_step_bytes(self) -> dict[str, int]:
@@ -81,7 +109,7 @@ class ProgramModule:
 
         They are bytes per device, summed over all stages. The dict is empty if no weight is sharded like the batch.
         """
-        noted = at.noted_bytes(self.module.operation)
+        noted = at.noted_bytes(self._module.operation)
         return {name: noted[name] for name in ("gather_weights", "scatter_gradients") if name in noted}
 
     @property
@@ -90,12 +118,12 @@ class ProgramModule:
 
         The temporaries of the tasks and values in the memory of the host do not count.
         """
-        return tuple(here for here, _ in noted_peaks(self.module))
+        return tuple(here for here, _ in self.lines.peaks)
 
     @property
     def peak_host_bytes(self) -> tuple[int, ...]:
         """The most bytes that are alive at once in the memory of the host, for each device of each mesh."""
-        return tuple(host for _, host in noted_peaks(self.module))
+        return tuple(host for _, host in self.lines.peaks)
 
     @property
     def rows_sent_bytes(self) -> int:
@@ -104,7 +132,7 @@ class ProgramModule:
         0 if each mesh holds the layers of its own stages. If a schedule gives each mesh several separate stages, the
         order of `jaxpp.rows_of_layers` achieves this.
         """
-        return at.noted_bytes(self.module.operation).get("rows_sent", 0)
+        return at.noted_bytes(self._module.operation).get("rows_sent", 0)
 
     @property
     def rows_padded_bytes(self) -> int:
@@ -112,7 +140,7 @@ class ProgramModule:
 
         0 if all meshes have equally many layers. See `jaxpp.rows_of_layers` with `cuts`.
         """
-        return at.noted_bytes(self.module.operation).get("rows_padded", 0)
+        return at.noted_bytes(self._module.operation).get("rows_padded", 0)
 
 
 def rewrite(
@@ -156,16 +184,16 @@ def rewrite(
     if meshes > mesh.mpmd_dim:
         raise PassError(
             f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
-            location=location_of_tasks(module, 0),
+            location=program.lines.lines[0].location_of_tasks,
             hint="give a larger mesh, or a schedule that places several stages on one mesh",
         )
     _warn_of_idle(meshes, mesh)
     warn_of_unused_axes(lowered.module, mesh)
-    _check_stacks(lowered.stacks, module)
+    _check_stacks(lowered.stacks, program)
     if carried:
         _check_host_memory(program, mesh)
     if dump:
-        dump.program(module)
+        dump.program(program.as_text())
     return program
 
 
@@ -195,7 +223,7 @@ def _check_host_memory(program: ProgramModule, mesh: MpmdMesh) -> None:
         kinds = ", ".join(sorted({each.kind for each in device.addressable_memories()}))
         raise ProgramError(
             f"the program keeps values of mesh {number} in {HOST!r}; {device} has only {kinds}",
-            location=location_of_tasks(program.module, number),
+            location=program.lines.lines[number].location_of_tasks,
             hint="take a schedule without offloads, and shardings without that memory_kind",
         )
 
@@ -229,8 +257,8 @@ def rewritten(
         schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
     passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
-        run_passes(module, passes, [_PassProgress(progress), tasks, *observers])
-    return ProgramModule(module, kept_less, tasks.schedule)
+        lines = run_unwritten(module, passes, [_PassProgress(progress), tasks, *observers])
+    return ProgramModule(module, kept_less, tasks.schedule, lines)
 
 
 def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
@@ -275,6 +303,7 @@ def _text_for(loop: ir.Operation, schedule: ScheduleLike, meshes: int | None) ->
 class TasksSeen(Observer):
     """An observer of the passes that records the schedule before the loop is unrolled, with tasks that passes added."""
 
+    reads_program = False
     schedule = ""
 
     def before(self, step: Pass, module: ir.Module) -> None:
@@ -285,6 +314,8 @@ class TasksSeen(Observer):
 
 class _PassProgress(Observer):
     """An observer of the passes that reports their progress."""
+
+    reads_program = False
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._done = progress, 0
@@ -297,9 +328,9 @@ class _PassProgress(Observer):
         self._progress.report(self._done, ())
 
 
-def _check_stacks(wanted: Mapping[int, str], module: ir.Module) -> None:
+def _check_stacks(wanted: Mapping[int, str], program: ProgramModule) -> None:
     """Raises ValueError for an argument that the user wants sharded over the mpmd axis, if it is no stack."""
-    cut = stacked_arguments(module) if wanted else ()
+    cut = program.lines.stacked_arguments if wanted else ()
     for number, message in wanted.items():
         if number not in cut:
             raise ValueError(message)

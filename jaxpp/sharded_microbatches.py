@@ -22,6 +22,8 @@ class ShardedMicrobatches(Observer):
     names: the names of the arguments of the step.
     """
 
+    reads_program = False
+
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 

@@ -8,15 +8,13 @@ from typing import Any, NoReturn
 
 import jax
 from jax.sharding import NamedSharding
-from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp._compat import make_context, numeric_settings, own_copy
+from jaxpp._compat import numeric_settings, own_copy
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
 from jaxpp.compile_within import compile_within
-from jaxpp.ir.mesh_functions import location_of_tasks
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.structures import differences
 from jaxpp.memory_limit import smaller
@@ -156,7 +154,7 @@ class LoweredStep:
             make,
             _memory,
             may_choose=not self._passes.get("recompute"),
-            location=location_of_tasks(self.program().module, 0),
+            location=self.program().lines.lines[0].location_of_tasks,
             hint=smaller(self._passes),
         )
         return made
@@ -182,9 +180,7 @@ class CompiledStep:
     ) -> None:
         self.executable = executable
         self._lowered = lowered
-        self._rows_sent, self._rows_padded = program.rows_sent_bytes, program.rows_padded_bytes
-        self._bytecode, self._compiler_options = program.as_bytecode(), compiler_options or {}
-        self._kept_less, self._schedule = program.kept_less, program.schedule
+        self._program, self._compiler_options = program, compiler_options or {}
         self._shardings = StepShardings(lowered, executable.program)
 
     def __repr__(self) -> str:
@@ -204,8 +200,7 @@ class CompiledStep:
 
     def program(self) -> ProgramModule:
         """Returns the program module of the step."""
-        with make_context():
-            return ProgramModule(ir.Module.parse(self._bytecode), self._kept_less, self._schedule)
+        return self._program
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the program and the machine code of the step for `jaxpp.load`, without arguments.
@@ -226,7 +221,7 @@ class CompiledStep:
             what = "operations of yours" if self._lowered.operations else "callbacks"
             raise ValueError(f"save: the step has {what}, and functions of Python can't be saved: leave them out")
         description = described(self._lowered, self._compiler_options)
-        SavedStep(description, self._bytecode, self.executable.serialize()).write(path)
+        SavedStep(description, self._program.as_bytecode(), self.executable.serialize()).write(path)
 
     def memory_analysis(self) -> tuple[MemoryStats | None, ...]:
         """Returns the memory that a step takes on each device of each mesh.
@@ -256,8 +251,8 @@ class CompiledStep:
             name=self._lowered.name,
             device=self._lowered.mpmd_mesh.device_kind,
             state=set(self._lowered.feeds.values()),
-            rows_sent=self._rows_sent,
-            rows_padded=self._rows_padded,
+            rows_sent=self._program.rows_sent_bytes,
+            rows_padded=self._program.rows_padded_bytes,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Compares what a pass is handed of a straight line (`jaxpp.ir.steps`) with what stands in the module."""
+"""Compares what passes hand on (`jaxpp.ir.steps`, `jaxpp.ir.mesh_lines`) with what stands in the module."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,30 +6,41 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.mesh_functions import read_meshes
+from jaxpp.ir.mesh_lines import Literal, MeshLine, MeshLines
 from jaxpp.ir.phases import read_main
-from jaxpp.ir.read_line import Tables
-from jaxpp.ir.steps import MainLine, MeshLines, Step
+from jaxpp.ir.read_lines import read_lines
+from jaxpp.ir.steps import MainLine, Step
+from jaxpp.ir.tensors import constant_text
+from jaxpp.ir.write_lines import write_lines
 
 
-def check(module: ir.Module, line: MainLine | MeshLines) -> None:
+def check(module: ir.Module, line: MainLine) -> None:
     """Raise AssertionError where `line` is not what a pass that runs alone reads."""
-    if isinstance(line, MainLine):
-        _compare(line.steps, read_main(module, placed=line.placed).steps)
-        return
-    tables = Tables(module, {})
-    for found, expected in zip(line.lines, read_meshes(module).lines, strict=True):
-        assert found.values == expected.values
-        _compare(found.steps, expected.steps)
-        for one, other in zip(found.steps, expected.steps, strict=True):
-            assert one.channel is None or one.channel == tables.channel(other)
-            assert one.last_use is None or list(one.last_use) == at.integers(other.op, at.LAST_USE)
+    _compare(line.steps, read_main(module, placed=line.placed).steps)
+
+
+def write_and_check(module: ir.Module, program: MeshLines) -> None:
+    """Write `program` into the module. Raise AssertionError where the text says something else."""
+    with module.context:
+        before = [_as_data(line) for line in program.lines]
+        write_lines(module, program)
+        for expected, line in zip(before, read_lines(module).lines, strict=True):
+            assert _as_data(line) == expected
+
+
+def _as_data(line: MeshLine) -> list[Any]:
+    sequence = [
+        (each.result, constant_text(each.op)) if isinstance(each, Literal) else str(each) + repr(each)
+        for each in line.sequence
+    ]
+    ends = line.mesh, line.peak, line.host_peak, line.arguments, line.results, line.returned
+    return [*ends, sequence, line.received, [str(line.location(index)) for index in range(len(line.sequence))]]
 
 
 _TASK = (at.STAGE, at.MICROBATCH, at.SLICE, at.MESH)
 
 
-def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
+def _compare(found: Sequence[Step], expected: Sequence[Step]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert (one.op, one.name, one.operands) == (other.op, other.name, other.operands)
         assert list(one.results) == list(other.results)

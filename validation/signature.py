@@ -17,7 +17,9 @@ from jaxpp.ir.functions import (
     values_behind,
 )
 from jaxpp.ir.mesh_functions import mesh_functions
-from jaxpp.ir.program_form import Border, read_borders
+from jaxpp.ir.mesh_lines import Border
+from jaxpp.ir.program_form import check_borders
+from jaxpp.ir.read_lines import read_lines
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.train_loop import TrainLoopAttr
 
@@ -56,16 +58,15 @@ class Signature:
     def _of_meshes(cls, module: ir.Module) -> "Signature":
         if not any(at.MESH in function.attributes for function in functions(module).values()):
             raise PassError("it has neither a public function @main nor mesh functions")
-        meshes = mesh_functions(module)
-        axes = MeshAxes.of_each(module, len(meshes))
-        every = read_borders(meshes, "argument", axes)
+        lines = read_lines(module).lines
+        axes = MeshAxes.of_each(module, len(lines))
         arguments, results = (
-            {border.number: _whole(border) for line in borders for border in line}
-            for borders in (every, read_borders(meshes, "result", axes))
+            {border.number: _whole(border) for own in check_borders(lines, kind, axes) for border in own}
+            for kind in ("argument", "result")
         )
         seen = {
-            line[position].number
-            for function, line in zip(meshes, every, strict=True)
+            line.arguments[position].number
+            for function, line in zip(mesh_functions(module), lines, strict=True)
             for position in _seen_by_stages(module, function)
         }
         return cls(arguments, results, {}, _state(arguments, seen))

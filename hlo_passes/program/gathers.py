@@ -29,9 +29,9 @@ class Gathers:
         self._functions: dict[tuple[int, ...], Outlined] = {}
         self._hosts: dict[tuple[str, str], ir.Operation] = {}
         self._replaced: list[tuple[ir.Operation, ir.Operation]] = []
-        self.before: dict[Step[ir.Value], Step[ir.Value]] = {}
+        self.before: dict[Step, Step] = {}
 
-    def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
+    def call(self, mesh: int, tasks: Sequence[Step]) -> None:
         """Gathers the weights of each run among `tasks`, all tasks of `mesh`."""
         users: dict[int, list[int]] = {}
         for position, task in enumerate(tasks):
@@ -56,7 +56,7 @@ class Gathers:
                         if value == self._gathers[number].results[0]:
                             tasks[each].use(n, result)
 
-    def rename(self, steps: Sequence[Step[ir.Value]]) -> None:
+    def rename(self, steps: Sequence[Step]) -> None:
         """Replaces, in all `steps`, the results of calls to which `call` added a gather by those of the new calls.
 
         Erases the replaced calls, and the functions that only they called.
@@ -69,12 +69,12 @@ class Gathers:
         for name in {name for name, _ in self._hosts} - {step.callee for step in steps}:
             by_name[name].erase()
 
-    def _call_before(self, task: Step[ir.Value], gather: Outlined, mesh: int) -> Sequence[ir.Value]:
+    def _call_before(self, task: Step, gather: Outlined, mesh: int) -> Sequence[ir.Value]:
         made = gather.call({}, {at.MESH: at.i64(mesh)}, task.op)
         self.before[task] = Step.of(made)
         return list(made.results)
 
-    def _call_beside(self, task: Step[ir.Value], gather: Outlined) -> Sequence[ir.Value]:
+    def _call_beside(self, task: Step, gather: Outlined) -> Sequence[ir.Value]:
         """Makes a task also run `gather`; returns the gathered values."""
         assert task.function is not None
         key = task.callee, name_of(gather.function)
@@ -128,7 +128,7 @@ def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Ope
     return both
 
 
-def _may_gather(task: Step[ir.Value]) -> bool:
+def _may_gather(task: Step) -> bool:
     """Returns whether a task is compiled, and always runs."""
     assert task.function is not None
     return at.SUMS not in task.function.attributes and all(kind in FORMS for kind in task.kind.split("+"))

@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.host_copies import copy_host_state
@@ -13,15 +12,19 @@ from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.hlo_passes.program.transfer_order import MeshTransfer, TransferScheduler, with_early_receives
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, create, main_of, terminator
+from jaxpp.ir.functions import body_of, functions, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import form_of
+from jaxpp.ir.mesh_functions import tasks_of_call
+from jaxpp.ir.mesh_lines import Border, Literal, MeshLine, MeshLines
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.phases import main_of_phase
+from jaxpp.ir.program import Call, Receive, Send, TaskName
 from jaxpp.ir.rows import with_size
 from jaxpp.ir.shardings import MeshAxes, Shardings
-from jaxpp.ir.steps import Channel, MeshLine, MeshLines, Step, leave
+from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.transports import RULES, check_transport
 from jaxpp.ir.values import defining_op
+from jaxpp.ir.write_lines import write_lines
 
 
 @dataclass(frozen=True)
@@ -68,109 +71,74 @@ class InsertTransfers(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Replaces `@main` by the functions of the meshes. Raises PassError for an operation or a value on no mesh."""
-        main = main_of(module)
         placed = main_of_phase(module, placed=True)
-        plan = _TransferPlan(main, placed.meshes)
+        plan = _TransferPlan(module, placed.meshes)
         rules = RULES[self.transport]
         if rules.rendezvous:
             devices = [each.partitions for each in MeshAxes.of_each(module, placed.meshes)]
             beside = {mesh for mesh, count in enumerate(devices) if rules.is_beside(count)}
-            plan.meet(placed.steps, beside, early=rules.early)
+            lines = plan.meet(placed.steps, beside, early=rules.early)
         else:
-            plan.read(placed.steps)
-        writer = _MeshWriter(module, main, plan.handles)
-        lines = [writer.write(line) for line in plan.lines]
-        main.erase()
-        if not copy_host_state(module):
-            leave(module, MeshLines(lines))
-
-
-class _Border(NamedTuple):
-    """An argument or a result of a mesh function.
-
-    Attributes:
-        number: the index of the argument or result of `@main`.
-        value: its value in `@main`; for a stack, the value of the block.
-        block: for a block of a stack its index and the number of blocks, otherwise None.
-        donated: whether the user donated the argument.
-        memory: its memory, if not the memory of the devices.
-    """
-
-    number: int
-    value: ir.Value
-    block: tuple[int, int] | None
-    donated: bool = False
-    memory: ir.Attribute | None = None
+            lines = plan.read(placed.steps)
+        main_of(module).erase()
+        if any(border.memory for line in lines.lines for border in (*line.arguments, *line.results)):
+            write_lines(module, lines)
+            copy_host_state(module)
+        else:
+            leave(module, lines)
 
 
 @dataclass(slots=True)
-class _Placed:
-    """An operation that a mesh runs.
+class _Growing:
+    """The line of one mesh, which grows.
 
     Attributes:
-        step: the operation in `@main`.
-        operands: the numbers of its operands on the mesh.
-    """
-
-    step: Step[ir.Value]
-    operands: list[int]
-
-
-@dataclass(slots=True)
-class _Receive:
-    """The receive of a value from another mesh."""
-
-    value: ir.Value
-    channel: Channel
-
-
-@dataclass(slots=True)
-class _Line:
-    """The sequence of one mesh.
-
-    Attributes:
-        mesh: the mesh.
-        arguments: the arguments of its function.
-        results: the results of its function.
+        line: the line; its sequence is empty until the end.
         steps: its constants, calls and receives, in order.
-        sends: the numbers and channels of the values that are sent after each entry of `steps`, by its index; -1 is the
-            start.
-        returned: the numbers of the values that the function returns.
-        numbers: the numbers of the values of `@main` on the mesh: arguments first, then results of `steps`.
+        sends: the sends after each entry of `steps`, by its index; -1 is the start.
+        results: the value of `@main` of each result.
+        numbers: the registers of the values of `@main`: arguments first, then results of `steps`.
     """
 
-    mesh: int
-    arguments: list[_Border] = field(default_factory=list[_Border])
-    results: list[_Border] = field(default_factory=list[_Border])
-    steps: list[_Placed | _Receive] = field(default_factory=list[Any])
-    sends: dict[int, list[tuple[int, Channel]]] = field(default_factory=dict[int, Any])
-    returned: list[int] = field(default_factory=list[int])
+    line: MeshLine
+    steps: list[Literal | Call | Receive] = field(default_factory=list[Any])
+    sends: dict[int, list[Send]] = field(default_factory=dict[int, Any])
+    results: list[ir.Value] = field(default_factory=list[ir.Value])
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
 
     def note(self, value: ir.Value) -> int:
-        """Numbers a value that the mesh takes as an argument, makes or receives; returns the number."""
+        """Gives a value that the mesh takes as an argument, makes or receives a register; returns the register."""
         number = self.numbers[value] = len(self.numbers)
         return number
 
+    def finished(self) -> MeshLine:
+        """Returns the line, with the sends in their places."""
+        sequence = self.line.sequence
+        sequence += self.sends.get(-1, ())
+        for place, step in enumerate(self.steps):
+            sequence.append(step)
+            if place in self.sends:
+                sequence += self.sends[place]
+        return self.line
+
 
 class _TransferPlan:
-    """The operations, sends and receives of each mesh, found before the module is changed.
+    """The operations, sends and receives of each mesh, found in `@main`, which does not change."""
 
-    Attributes:
-        lines: the sequence of each mesh.
-        handles: the attribute of each channel.
-    """
-
-    def __init__(self, main: ir.Operation, meshes: int) -> None:
-        self.lines = [_Line(mesh) for mesh in range(meshes)]
-        self.handles: Sequence[ir.Attribute] = ()
+    def __init__(self, module: ir.Module, meshes: int) -> None:
+        self._main = main_of(module)
+        self._locations: dict[str, ir.Location] = {}
+        self._growing = [_Growing(MeshLine(mesh, locations=self._locations)) for mesh in range(meshes)]
         self._channels = 0
-        self._main = main
-        self._stacks = Stacks.of(main)
+        self._kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}
+        self._shardings = Shardings(module)
+        self._stacks = Stacks.of(self._main)
         self._whole_stacks = self._stacks.whole
-        self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
-        """The first mesh with a value, the index of its maker in `steps` there (-1: an argument), its number there."""
-        self._constants: dict[ir.Value, Step[ir.Value]] = {}
+        self._sources: dict[ir.Value, tuple[_Growing, int, int]] = {}
+        """The first mesh with a value, the index of its maker in `steps` there (-1: an argument), its register."""
+        self._constants: dict[ir.Value, Step] = {}
+        self._literals: dict[ir.Value, ir.Operation] = {}
+        """The operation of each constant that a mesh makes, in no block."""
         self._read_arguments()
         self._read_results()
 
@@ -182,9 +150,15 @@ class _TransferPlan:
             for mesh in at.numbers(entry[at.MESHES]):
                 block = None if homes is None else (homes.index(mesh), len(homes))
                 here = value if block is None else self._slice(value, block[0])
-                self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
-                number_here = self.lines[mesh].note(here)
-                self._sources.setdefault(here, (self.lines[mesh], -1, number_here))
+                border = self._border(number, here, block, donated, entry)
+                self._growing[mesh].line.arguments.append(border)
+                register = self._growing[mesh].note(here)
+                self._sources.setdefault(here, (self._growing[mesh], -1, register))
+
+    def _border(
+        self, number: int, value: ir.Value, block: tuple[int, int] | None, donated: bool, entry: dict[str, ir.Attribute]
+    ) -> Border:
+        return Border(number, _type(value, block), donated, block, self._shardings.of(value), entry.get(at.MEMORY))
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """Returns the value of `@main` for a block of `argument`; `argument` itself if nothing uses the block."""
@@ -201,23 +175,25 @@ class _TransferPlan:
             for mesh in at.numbers(entry[at.MESHES]):
                 block = None if stack is None else (stack.homes.index(mesh), len(stack.homes))
                 value = returned[number] if stack is None or block is None else stack.op.operands[block[0]]
-                self.lines[mesh].results.append(_Border(number, value, block, memory=entry.get(at.MEMORY)))
+                self._growing[mesh].line.results.append(self._border(number, value, block, False, entry))
+                self._growing[mesh].results.append(value)
 
-    def read(self, steps: Sequence[Step[ir.Value]]) -> None:
+    def read(self, steps: Sequence[Step]) -> MeshLines:
         """Plans the operations and transfers of each mesh, given `@main`. Raises PassError for a value on no mesh."""
         for step in steps:
             if step.function is None:
                 self._add_other(step)
                 continue
             for mesh in step.meshes:
-                self._add(step, self.lines[mesh], late=form_of(step.kind).sends_late)
+                self._add(step, self._growing[mesh], late=form_of(step.kind).sends_late)
         self._return()
-        for sends in (sends for line in self.lines for sends in line.sends.values()):
+        for sends in (sends for each in self._growing for sends in each.sends.values()):
             if len(sends) > 1:
-                needed = {number: -place for place, number in reversed([*enumerate(number for number, _ in sends)])}
-                sends.sort(key=lambda send: needed[send[0]])  # the value that is needed first goes last
+                needed = {send.operand: -place for place, send in reversed([*enumerate(sends)])}
+                sends.sort(key=lambda send: needed[send.operand])  # the value that is needed first goes last
+        return self._lines()
 
-    def meet(self, steps: Sequence[Step[ir.Value]], beside: Collection[int], *, early: bool) -> None:
+    def meet(self, steps: Sequence[Step], beside: Collection[int], *, early: bool) -> MeshLines:
         """Plans as `read` does, but puts each send and its receive next to each other in one order of all meshes.
 
         Args:
@@ -226,230 +202,113 @@ class _TransferPlan:
             early: whether the meshes in `beside` receive one call earlier.
         """
         homes: dict[ir.Value, list[int]] = {}
-        for line in self.lines:
-            for border in line.arguments:
-                homes.setdefault(border.value, []).append(line.mesh)
-        results = {line.mesh: [border.value for border in line.results] for line in self.lines}
+        for growing in self._growing:
+            for value in growing.numbers:
+                homes.setdefault(value, []).append(growing.line.mesh)
+        results = {growing.line.mesh: growing.results for growing in self._growing}
         for step in steps:
             if step.function is None:
                 self._add_other(step)
-        channels: dict[MeshTransfer, Channel] = {}
+        channels: dict[MeshTransfer, int] = {}
         actions = TransferScheduler(steps, homes, results, beside).run()
         for mesh, what in with_early_receives(actions, beside) if early else actions:
-            line = self.lines[mesh]
+            growing = self._growing[mesh]
             if not isinstance(what, MeshTransfer):
-                self._add(what, line, late=False)
+                self._add(what, growing, late=False)
                 continue
             if what not in channels:
-                channels[what] = self._channel(what.source, what.target)
+                channels[what] = self._channel()
             if what.target == mesh:
-                line.steps.append(_Receive(what.value, channels[what]))
-                line.note(what.value)
+                self._receive(what.value, growing, channels[what], what.source)
             else:
-                line.sends.setdefault(len(line.steps) - 1, []).append((line.numbers[what.value], channels[what]))
+                send = Send(channels[what], growing.numbers[what.value], what.target, ())
+                growing.sends.setdefault(len(growing.steps) - 1, []).append(send)
         self._return()
+        return self._lines()
 
     def _return(self) -> None:
-        """Makes or receives, on each mesh, the values that its function returns, and numbers the channels."""
-        for line in self.lines:
-            line.returned = self._bring([border.value for border in line.results], line, late=False)
-        texts = [f"#stablehlo.channel_handle<handle = {number}, type = 1>" for number in range(self._channels)]
-        # Parsing each attribute by itself takes three times as long.
-        self.handles = list(ir.ArrayAttr(ir.Attribute.parse(f"[{', '.join(texts)}]")))
+        """Makes or receives, on each mesh, the values that its function returns."""
+        for growing in self._growing:
+            growing.line.returned.extend(self._bring(growing.results, growing, late=False))
 
-    def _add_other(self, step: Step[ir.Value]) -> None:
+    def _lines(self) -> MeshLines:
+        return MeshLines([growing.finished() for growing in self._growing])
+
+    def _add_other(self, step: Step) -> None:
         """Notes a constant for its users. Raises PassError for any operation but constants and blocks of stacks."""
         if step.name == "stablehlo.constant":
             self._constants[step.results[0]] = step
         elif self._stacks.blocks.keys().isdisjoint(step.results) and self._whole_stacks.isdisjoint(step.results):
             raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
 
-    def _add(self, call: Step[ir.Value], line: _Line, *, late: bool) -> None:
-        operands = self._bring(call.operands, line, late=late)
-        step = len(line.steps)
-        for value in call.results:
-            self._sources.setdefault(value, (line, step, line.note(value)))
-        line.steps.append(_Placed(call, operands))
+    def _add(self, step: Step, growing: _Growing, *, late: bool) -> None:
+        """Appends a call to the line of a mesh."""
+        operands = self._bring(step.operands, growing, late=late)
+        place, results = len(growing.steps), list[int]()
+        for value in step.results:
+            register = growing.note(value)
+            results.append(register)
+            self._sources.setdefault(value, (growing, place, register))
+        kind = self._kinds[step.callee]
+        tasks = tasks_of_call(step.op, kind) if step.task is None else (TaskName(kind, *step.task[:3]),)
+        if step.callee not in self._locations:
+            self._locations[step.callee] = step.op.location
+        growing.steps.append(Call(step.callee, tuple(operands), tuple(results), kind, tasks, ()))
 
-    def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
-        """Makes or receives each of `values` that the mesh lacks; returns the numbers of all `values` there."""
-        numbers = list(map(line.numbers.get, values))
+    def _bring(self, values: Sequence[ir.Value], growing: _Growing, *, late: bool) -> list[int]:
+        """Makes or receives each of `values` that the mesh lacks; returns the registers of all `values` there."""
+        numbers = list(map(growing.numbers.get, values))
         pairs = zip(numbers, values, strict=True)
-        return [self._fetch(value, line, late=late) if number is None else number for number, value in pairs]
+        return [self._fetch(value, growing, late=late) if number is None else number for number, value in pairs]
 
-    def _fetch(self, value: ir.Value, line: _Line, *, late: bool) -> int:
-        """Makes a constant on the mesh of `line`, or receives another value; returns its number there.
+    def _fetch(self, value: ir.Value, growing: _Growing, *, late: bool) -> int:
+        """Makes a constant on a mesh, or receives another value; returns its register there.
 
         The value is sent right after it is made; with `late`, after the last operation that the sender runs so far.
         """
-        if value in line.numbers:  # fetched for an earlier operand
-            return line.numbers[value]
+        if value in growing.numbers:  # fetched for an earlier operand
+            return growing.numbers[value]
         found = self._sources.get(value)
         if found is None:
-            return self._make_constant(value, line)
-        source, step, number = found
+            return self._make_constant(value, growing)
+        source, place, register = found
         if late:
-            runs = (place for place in reversed(range(len(source.steps))) if isinstance(source.steps[place], _Placed))
-            step = next(runs, step)
-        channel = self._channel(source.mesh, line.mesh)
-        source.sends.setdefault(step, []).append((number, channel))
-        line.steps.append(_Receive(value, channel))
-        return line.note(value)
+            places = reversed(range(len(source.steps)))
+            place = next((each for each in places if not isinstance(source.steps[each], Receive)), place)
+        channel = self._channel()
+        source.sends.setdefault(place, []).append(Send(channel, register, growing.line.mesh, ()))
+        return self._receive(value, growing, channel, source.line.mesh)
 
-    def _make_constant(self, value: ir.Value, line: _Line) -> int:
-        """Makes a constant on a mesh; returns its number there. Raises PassError for any other value."""
-        constant = self._constants.get(value)
-        if constant is None:
+    def _receive(self, value: ir.Value, growing: _Growing, channel: int, source: int) -> int:
+        register = growing.note(value)
+        growing.steps.append(Receive(channel, register, source))
+        growing.line.received[register] = value.type, self._shardings.of(value)
+        return register
+
+    def _make_constant(self, value: ir.Value, growing: _Growing) -> int:
+        """Makes a constant on a mesh; returns its register there. Raises PassError for any other value."""
+        if value not in self._constants:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
-            raise PassError(f"{what} that mesh {line.mesh} needs is on no mesh", location=where.location)
-        line.steps.append(_Placed(constant, []))
-        return line.note(value)
+            message = f"{what} that mesh {growing.line.mesh} needs is on no mesh"
+            raise PassError(message, location=where.location)
+        if value not in self._literals:
+            self._literals[value] = self._constants[value].op.clone(ip=False).operation
+        register = growing.note(value)
+        growing.steps.append(Literal(register, self._literals[value]))
+        return register
 
-    def _channel(self, source: int, target: int) -> Channel:
-        """Returns a new channel between two meshes."""
+    def _channel(self) -> int:
+        """Returns the number of a new channel."""
         self._channels += 1
-        return self._channels - 1, source, target
+        return self._channels - 1
 
 
-class _MeshWriter:
-    """A writer of the mesh functions, which moves the calls of `@main` into them."""
-
-    def __init__(self, module: ir.Module, main: ir.Operation, handles: Sequence[ir.Attribute]) -> None:
-        self._module = module
-        self._main = main
-        self._handles = handles
-        self._first: dict[tuple[Any, ...], ir.Operation] = {}
-        self._shardings = Shardings(module)
-        self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
-        self._tokens = [ir.Type.parse("!stablehlo.token")]
-        self._unknown = ir.Location.unknown()
-
-    def write(self, line: _Line) -> MeshLine:
-        """Writes the function of one mesh; returns its operations and values."""
-        block = body_of(self._function(line))
-        self._ip = ir.InsertionPoint(block)
-        self._line = MeshLine([], list(block.arguments))
-        self._token: ir.Value = stablehlo.create_token(ip=self._ip, loc=self._unknown)
-        op = ir.OpResult(self._token).owner.operation
-        self._line.steps.append(Step(op, op.name, [], ()))
-        self._send(line.sends.get(-1, []))
-        for number, step in enumerate(line.steps):
-            if isinstance(step, _Receive):
-                self._receive(step)
-            else:
-                self._run(step, block, line.mesh)
-            if number in line.sends:
-                self._send(line.sends[number])
-        values = [self._line.values[number] for number in line.returned]
-        op = func.return_(values, ip=self._ip, loc=self._unknown).operation
-        self._line.steps.append(Step(op, op.name, line.returned, ()))
-        return self._line
-
-    def _function(self, line: _Line) -> ir.Operation:
-        """Creates the function of a mesh, without its body."""
-        inputs = [_type(border) for border in line.arguments]
-        outputs = [border.value.type for border in line.results]
-        name, attributes = f"mesh_{line.mesh}", {at.MESH: at.i64(line.mesh)}
-        function = create(self._module, name, inputs, outputs, attributes, visibility="public", before=self._main)
-        at.set_tables(function, list(map(self._entry, line.arguments)), list(map(self._entry, line.results)))
-        return function
-
-    def _entry(self, border: _Border) -> dict[str, ir.Attribute]:
-        """Returns the attributes of an argument or a result."""
-        number = at.one_or_several([border.number, *(border.block or ())])
-        entry: dict[str, ir.Attribute] = {at.NUMBER: number}
-        sharding = self._shardings.of(border.value)
-        if sharding is not None:
-            entry[at.SHARDING] = sharding
-        if border.donated:
-            entry[at.DONOR] = ir.BoolAttr.get(True)
-        if border.memory is not None:
-            entry[at.MEMORY] = border.memory
-        return entry
-
-    def _run(self, run: _Placed, block: ir.Block, mesh: int) -> None:
-        """Moves or clones an operation to the end of `block`, with the mesh's values as operands."""
-        step, values = run.step, self._line.values
-        if step.function is None:  # each mesh makes its own constants
-            op = step.op.clone(self._ip).operation
-            self._line.steps.append(Step(op, step.name, [], (len(values),)))
-            values.append(op.result)
-            return
-        if len(step.meshes) > 1:
-            step = Step.of(step.op.clone(self._ip).operation)
-            del step.op.attributes[at.MESHES]
-            step.op.attributes[at.MESH] = at.i64(mesh)
-        else:
-            block.append(step.op)
-        operands = step.op.operands
-        for position, (number, value) in enumerate(zip(run.operands, step.operands, strict=True)):
-            if values[number] is not value:
-                operands[position] = values[number]
-        first = len(values)
-        values += step.results
-        here: Step[Any] = step
-        here.operands, here.results = run.operands, range(first, len(values))
-        self._line.steps.append(here)
-
-    def _send(self, sends: Sequence[tuple[int, Channel]]) -> None:
-        """Sends values, each on its channel."""
-        for number, channel in sends:
-            op = self._transfer("stablehlo.send", channel, [self._line.values[number], self._token], self._tokens)
-            self._line.steps.append(Step(op, "stablehlo.send", [number], (), channel=channel))
-            self._token = op.results[0]
-
-    def _receive(self, step: _Receive) -> None:
-        type_, sharding = step.value.type, self._shardings.of(step.value)
-        op = self._transfer("stablehlo.recv", step.channel, [self._token], [type_, *self._tokens], sharding)
-        made, channel = (len(self._line.values),), step.channel
-        self._line.steps.append(Step(op, "stablehlo.recv", [], made, channel=channel))
-        results = op.results
-        self._line.values.append(results[0])
-        self._token = results[1]
-
-    def _transfer(
-        self,
-        name: str,
-        channel: Channel,
-        operands: Sequence[ir.Value],
-        types: Sequence[ir.Type],
-        sharding: ir.Attribute | None = None,
-    ) -> ir.Operation:
-        """Makes a send or a receive. All but the first of its kind are clones, which take half as long."""
-        number, source, target = channel
-        key = name, source, target, types[0], sharding
-        first = self._first.get(key)
-        if first is None:
-            pair = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
-            attributes = {"channel_handle": self._handles[number], "source_target_pairs": pair}
-            if sharding is not None:
-                attributes[at.SHARDING] = self._received(sharding)
-            op = ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
-            self._first[key] = op
-            return op
-        op = first.clone(self._ip).operation
-        op.attributes["channel_handle"] = self._handles[number]
-        places = op.operands
-        for place, value in enumerate(operands):
-            places[place] = value
-        return op
-
-    def _received(self, sharding: ir.Attribute) -> ir.Attribute:
-        """Returns the sharding of a receive: one entry for the value, one for the token."""
-        if sharding not in self._recv_sharding:
-            text = str(sharding).removeprefix("#sdy.sharding")
-            mesh = text[1:].split(",")[0]
-            parsed = ir.Attribute.parse(f"#sdy.sharding_per_value<[{text}, <{mesh}, []>]>")
-            self._recv_sharding[sharding] = parsed
-        return self._recv_sharding[sharding]
-
-
-def _type(border: _Border) -> ir.Type:
-    """Returns the type of an argument of a mesh function.
+def _type(value: ir.Value, block: tuple[int, int] | None) -> ir.Type:
+    """Returns the type of an argument or a result of a mesh function.
 
     A stack's argument has the type of one block, even if no value of `@main` is that block.
     """
-    if border.block is None or isinstance(border.value, ir.OpResult):
-        return border.value.type
-    return with_size(border.value.type, 0, shape_of(border.value)[0] // border.block[1])
+    if block is None or isinstance(value, ir.OpResult):
+        return value.type
+    return with_size(value.type, 0, shape_of(value)[0] // block[1])

@@ -108,7 +108,7 @@ class OncePerRun(Pass):
             scattering.call(mesh, each)
         totals = {each.reduce: each.total() for each in sums if each.totals}
         replace_values(line.steps, {step.results[0]: total for step, (total, _) in totals.items()})
-        steps, gone = list[Step[ir.Value]](), set(gathers)
+        steps, gone = list[Step](), set(gathers)
         for step in line.steps:
             if step in totals:
                 steps += totals[step][1]
@@ -118,9 +118,9 @@ class OncePerRun(Pass):
         leave(module, main_line(module, _without_dead(steps), placed=False))
 
 
-def _without_dead(steps: Sequence[Step[ir.Value]]) -> list[Step[ir.Value]]:
+def _without_dead(steps: Sequence[Step]) -> list[Step]:
     """Erases operations that nothing uses any more, such as replaced reductions; returns the others."""
-    kept: list[Step[ir.Value]] = []
+    kept: list[Step] = []
     for step in reversed(steps):
         if step.callee or any(map(is_used, step.results)) or has_side_effect(step.op):
             kept.append(step)

@@ -8,9 +8,12 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, bytecode_of, functions, terminator
-from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines, task_functions
+from jaxpp.ir.mesh_functions import task_functions
+from jaxpp.ir.mesh_lines import Literal, MeshLine, MeshLines
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.steps import MeshLine, leave
+from jaxpp.ir.program import Call, Send
+from jaxpp.ir.read_lines import mesh_lines
+from jaxpp.ir.steps import leave
 from jaxpp.ir.values import defining_op
 
 
@@ -37,12 +40,14 @@ class PlanBuffers(Pass):
     ```
     """
 
+    takes_lines = True
+
     def run(self, module: ir.Module) -> None:
-        """Writes both attributes, and merges functions."""
+        """Finds the last uses, writes the aliases, and merges functions."""
         dying: set[tuple[str, tuple[int, ...]]] = set()
-        lines = mesh_lines(module)
-        for function, line in zip(mesh_functions(module), lines.lines, strict=True):
-            dying |= _annotate(function, line)
+        lines = mesh_lines(module).lines
+        for line in lines:
+            dying |= _find_last_uses(line)
         by_name = functions(module)
         always: dict[str, set[int]] = {}
         for name, numbers in dying:
@@ -50,41 +55,34 @@ class PlanBuffers(Pass):
         for name, numbers in always.items():
             _alias(by_name[name], numbers)
         renamed = _merge_equal(module)
-        symbols = {same: ir.FlatSymbolRefAttr.get(same) for same in renamed.values()}
-        for step in (step for line in lines.lines for step in line.steps if step.callee in renamed):
-            step.callee = renamed[step.callee]
-            step.op.attributes["callee"] = symbols[step.callee]
-        leave(module, lines)
+        for each in (each for line in lines for each in line.sequence):
+            if isinstance(each, Call) and each.function in renamed:
+                each.function = renamed[each.function]
+        leave(module, MeshLines(lines))
 
 
-def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[str, tuple[int, ...]]]:
-    """Writes the last uses of one mesh.
+def _find_last_uses(line: MeshLine) -> set[tuple[str, tuple[int, ...]]]:
+    """Notes for each instruction of a mesh the registers that nothing uses afterwards.
 
     Returns for each call the callee, and the indices of the operands that have their last use there and are passed only
     once.
     """
-    entries = at.argument_attributes(function)
-    kept = {number for number, entry in enumerate(entries) if at.DONOR not in entry}
-    kept.update(line.steps[-1].operands)
-    kept.update(step.results[0] for step in line.steps if step.name == "stablehlo.constant")
-    lists: dict[tuple[int, ...], ir.Attribute] = {}
+    kept = {register for register, border in enumerate(line.arguments) if not border.donated}
+    kept.update(line.returned)
+    kept.update(each.result for each in line.sequence if isinstance(each, Literal))
     dying: set[tuple[str, tuple[int, ...]]] = set()
-    for step in reversed(line.steps):
-        if step.name not in ("func.call", "stablehlo.send"):
-            continue
-        operands = step.operands
-        last = step.last_use = tuple([number for number, value in enumerate(operands) if value not in kept])
-        if last:
-            if last not in lists:
-                lists[last] = at.i64s(last)
-            step.op.attributes[at.LAST_USE] = lists[last]
-            kept.update(operands)
-        elif at.LAST_USE in step.attributes:
-            del step.op.attributes[at.LAST_USE]  # from an earlier run of the pass
-        if step.name == "func.call":
-            if len(set(operands)) < len(operands):
-                last = tuple([number for number in last if operands.count(operands[number]) == 1])
-            dying.add((step.callee, last))
+    for each in reversed(line.sequence):
+        if isinstance(each, Call):
+            operands = each.operands
+            last = [position for position, register in enumerate(operands) if register not in kept]
+            each.frees = tuple(sorted({operands[position] for position in last}))
+            if len(each.frees) < len(last):
+                last = [position for position in last if operands.count(operands[position]) == 1]
+            kept.update(each.frees)
+            dying.add((each.function, tuple(last)))
+        elif isinstance(each, Send):
+            each.frees = () if each.operand in kept else (each.operand,)
+            kept.update(each.frees)
     return dying
 
 

@@ -9,13 +9,13 @@ from jaxpp.ir.kinds import AROUND, form_of
 from jaxpp.ir.steps import Step
 
 
-def tasks_of(steps: Sequence[Step[ir.Value]], mesh: int) -> list[Step[ir.Value]]:
+def tasks_of(steps: Sequence[Step], mesh: int) -> list[Step]:
     """Returns the tasks of a mesh in order, without copies of residuals, which read no weights and add to no sums."""
     calls = [step for step in steps if step.function is not None and step.meshes == (mesh,)]
     return [step for step in calls if not form_of(step.kind).is_copy and step.kind not in AROUND]
 
 
-def replace_values(steps: Iterable[Step[ir.Value]], values: Mapping[ir.Value, ir.Value]) -> None:
+def replace_values(steps: Iterable[Step], values: Mapping[ir.Value, ir.Value]) -> None:
     """Replaces values wherever they are used, and as operands of `steps`."""
     for step in steps if values else ():
         if not values.keys().isdisjoint(step.operands):
@@ -24,7 +24,7 @@ def replace_values(steps: Iterable[Step[ir.Value]], values: Mapping[ir.Value, ir
         old.replace_all_uses_with(new)
 
 
-def find_runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:
+def find_runs(tasks: Sequence[Step], users: Sequence[int]) -> list[list[int]]:
     """Groups `users`, ascending indices into `tasks`, the tasks of a mesh that use some value, into runs.
 
     Two neighboring users are in one run if every task between them belongs to a stage that uses the value.
@@ -43,5 +43,5 @@ def find_runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[lis
     return runs
 
 
-def _stages(task: Step[ir.Value]) -> set[int]:
+def _stages(task: Step) -> set[int]:
     return {*(at.several(task.op, at.STAGE) or ())}

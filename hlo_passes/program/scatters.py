@@ -33,7 +33,7 @@ class _Link:
         summand: the key of the task's chain in `sum.chains`.
     """
 
-    task: Step[ir.Value]
+    task: Step
     operand: int
     result: int
     start: ir.Value
@@ -54,8 +54,8 @@ class ReducedSum:
     """
 
     number: int
-    reduce: Step[ir.Value]
-    makers: dict[ir.Value, Step[ir.Value]]
+    reduce: Step
+    makers: dict[ir.Value, Step]
     chains: dict[ir.Value, list[_Link]] = field(default_factory=dict[ir.Value, list[_Link]])
     totals: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
 
@@ -86,11 +86,11 @@ class ReducedSum:
             raise _not_a_sum(self.reduce.op, "what the first task adds to is not zero")
         return found[::-1]
 
-    def total(self) -> tuple[ir.Value, list[Step[ir.Value]]]:
+    def total(self) -> tuple[ir.Value, list[Step]]:
         """Returns the sum of `totals`, and the additions that it takes, in front of the reduction."""
         sharding, ip = at.value_sharding(self.reduce.results[0]), ir.InsertionPoint(self.reduce.op)
         total, *others = self.totals.values()
-        additions: list[Step[ir.Value]] = []
+        additions: list[Step] = []
         for other in others:
             total = sharded(combine(ADD, [total, other], ip, self.reduce.op.location), sharding)
             additions.append(Step.of(ir.OpResult(total).owner.operation))
@@ -111,10 +111,10 @@ class Scatters:
         self._firsts = [(each.number, chain[0].start) for each in sums for chain in each.chains.values()]
         self._zeros: dict[tuple[int, ...], ir.Operation] = {}
         self._functions: dict[tuple[tuple[int, ...], ...], ir.Operation] = {}
-        self.before: dict[Step[ir.Value], Step[ir.Value]] = {}
-        self.after: dict[Step[ir.Value], Step[ir.Value]] = {}
+        self.before: dict[Step, Step] = {}
+        self.after: dict[Step, Step] = {}
 
-    def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
+    def call(self, mesh: int, tasks: Sequence[Step]) -> None:
         """Makes zeros before, and scatters sums after, each run among `tasks`, all tasks of `mesh`."""
         position = {task: number for number, task in enumerate(tasks)}
         begins, ends = (defaultdict[int, list[_Link]](list) for _ in range(2))
@@ -128,13 +128,13 @@ class Scatters:
         for number, found in sorted(ends.items()):
             self._end(mesh, tasks[number], found)
 
-    def _begin(self, mesh: int, task: Step[ir.Value], links: Sequence[_Link]) -> None:
+    def _begin(self, mesh: int, task: Step, links: Sequence[_Link]) -> None:
         function = self._making_zeros(tuple(link.sum.number for link in links))
         self.before[task] = made = self._call(function, [], mesh, ir.InsertionPoint(task.op), task)
         for link, result in zip(links, made.results, strict=True):
             task.use(link.operand, result)
 
-    def _end(self, mesh: int, task: Step[ir.Value], links: Sequence[_Link]) -> None:
+    def _end(self, mesh: int, task: Step, links: Sequence[_Link]) -> None:
         later = tuple(position for position, link in enumerate(links) if link.summand in link.sum.totals)
         function = self._scattering(tuple(link.sum.number for link in links), later)
         operands = [task.results[link.result] for link in links]
@@ -149,8 +149,8 @@ class Scatters:
         operands: Sequence[ir.Value],
         mesh: int,
         ip: ir.InsertionPoint,
-        task: Step[ir.Value],
-    ) -> Step[ir.Value]:
+        task: Step,
+    ) -> Step:
         return Step.of(call(function, operands, {at.MESH: at.i64(mesh)}, ip, task.op.location))
 
     def _making_zeros(self, numbers: tuple[int, ...]) -> ir.Operation:

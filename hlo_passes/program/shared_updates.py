@@ -20,7 +20,7 @@ from jaxpp.ir.steps import Step
 WORTH_A_CALL = 8
 
 
-def split_updates(module: ir.Module, steps: Iterable[Step[ir.Value]], shardings: Shardings) -> dict[str, Split]:
+def split_updates(module: ir.Module, steps: Iterable[Step], shardings: Shardings) -> dict[str, Split]:
     """Splits functions that do at least half of their work alike on other meshes; returns the splits by their names."""
     numbers: dict[Hashable, int] = {}
     owners: defaultdict[_Label, list[_Function]] = defaultdict(list)
@@ -109,7 +109,7 @@ class _Function:
         return Split(function, body.returned, parts)
 
 
-def _around(steps: Iterable[Step[ir.Value]]) -> list[ir.Operation]:
+def _around(steps: Iterable[Step]) -> list[ir.Operation]:
     """Returns the functions before and after the tasks that may be split.
 
     The call of such a function is on one mesh and has no side effect. A function that is called twice stays whole, as

@@ -26,12 +26,12 @@ class Split:
     parts: Sequence[Outlined]
 
 
-def split_calls(line: MainLine, splits: Mapping[str, Split]) -> list[Step[ir.Value]]:
+def split_calls(line: MainLine, splits: Mapping[str, Split]) -> list[Step]:
     """Calls the parts of functions, by their names in `splits`, in place of these functions, which are erased.
 
     The new calls have the attributes of the old ones. Returns the new steps of `line`.
     """
-    steps: list[Step[ir.Value]] = []
+    steps: list[Step] = []
     instead: dict[ir.Value, ir.Value] = {}
     for step in line.steps:
         if not instead.keys().isdisjoint(step.operands):

@@ -40,7 +40,7 @@ class StepCopies:
         microbatches: the number of microbatches in a step.
     """
 
-    def __init__(self, module: ir.Module, loop: TrainLoopAttr, steps: Sequence[Step[ir.Value]]) -> None:
+    def __init__(self, module: ir.Module, loop: TrainLoopAttr, steps: Sequence[Step]) -> None:
         self._module, self._loop = module, loop
         self.calls = [step for step in steps if step.function is not None]
         self._makers = {result: number for number, call in enumerate(self.calls) for result in call.results}

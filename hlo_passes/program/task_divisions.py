@@ -18,9 +18,7 @@ from jaxpp.ir.steps import Step
 _KINDS = ("forward", "backward", "input_grad", "weight_grad")
 
 
-def split_tasks(
-    module: ir.Module, steps: Iterable[Step[ir.Value]], least: float, shardings: Shardings
-) -> dict[str, Split]:
+def split_tasks(module: ir.Module, steps: Iterable[Step], least: float, shardings: Shardings) -> dict[str, Split]:
     """Splits tasks whose products take at least `least` FLOPs on each device; returns the splits by their names."""
     divisions = _divisions(_large_tasks(module, steps, least), shardings)
     return {name: division.make(module, shardings) for name, division in divisions.items()}
@@ -101,7 +99,7 @@ def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> li
     return found[::-1]
 
 
-def _large_tasks(module: ir.Module, steps: Iterable[Step[ir.Value]], least: float) -> list[list[ir.Operation]]:
+def _large_tasks(module: ir.Module, steps: Iterable[Step], least: float) -> list[list[ir.Operation]]:
     """Groups equal functions of tasks whose products take at least `least` FLOPs on each device."""
     functions = {step.callee: step.function for step in steps if step.function is not None and _is_task(step)}
     equal: defaultdict[bytes, list[ir.Operation]] = defaultdict(list)
@@ -144,7 +142,7 @@ def _division(body: Body, whole: Sequence[Body], shardings: Shardings) -> _Divis
     return next((each for each in divisions if each is not None), None)
 
 
-def _is_task(step: Step[ir.Value]) -> bool:
+def _is_task(step: Step) -> bool:
     """Returns whether a call is a single task on one mesh."""
     if step.task is not None:
         return True

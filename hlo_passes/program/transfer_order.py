@@ -26,7 +26,7 @@ class Action(NamedTuple):
     """The next action of a mesh: a call, or its end of a transfer."""
 
     mesh: int
-    what: Step[ir.Value] | MeshTransfer
+    what: Step | MeshTransfer
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class _Call:
         makes: the transfers that take its results to other meshes.
     """
 
-    step: Step[ir.Value]
+    step: Step
     cost: float
     takes: list[MeshTransfer]
     makes: list[MeshTransfer] = field(default_factory=list[MeshTransfer])
@@ -63,7 +63,7 @@ class TransferScheduler:
 
     def __init__(
         self,
-        steps: Iterable[Step[ir.Value]],
+        steps: Iterable[Step],
         homes: dict[ir.Value, list[int]],
         results: Mapping[int, Sequence[ir.Value]],
         beside: Collection[int],
@@ -84,7 +84,7 @@ class TransferScheduler:
             for value in values:
                 self._find(value, mesh, late=False)
 
-    def _read(self, step: Step[ir.Value]) -> None:
+    def _read(self, step: Step) -> None:
         cost, late = cost_of(step.kind), form_of(step.kind).sends_late
         for mesh in step.meshes:
             found = [self._find(value, mesh, late) for value in dict.fromkeys(step.operands)]

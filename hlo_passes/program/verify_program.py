@@ -7,11 +7,13 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.liveness import peaks_of
-from jaxpp.ir import attributes as at
 from jaxpp.ir.byte_counts import UNITS, parse_bytes
 from jaxpp.ir.errors import LimitError, ProgramError
-from jaxpp.ir.mesh_functions import location_of_tasks, mesh_functions
+from jaxpp.ir.mesh_lines import MeshLines
+from jaxpp.ir.read_lines import mesh_lines
 from jaxpp.ir.read_program import ProgramReader
+from jaxpp.ir.steps import leave
+from jaxpp.ir.tensors import tensor_text
 from jaxpp.ir.transports import check_transport
 
 
@@ -37,9 +39,8 @@ class VerifyProgram(Pass):
     argument adds nothing. `host_peak` is the same peak for the memory of the host. A peak of 0 is not written. The
     proof takes time linear in the number of instructions.
 
-    After a pass that leaves the operations and attributes of the mesh functions, `verify-program` takes them from that
-    pass. Reading them anew takes almost as long as the rest of the proof. A program that is loaded from a file is read
-    and proven in full.
+    After `plan-buffers` the pass proves the program as that pass left it, and the runtime takes what was proven. A
+    program that is loaded from a file is read and proven in full.
 
     Options:
         memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,
@@ -56,6 +57,8 @@ class VerifyProgram(Pass):
       attributes {jaxpp.mesh = 0}           attributes {jaxpp.mesh = 0, jaxpp.bytes = {peak = 8192}}
     ```
     """
+
+    takes_lines = True
 
     memory_limit: str = ""
     host_memory_limit: str = ""
@@ -78,27 +81,27 @@ class VerifyProgram(Pass):
             LimitError: if a mesh needs more bytes than its limit.
         """
         module.operation.verify()
-        reader = ProgramReader(module)
+        program = mesh_lines(module)
+        reader = ProgramReader(module, program.lines)
         if self.transport != "pull":
             reader.check_order(self.transport)
-        for line in reader.lines:
-            value = line.unfreed()
-            if value is not None:
-                where = value.owner.owner if isinstance(value.owner, ir.Block) else value.owner
-                raise ProgramError(
-                    f"a value is never freed: {value.type}", location=where.location, hint="run plan-buffers"
-                )
+        for checked in reader.lines:
+            unfreed = checked.unfreed()
+            if unfreed is not None:
+                value, where = unfreed
+                message = f"a value is never freed: {tensor_text(value)}"
+                raise ProgramError(message, location=where, hint="run plan-buffers")
         peaks = peaks_of(reader.program)
-        for (here, host), function in zip(peaks, mesh_functions(module), strict=True):
-            at.note_bytes(function, peak=here)
-            at.note_bytes(function, host_peak=host)
+        for (here, host), line in zip(peaks, program.lines, strict=True):
+            line.peak, line.host_peak = here, host
         if self.memory_limit:
             hint = f"keep less (recompute='inputs', schedules.offload), or {SMALLER}"
-            _check(module, [here for here, _ in peaks], self.memory_limit, "on each device, its memory limit", hint)
+            _check(program, [here for here, _ in peaks], self.memory_limit, "on each device, its memory limit", hint)
         if self.host_memory_limit:
             hint = "offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded"
             where = "of the memory of its host for each device, its host memory limit"
-            _check(module, [host for _, host in peaks], self.host_memory_limit, where, hint)
+            _check(program, [host for _, host in peaks], self.host_memory_limit, where, hint)
+        leave(module, MeshLines(program.lines, reader))
 
 
 def limits_of(text: str, meshes: int) -> list[int]:
@@ -114,13 +117,13 @@ def worst(needs: Sequence[int], limits: Sequence[float]) -> tuple[float, int]:
     return max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(needs, limits, strict=True)))
 
 
-def _check(module: ir.Module, needs: Sequence[int], limit: str, where: str, hint: str) -> None:
+def _check(program: MeshLines, needs: Sequence[int], limit: str, where: str, hint: str) -> None:
     """Raises LimitError for the mesh that exceeds its limit most; `where` names the memory and the limit."""
     limits = limits_of(limit, len(needs))
     over, mesh = worst(needs, limits)
     if over > 0:
         message = f"mesh {mesh} needs {needs[mesh]:,} bytes {where} is {limits[mesh]:,}"
-        raise LimitError(message, location=location_of_tasks(module, mesh), hint=hint)
+        raise LimitError(message, location=program.lines[mesh].location_of_tasks, hint=hint)
 
 
 SMALLER = "give the step smaller microbatches, more devices per stage or more stages, or donate its state"

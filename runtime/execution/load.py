@@ -5,20 +5,26 @@ import dataclasses
 from jaxlib.mlir import ir
 
 from jaxpp._system import collector_paused
+from jaxpp.ir.mesh_lines import MeshLines
 from jaxpp.ir.program import Program
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.runtime.execution.stage_function import compile_unit, reshard_unit
 
 
-def load(module: ir.Module) -> Program:
+def load(module: ir.Module, lines: MeshLines | None = None) -> Program:
     """Reads a program module. The result refers to no MLIR object.
+
+    Args:
+        module: the module; with `lines` it may lack the mesh functions.
+        lines: the lines of the meshes, if somebody has them already.
 
     Where meshes differ in size (`jaxpp.mesh_sizes`), a mesh splits a dimension less if its sizes don't divide it.
 
     Raises ProgramError, with the op's location, if the module is no program, or can't run on meshes of these sizes.
     """
     with module.context, ir.Location.unknown(), collector_paused():
-        reader = ProgramReader(module)
+        known = lines.lines if lines is not None else None
+        reader = (lines.proven if lines is not None else None) or ProgramReader(module, known)
         functions = dict(reader.program.functions)
         for name, (op, axes) in reader.sources.items():
             function = functions[name]

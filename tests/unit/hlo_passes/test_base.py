@@ -10,18 +10,22 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
-from jaxpp.hlo_passes.base import Observer, Pass
+from jaxpp.hlo_passes.base import Observer, Pass, run_unwritten
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.once_per_run import OncePerRun
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
+from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.verify_main import VerifyMain
+from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.functions import body_of, functions, main_of, operations
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.steps import leave
+from jaxpp.ir.write_lines import write_lines
 
 TEXT = """
 module attributes {jaxpp.meshes = 1 : i64} {
@@ -88,17 +92,68 @@ def test_a_proof_reads_the_module(
 
 
 class _Adds(Observer):
-    """An observer that adds a constant to each mesh function, which none may."""
+    """An observer that adds a constant to `@main`, which none may."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Add it."""
-        first = operations(body_of(mesh_functions(module)[0]))[0]
-        first.clone(ir.InsertionPoint(first))
+        first = operations(body_of(main_of(module)))[0]
+        constant(ir.RankedTensorType.get([], ir.F32Type.get()), 1, ip=ir.InsertionPoint(first), loc=first.location)
 
 
 def test_an_observer_must_not_add_operations(module: ir.Module) -> None:
     with pytest.raises(RuntimeError, match="an observer changed the module: it gained or lost operations"):
-        run_passes(module, (InsertTransfers(), PlanBuffers()), (_Adds(),))
+        run_passes(module, (ShareFunctions(),), (_Adds(),))
+
+
+class _Looks(Observer):
+    """An observer that notes whether the module has mesh functions."""
+
+    def __init__(self) -> None:
+        self.seen: list[bool] = []
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Note it."""
+        self.seen.append(any(at.MESH in function.attributes for function in functions(module).values()))
+
+
+class _LooksAway(_Looks):
+    """One that tells that it doesn't need them."""
+
+    reads_program = False
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_mesh_functions_are_written_when_somebody_looks(module: ir.Module, reads: bool) -> None:
+    looks = _Looks() if reads else _LooksAway()
+    lines = run_unwritten(module, (InsertTransfers(), PlanBuffers(), VerifyProgram()), (looks,))
+    assert looks.seen == [reads] * 3
+    assert (lines is None) == reads
+    if lines is not None:
+        assert lines.proven is not None
+        write_lines(module, lines)
+    text = str(module)
+    again = ir.Module.parse(TEXT, module.context)
+    for step in (InsertTransfers(), PlanBuffers(), VerifyProgram()):
+        with module.context, ir.Location.unknown():
+            step.run(again)
+    assert str(again) == text
+
+
+@dataclass(frozen=True)
+class _CountsMeshes(Pass):
+    """A pass that knows nothing of lines, and needs the mesh functions."""
+
+    name: ClassVar[str] = "counts-meshes"
+    found: list[int]
+
+    def run(self, module: ir.Module) -> None:
+        self.found.append(len(mesh_functions(module)))
+
+
+def test_a_pass_that_takes_no_lines_sees_the_mesh_functions(module: ir.Module) -> None:
+    found = list[int]()
+    run_passes(module, (InsertTransfers(), _CountsMeshes(found), PlanBuffers(), _CountsMeshes(found), VerifyProgram()))
+    assert found == [1, 1]
 
 
 PASSES = [

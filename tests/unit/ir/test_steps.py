@@ -8,8 +8,9 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.mesh_lines import MeshLines
 from jaxpp.ir.phases import main_of_phase
-from jaxpp.ir.steps import MainLine, MeshLines, Relay, Step, handed, leave
+from jaxpp.ir.steps import MainLine, Relay, Step, handed, leave
 
 TEXT = """
 module attributes {jaxpp.meshes = 2 : i64} {

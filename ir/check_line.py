@@ -1,34 +1,31 @@
-"""Reads the straight line of one mesh: its constants, calls, sends and receives."""
+"""Checks the line of one mesh, and makes the instructions that the mesh runs of it."""
 
 import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, kind_and_stage, name_of, operations, terminator
 from jaxpp.ir.kinds import form_of, operations_of
-from jaxpp.ir.mesh_functions import tasks_of_call
+from jaxpp.ir.mesh_lines import Border, Literal, MeshLine
 from jaxpp.ir.numbering import attributes_of
-from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
-from jaxpp.ir.program_form import Border
+from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.steps import Channel, MeshLine, Step
 from jaxpp.ir.tensors import TensorSpec, read_constant, read_spec
 
 Source = tuple[ir.Operation | None, MeshAxes]
 """The func.func of a function of the program (None for a reshard, which has none), and the mesh that it is for."""
 
 
-End = tuple[Channel, TensorSpec]
-"""A channel and the spec of its value, on which a send and its receive must agree."""
+End = tuple[tuple[int, int], TensorSpec]
+"""The sending and the receiving mesh of a channel, and the spec of its value: a send and its receive must agree."""
 
 
 @dataclass
@@ -49,21 +46,20 @@ class Tables:
     resharded: bool = False
     _specs: dict[Any, TensorSpec] = field(default_factory=dict[Any, TensorSpec])
     _constants: dict[Any, "np.ndarray[Any, Any]"] = field(default_factory=dict[Any, Any])
-    _numbers: dict[ir.Attribute, tuple[int, ...]] = field(default_factory=dict[ir.Attribute, tuple[int, ...]])
 
     @cached_property
     def _operations(self) -> dict[str, bool]:
         return operations_of(self.module)
 
-    def spec(self, type_: ir.Type, sharding: ir.Attribute | None, axes: MeshAxes, op: ir.Operation) -> TensorSpec:
-        """Returns the spec of a value of this type. Raises ProgramError, at `op`, where no array has the type."""
+    def spec(self, type_: ir.Type, sharding: ir.Attribute | None, axes: MeshAxes, where: ir.Location) -> TensorSpec:
+        """Returns the spec of a value of this type. Raises ProgramError, at `where`, if no array has the type."""
         key = (type_, sharding, axes.named)
         spec = self._specs.get(key)
         if spec is None:
             try:
                 spec = read_spec(type_, sharding, axes.sizes)
             except ProgramError as error:
-                raise ProgramError(error.message, location=op.location) from None
+                raise ProgramError(error.message, location=where) from None
             spec = self._specs[key] = self._specs.setdefault(spec, spec)
         return spec
 
@@ -74,40 +70,12 @@ class Tables:
             self._constants[key] = read_constant(op)
         return self._constants[key]
 
-    def numbers(self, attribute: ir.Attribute, name: str, op: ir.Operation) -> tuple[int, ...]:
-        """Returns the numbers of an `array<i64: ...>` called `name`. Raises ProgramError for another attribute."""
-        numbers = self._numbers.get(attribute)
-        if numbers is None:
-            if not isinstance(attribute, ir.DenseI64ArrayAttr):
-                raise ProgramError(f"{name} is {attribute}, expected array<i64: ...>", location=op.location)
-            numbers = self._numbers[attribute] = tuple(at.numbers(attribute))
-        return numbers
-
-    def channel(self, step: Step[int]) -> Channel:
-        """Returns the channel of a send or receive. Raises ProgramError where its attributes have another form."""
-        op, attributes = step.op, step.attributes
-        pairs = attributes.get("source_target_pairs")
-        if pairs is None:
-            raise ProgramError(f"a {op.name} without source_target_pairs", location=op.location)
-        pair = self._numbers.get(pairs)
-        if pair is None:
-            pair = self._numbers[pairs] = tuple(int(mesh) for mesh in ir.DenseIntElementsAttr(pairs))
-        if len(pair) != 2:
-            found = f"{len(pair) // 2} source-target pairs"
-            raise ProgramError(f"a {op.name} with {found}, expected one", location=op.location)
-        handle = attributes["channel_handle"]
-        channel = self._numbers.get(handle)
-        if channel is None:
-            channel = self._numbers[handle] = (stablehlo.ChannelHandle(handle).handle,)
-        return channel[0], pair[0], pair[1]
-
-    def function(self, step: Step[int], axes: MeshAxes) -> Function:
-        """Returns the function that a step calls, for a mesh with these axes. Raises ProgramError if there is none."""
-        called = step.callee
+    def function(self, called: str, axes: MeshAxes, location: ir.Location) -> Function:
+        """Returns the function of a call, for a mesh with these axes. Raises ProgramError where there is none."""
         name = called + axes.suffix
         if name not in self.functions:
             if called not in self.tasks:
-                raise ProgramError(f"a call of @{called}, which is no task in the module", location=step.op.location)
+                raise ProgramError(f"a call of @{called}, which is no task in the module", location=location)
             self.functions[name] = self._read_function(name, self.tasks[called], axes)
             self.sources[name] = self.tasks[called], axes
         return self.functions[name]
@@ -134,7 +102,7 @@ class Tables:
         """Returns the specs of a function's arguments or results, and, in a fused function, the task index of each."""
         pairs = zip(types, entries, strict=True)
         specs = tuple(
-            _in_memory(self.spec(type_, entry.get(at.SHARDING), axes, op), entry.get(at.MEMORY))
+            _in_memory(self.spec(type_, entry.get(at.SHARDING), axes, op.location), entry.get(at.MEMORY))
             for type_, entry in pairs
         )
         return specs, tuple(ir.IntegerAttr(entry[at.TASK]).value for entry in entries if at.TASK in entry)
@@ -189,24 +157,23 @@ def _sums(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[T
     return found
 
 
-class Line:
-    """The straight line of one mesh.
+class CheckedLine:
+    """What one mesh runs: the instructions of its line, which are checked, with reshards and copies of constants.
 
     Attributes:
+        axes: the axes of the mesh.
         sequence: its instructions.
         specs: the spec of each register.
         results: the register of each result.
     """
 
-    def __init__(self, tables: Tables, mesh: int, op: ir.Operation, axes: MeshAxes) -> None:
-        self.mesh, self.axes = mesh, axes
+    def __init__(self, tables: Tables, line: MeshLine, axes: MeshAxes) -> None:
+        self.axes = axes
         self.sequence: list[Instruction] = []
         self.specs: list[TensorSpec] = []
         self.results: list[int] = []
-        self._tables, self._op = tables, op
-        self._values: list[ir.Value] = []
-        self._steps: Sequence[Step[int]] = []
-        self._returned: set[int] = set()
+        self._tables, self._line = tables, line
+        self._returned = set(line.returned)
         self._copies: list[TensorSpec] = []
         """The specs of the registers of resharded values. These registers follow those of all other values."""
         self._mortal: set[int] = set()
@@ -218,43 +185,43 @@ class Line:
         self._constants: dict[int, Constant] = {}
         self._resharded: dict[tuple[int, TensorSpec], int] = {}
 
-    def read(self, line: MeshLine, arguments: Sequence[Border], results: Sequence[Border]) -> None:
-        """Reads the instructions of the mesh, with these arguments and results. Raises ProgramError at a fault.
-
-        The number of a value is its register.
-        """
-        self._values, self._steps, self._returned = line.values, line.steps, set(line.steps[-1].operands)
+    def check(self, arguments: Sequence[Border], results: Sequence[Border]) -> None:
+        """Checks the instructions of the mesh, with these arguments and results. Raises ProgramError at a fault."""
         self.specs.extend(map(self._border_spec, arguments))
         self._make_mortal([register for register, border in enumerate(arguments) if border.donated])
-        readers = {
-            "func.call": self._call,
-            "func.return": partial(self._return, results),
-            "stablehlo.constant": self._constant,
-            "stablehlo.recv": self._receive,
-            "stablehlo.send": self._send,
-        }
-        for step in line.steps:
-            if step.name != "stablehlo.create_token":
-                readers[step.name](step)
+        checks = {Call: self._call, Send: self._send, Receive: self._receive, Literal: self._constant}
+        for index, each in enumerate(self._line.sequence):
+            self._index = index
+            checks[type(each)](each)
+        self._index = -1
+        self._return(results)
         self.specs.extend(self._copies)
         self._look_at_mortal()
 
+    def _error(self, message: str) -> ProgramError:
+        """Returns an error at the current instruction."""
+        return ProgramError(message, location=self._line.location(self._index))
+
     def _border_spec(self, border: Border) -> TensorSpec:
-        return _in_memory(self._tables.spec(border.type, border.sharding, self.axes, self._op), border.memory)
+        spec = self._tables.spec(border.type, border.sharding, self.axes, self._line.location())
+        return _in_memory(spec, border.memory)
 
-    def unfreed(self) -> ir.Value | None:
+    def unfreed(self) -> tuple[TensorSpec, ir.Location] | None:
         """Returns a value that is used, and neither freed nor returned; None where each value is freed or returned."""
-        return self._values[min(self._forgotten)] if self._forgotten else None
+        register = min(self._forgotten, default=None)
+        return None if register is None else (self.specs[register], self._line.location_of(register))
 
-    def op_of(self, call: Call) -> ir.Operation:
-        """Returns the operation of a call that is no reshard; reshards have no operation."""
-        ops = [step.op for step in self._steps if step.name == "func.call"]
+    def location_of(self, call: Call) -> ir.Location:
+        """Returns the location of a call that is no reshard; reshards have none."""
+        indices = [index for index, each in enumerate(self._line.sequence) if isinstance(each, Call)]
         calls = [each for each in self.sequence if isinstance(each, Call) and each.kind != "reshard"]
-        return next(op for op, each in zip(ops, calls, strict=True) if each is call)
+        index = next(index for index, each in zip(indices, calls, strict=True) if each is call)
+        return self._line.location(index)
 
-    def end_of(self, name: str, channel: int) -> ir.Operation:
-        """Returns the send or receive of this mesh on a channel."""
-        return next(step.op for step in self._steps if step.name == name and self._channel(step)[0] == channel)
+    def location_of_end(self, kind: type[Send | Receive], channel: int) -> ir.Location:
+        """Returns the location of the send or the receive of this mesh on a channel."""
+        pairs = enumerate(self._line.sequence)
+        return self._line.location(next(n for n, e in pairs if isinstance(e, kind) and e.channel == channel))
 
     def _make_mortal(self, registers: Sequence[int]) -> None:
         if self._returned.isdisjoint(registers):
@@ -262,123 +229,98 @@ class Line:
         else:
             self._mortal.update(self._returned.symmetric_difference(registers).intersection(registers))
 
-    def _last_use(self, step: Step[int]) -> Sequence[int]:
-        if step.last_use is None:
-            attribute = step.attributes.get(at.LAST_USE)
-            step.last_use = () if attribute is None else self._tables.numbers(attribute, at.LAST_USE, step.op)
-        return step.last_use
-
-    def _use(self, step: Step[int]) -> list[int]:
-        """Uses the operands of a step and marks those dead that it uses last; returns the registers of the latter."""
-        own, last = step.operands, self._last_use(step)
+    def _use(self, name: str, own: Sequence[int], frees: Sequence[int]) -> None:
+        """Uses the registers `own`, and marks those of them dead that the instruction frees."""
         if not self._dead.isdisjoint(own):
-            raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location)
-        if not last:
-            return []
-        are_operands = 0 <= min(last) <= max(last) < len(own)
-        dying = [own[number] for number in last] if are_operands else []
-        if not are_operands or not self._mortal.issuperset(dying):
-            wrong = next(number for number in last if not 0 <= number < len(own) or own[number] not in self._mortal)
-            message = f"{at.LAST_USE} names operand {wrong}, which must not die here"
-            raise ProgramError(message, location=step.op.location)
-        self._mortal.difference_update(dying)
-        self._dead.update(dying)
-        return dying
+            raise self._error(f"a {name} uses a value after its last use")
+        if not frees:
+            return
+        if not self._mortal.issuperset(frees):
+            wrong = next(number for number, each in enumerate(own) if each in frees and each not in self._mortal)
+            raise self._error(f"{at.LAST_USE} names operand {wrong}, which must not die here")
+        self._mortal.difference_update(frees)
+        self._dead.update(frees)
 
-    def _constant(self, step: Step[int]) -> None:
-        (register,) = step.results
-        spec = self._tables.spec(self._values[register].type, None, self.axes, step.op)
+    def _constant(self, each: Literal) -> None:
+        value = each.op.results[0]
+        spec = self._tables.spec(value.type, None, self.axes, self._line.location(self._index))
         self.specs.append(spec)
-        constant = self._constants[register] = Constant(register, self._tables.constant(step.op), spec)
+        constant = self._constants[each.result] = Constant(each.result, self._tables.constant(each.op), spec)
         self.sequence.append(constant)
 
-    def _send(self, step: Step[int]) -> None:
-        frees, operand = tuple(self._use(step)), step.operands[0]
-        number, source, target = channel = self._channel(step)
-        if not target != source == self.mesh or number in self._tables.sends:
-            raise self._wrong_end(step, target != source == self.mesh)
-        self._tables.sends[number] = channel, self.specs[operand]
-        self.sequence.append(Send(number, operand, target, frees))
+    def _send(self, each: Send) -> None:
+        self._use("stablehlo.send", (each.operand,), each.frees)
+        if each.channel in self._tables.sends:
+            raise self._second("send", each)
+        self._tables.sends[each.channel] = (self._line.mesh, each.destination), self.specs[each.operand]
+        self.sequence.append(each)
 
-    def _receive(self, step: Step[int]) -> None:
-        (register,) = step.results
-        value = self._values[register]
-        key = value.type, step.op.attributes.get(at.SHARDING)
+    def _receive(self, each: Receive) -> None:
+        key = self._line.received[each.result]
         spec = self._received.get(key)
         if spec is None:
-            sharding = at.value_sharding(value) if key[1] is not None else None
-            spec = self._received[key] = self._tables.spec(key[0], sharding, self.axes, step.op)
+            spec = self._received[key] = self._tables.spec(*key, self.axes, self._line.location(self._index))
         self.specs.append(spec)
-        if register not in self._returned:
-            self._mortal.add(register)
-        number, source, target = channel = self._channel(step)
-        if not source != target == self.mesh or number in self._tables.receives:
-            raise self._wrong_end(step, source != target == self.mesh)
-        self._tables.receives[number] = channel, spec
-        self.sequence.append(Receive(number, register, source))
+        if each.result not in self._returned:
+            self._mortal.add(each.result)
+        if each.channel in self._tables.receives:
+            raise self._second("recv", each)
+        self._tables.receives[each.channel] = (each.source, self._line.mesh), spec
+        self.sequence.append(each)
 
-    def _channel(self, step: Step[int]) -> Channel:
-        if step.channel is None:
-            step.channel = self._tables.channel(step)
-        return step.channel
+    def _second(self, name: str, each: Send | Receive) -> ProgramError:
+        return self._error(f"channel {each.channel}: a second stablehlo.{name} on mesh {self._line.mesh}")
 
-    def _wrong_end(self, step: Step[int], on_mesh: bool) -> ProgramError:
-        """Returns the error for a second send or receive on a channel, or for one that is not `on_mesh`."""
-        second = "second " if on_mesh else ""
-        message = f"channel {self._channel(step)[0]}: a {second}{step.name} on mesh {self.mesh}"
-        return ProgramError(message, location=step.op.location)
-
-    def _call(self, step: Step[int]) -> None:
-        function = self._functions.get(step.callee)
+    def _call(self, each: Call) -> None:
+        function = self._functions.get(each.function)
         if function is None:
-            function = self._functions[step.callee] = self._tables.function(step, self.axes)
-        operands = own = tuple(step.operands)
+            where = self._line.location(self._index)
+            function = self._functions[each.function] = self._tables.function(each.function, self.axes, where)
+        operands = own = each.operands
         specs = self.specs
         if tuple(map(specs.__getitem__, own)) != function.arguments:
-            operands = self._fitting(step.op, own, function)
+            operands = self._fitting(own, function)
         if function.donates:
-            self._check_donated(step, function)
-        frees = self._use(step)
-        if operands is not own:
-            frees += [operands[number] for number in self._last_use(step)]
-        results = tuple(step.results)
-        if len(results) != len(function.results):
-            raise ProgramError(f"a call of @{step.callee} with {len(results)} results", location=step.op.location)
+            self._check_donated(each, function)
+        self._use("func.call", own, each.frees)
+        if len(each.results) != len(function.results):
+            raise self._error(f"a call of @{each.function} with {len(each.results)} results")
         specs.extend(function.results)
-        self._make_mortal(results)
-        tasks = self._tasks(step, function)
-        dying = tuple(sorted({*frees})) if len(frees) > 1 else tuple(frees)
-        self.sequence.append(Call(function.name, operands, results, function.kind, tasks, dying))
+        self._make_mortal(each.results)
+        if operands is not own or function.name != each.function:
+            copies = {new for old, new in zip(own, operands, strict=True) if old in each.frees}
+            frees = tuple(sorted({*each.frees, *copies}))
+            each = dataclasses.replace(each, function=function.name, operands=operands, frees=frees)
+        self.sequence.append(each)
 
-    def _check_donated(self, step: Step[int], function: Function) -> None:
+    def _check_donated(self, each: Call, function: Function) -> None:
         """Raises ProgramError unless each argument whose buffer the function takes over dies here and is given once."""
-        own, numbers = step.operands, self._last_use(step)
+        own = each.operands
         distinct = len(set(own)) == len(own)
         for number in function.donates:
-            if number not in numbers or not (distinct or own.count(own[number]) == 1):
-                what = f"@{step.callee} takes over the buffer of its argument {number}"
-                raise ProgramError(f"{what}, which lives on", location=step.op.location)
+            if own[number] not in each.frees or not (distinct or own.count(own[number]) == 1):
+                raise self._error(f"@{each.function} takes over the buffer of its argument {number}, which lives on")
 
-    def _fitting(self, op: ir.Operation, operands: Sequence[int], function: Function) -> tuple[int, ...]:
+    def _fitting(self, operands: Sequence[int], function: Function) -> tuple[int, ...]:
         """Returns the registers of the operands in the shardings that `function` expects."""
         if len(operands) != len(function.arguments):
             found = f"{len(operands)} operands, it has {len(function.arguments)} arguments"
-            raise ProgramError(f"a call of @{function.name} with {found}", location=op.location)
+            raise self._error(f"a call of @{function.name} with {found}")
         return tuple(
-            self._as(op, register, expected, f"operand {number} of @{function.name}")
+            self._as(register, expected, f"operand {number} of @{function.name}")
             for number, (register, expected) in enumerate(zip(operands, function.arguments, strict=True))
         )
 
-    def _as(self, op: ir.Operation, register: int, expected: TensorSpec, what: str) -> int:
+    def _as(self, register: int, expected: TensorSpec, what: str) -> int:
         """Returns the register of a value in the expected sharding. Constants are made in it, others are resharded."""
         found = self.specs[register]
         if found == expected:
             return register
         constant = self._constants.get(register)
         if (found.shape, found.dtype) != (expected.shape, expected.dtype) or not (constant or self._tables.resharded):
-            raise ProgramError(f"{what} is {found}, expected {expected}", location=op.location)
+            raise self._error(f"{what} is {found}, expected {expected}")
         if (register, expected) not in self._resharded:
-            copy = self._resharded[register, expected] = len(self._values) + len(self._copies)
+            copy = self._resharded[register, expected] = self._line.registers + len(self._copies)
             self._copies.append(expected)
             if constant is not None:
                 self.sequence.append(Constant(copy, constant.value, expected))
@@ -387,22 +329,10 @@ class Line:
                 self.sequence.append(Call(function.name, (register,), (copy,), function.kind, (), ()))
         return self._resharded[register, expected]
 
-    def _tasks(self, step: Step[int], function: Function) -> tuple[TaskName, ...]:
-        """Returns the tasks of a call. Raises ProgramError for a call of another mesh."""
-        if step.task is not None and step.task[3] == self.mesh:
-            return (TaskName(function.kind, *step.task[:3]),)
-        mesh = step.attributes.get(at.MESH)
-        if mesh is not None and not at.is_number(mesh, self.mesh, self.mesh + 1):
-            expected = f"expected {self.mesh}, the mesh of its function"
-            message = f"the call of @{step.callee}: {at.MESH} is {mesh}, {expected}"
-            raise ProgramError(message, location=step.op.location)
-        return tasks_of_call(step.op, function.kind)
-
-    def _return(self, results: Sequence[Border], step: Step[int]) -> None:
-        self._use(step)
-        for position, (border, own) in enumerate(zip(results, step.operands, strict=True)):
-            spec = self._border_spec(border)
-            self.results.append(self._as(step.op, own, spec, f"result {position}"))
+    def _return(self, results: Sequence[Border]) -> None:
+        self._use("func.return", self._line.returned, ())
+        for position, (border, own) in enumerate(zip(results, self._line.returned, strict=True)):
+            self.results.append(self._as(own, self._border_spec(border), f"result {position}"))
 
     def _look_at_mortal(self) -> None:
         """Records the registers that are used and never freed; frees a result that nothing uses with its call."""

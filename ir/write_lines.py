@@ -1,0 +1,175 @@
+"""Writes the lines of the meshes as mesh functions: the text of a program (docs/ir.md, section 6)."""
+
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, stablehlo
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, call, callee, create, functions
+from jaxpp.ir.mesh_functions import TASK
+from jaxpp.ir.mesh_lines import Border, Literal, MeshLine, MeshLines
+from jaxpp.ir.program import Call, Receive, Send, TaskName
+
+_SEND, _RECEIVE = "stablehlo.send", "stablehlo.recv"
+
+
+def write_lines(module: ir.Module, program: MeshLines) -> None:
+    """Writes the function of each mesh that has none, and what passes have changed into the functions of the others."""
+    with module.context, ir.Location.unknown():
+        writer = _Writer(module, program)
+        for line in program.lines:
+            if line.function is None:
+                writer.write(line)
+            else:
+                _update(line)
+            assert line.function is not None
+            at.note_bytes(line.function, peak=line.peak)
+            at.note_bytes(line.function, host_peak=line.host_peak)
+
+
+def _update(line: MeshLine) -> None:
+    """Writes the callees and the last uses of a line that was read from its function."""
+    for op, each in zip(line.ops, line.sequence, strict=False):  # the last of `ops` is the return
+        if isinstance(each, Call) and callee(op) != each.function:
+            op.attributes["callee"] = ir.FlatSymbolRefAttr.get(each.function)
+        if isinstance(each, Call | Send):
+            _set_last_use(op, _last_use(each))
+
+
+def _set_last_use(op: ir.Operation, numbers: Sequence[int]) -> None:
+    if numbers:
+        op.attributes[at.LAST_USE] = at.i64s(numbers)
+    elif at.LAST_USE in op.attributes:
+        del op.attributes[at.LAST_USE]
+
+
+def _last_use(each: Call | Send) -> tuple[int, ...]:
+    """Returns the positions of the operands that the instruction frees."""
+    operands = each.operands if isinstance(each, Call) else (each.operand,)
+    return tuple([position for position, register in enumerate(operands) if register in each.frees])
+
+
+class _Writer:
+    """Writes mesh functions. All but the first call of a function are clones, which take half as long as new ones."""
+
+    def __init__(self, module: ir.Module, program: MeshLines) -> None:
+        self._module, self._known = module, functions(module)
+        channels = [each.channel for line in program.lines for each in line.sequence if isinstance(each, Send)]
+        texts = [f"#stablehlo.channel_handle<handle = {number}, type = 1>" for number in sorted(channels)]
+        # Parsing each attribute by itself takes three times as long.
+        parsed = list(ir.ArrayAttr(ir.Attribute.parse(f"[{', '.join(texts)}]")))
+        self._handles = dict(zip(sorted(channels), parsed, strict=True))
+        self._before = next(iter(self._known.values()), None)
+        calls = [each for line in program.lines for each in line.sequence if isinstance(each, Call)]
+        self._task_names = TASK if any(task.slice for each in calls for task in each.tasks) else TASK[:2]
+        self._first: dict[tuple[object, ...], ir.Operation] = {}
+        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
+        self._received: dict[ir.Attribute, ir.Attribute] = {}
+        self._token_type = ir.Type.parse("!stablehlo.token")
+
+    def write(self, line: MeshLine) -> None:
+        """Writes the function of one mesh."""
+        inputs, outputs = ([border.type for border in each] for each in (line.arguments, line.results))
+        name, attributes = f"mesh_{line.mesh}", {at.MESH: at.i64(line.mesh)}
+        line.function = create(
+            self._module, name, inputs, outputs, attributes, visibility="public", before=self._before
+        )
+        at.set_tables(line.function, list(map(_entry, line.arguments)), list(map(_entry, line.results)))
+        block = body_of(line.function)
+        self._values: list[ir.Value] = list(block.arguments)
+        self._ip = ir.InsertionPoint(block)
+        self._token: ir.Value = stablehlo.create_token(ip=self._ip)
+        for each in line.sequence:
+            if isinstance(each, Literal):
+                op = each.op.clone(self._ip).operation
+                self._values.append(op.results[0])
+            elif isinstance(each, Call):
+                op = self._call(line, each)
+            else:
+                op = self._transfer(line, each)
+            line.ops.append(op)
+        returned = [self._values[register] for register in line.returned]
+        line.ops.append(func.return_(returned, ip=self._ip).operation)
+
+    def _call(self, line: MeshLine, each: Call) -> ir.Operation:
+        operands = [self._values[register] for register in each.operands]
+        attributes = self._task(each.tasks) | {at.MESH: at.i64(line.mesh)}
+        last_use = _last_use(each)
+        if last_use:
+            attributes[at.LAST_USE] = at.i64s(last_use)
+        key = each.function, *attributes
+        first = self._first.get(key)
+        if first is None:
+            op = call(self._known[each.function], operands, attributes, self._ip, line.locations[each.function])
+            self._first[key] = op
+        else:
+            op = self._clone(first, operands, attributes)
+        self._values += op.results
+        return op
+
+    def _clone(
+        self, first: ir.Operation, operands: Sequence[ir.Value], attributes: dict[str, ir.Attribute]
+    ) -> ir.Operation:
+        """Clones `first` with other operands, and with other values of its attributes."""
+        op = first.clone(self._ip).operation
+        places, said = op.operands, op.attributes
+        for position, value in enumerate(operands):
+            places[position] = value
+        for name, attribute in attributes.items():
+            said[name] = attribute
+        return op
+
+    def _task(self, tasks: Sequence[TaskName]) -> dict[str, ir.Attribute]:
+        """Returns the attributes of a call that name its tasks."""
+        if not tasks:
+            return {}
+        numbers = zip(*[(task.stage, task.microbatch, task.slice) for task in tasks], strict=True)
+        return {name: at.one_or_several(each) for name, each in zip(self._task_names, numbers, strict=False)}
+
+    def _transfer(self, line: MeshLine, each: Send | Receive) -> ir.Operation:
+        """Writes a send or a receive."""
+        attributes = {"channel_handle": self._handles[each.channel]}
+        if isinstance(each, Send):
+            pair, operands, types = (line.mesh, each.destination), [self._values[each.operand]], list[ir.Type]()
+            if each.frees:
+                attributes[at.LAST_USE] = at.i64s((0,))
+        else:
+            pair, operands = (each.source, line.mesh), list[ir.Value]()
+            type_, sharding = line.received[each.result]
+            types = [type_]
+            if sharding is not None:
+                attributes[at.SHARDING] = self._sharding(sharding)
+        key = (*pair, isinstance(each, Send), *attributes, *types)
+        first = self._first.get(key)
+        if first is None:
+            attributes["source_target_pairs"] = ir.Attribute.parse(f"dense<[[{pair[0]}, {pair[1]}]]> : tensor<1x2xi64>")
+            name = _SEND if isinstance(each, Send) else _RECEIVE
+            op = ir.Operation.create(
+                name, [*types, self._token_type], [*operands, self._token], attributes, ip=self._ip
+            )
+            self._first[key] = op
+        else:
+            op = self._clone(first, [*operands, self._token], attributes)
+        *values, self._token = op.results
+        self._values += values
+        return op
+
+    def _sharding(self, sharding: ir.Attribute) -> ir.Attribute:
+        """Returns the sharding of a receive: one entry for the value, one for the token."""
+        if sharding not in self._received:
+            text = str(sharding).removeprefix("#sdy.sharding")
+            mesh = text[1:].split(",")[0]
+            self._received[sharding] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{text}, <{mesh}, []>]>")
+        return self._received[sharding]
+
+
+def _entry(border: Border) -> dict[str, ir.Attribute]:
+    """Returns the attributes of an argument or a result."""
+    entry = {
+        at.NUMBER: border.numbers,
+        at.SHARDING: border.sharding,
+        at.DONOR: ir.BoolAttr.get(True) if border.donated else None,
+        at.MEMORY: border.memory,
+    }
+    return {name: attribute for name, attribute in entry.items() if attribute is not None}
