@@ -158,7 +158,7 @@ def _sums(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[T
 
 
 class CheckedLine:
-    """What one mesh runs: the instructions of its line, which are checked, with reshards and copies of constants.
+    """The instructions that one mesh runs: those of its line, after a check, with reshards and copies of constants.
 
     Attributes:
         axes: the axes of the mesh.
@@ -175,7 +175,7 @@ class CheckedLine:
         self._tables, self._line = tables, line
         self._returned = set(line.returned)
         self._copies: list[TensorSpec] = []
-        """The specs of the registers of resharded values. These registers follow those of all other values."""
+        """The specs of the registers of resharded values. All other registers come before these."""
         self._mortal: set[int] = set()
         """The registers that may be freed: donated arguments and values made here, unless they are returned."""
         self._dead: set[int] = set()
@@ -230,7 +230,7 @@ class CheckedLine:
             self._mortal.update(self._returned.symmetric_difference(registers).intersection(registers))
 
     def _use(self, name: str, own: Sequence[int], frees: Sequence[int]) -> None:
-        """Uses the registers `own`, and marks those of them dead that the instruction frees."""
+        """Uses the registers `own`, and marks as dead the ones that the instruction frees."""
         if not self._dead.isdisjoint(own):
             raise self._error(f"a {name} uses a value after its last use")
         if not frees:

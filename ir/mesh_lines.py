@@ -1,4 +1,4 @@
-"""The program as data: what each mesh runs, in order (docs/ir.md, section 6). MLIR is its text.
+"""The program as data: the sequence of each mesh (docs/ir.md, section 6). MLIR is its text.
 
 `insert-transfers` makes the lines; `plan-buffers`, `verify-program` and the runtime take them as they are.
 `write_lines` writes the mesh functions when somebody looks at the module. `read_lines` reads these functions.
@@ -6,15 +6,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.program import Call, Receive, Send
-
-if TYPE_CHECKING:
-    from jaxpp.ir.read_program import ProgramReader
 
 
 class Border(NamedTuple):
@@ -49,7 +46,7 @@ Instruction: TypeAlias = Literal | Call | Send | Receive
 
 @dataclass(slots=True, eq=False)
 class MeshLine:
-    """What one mesh runs. Its registers are its arguments, and then what its instructions make, in their order.
+    """The sequence of one mesh. Its registers are its arguments, and then the results of its instructions, in order.
 
     Attributes:
         mesh: the number of the mesh.
@@ -113,13 +110,9 @@ def _made(each: Instruction) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class MeshLines:
-    """The lines of all meshes, in their order.
-
-    proven: what `verify-program` has proven of them, if nothing has changed them since.
-    """
+    """The lines of all meshes, in their order."""
 
     lines: list[MeshLine]
-    proven: "ProgramReader | None" = None
 
     @property
     def are_written(self) -> bool:

@@ -60,7 +60,7 @@ class _Reader:
     """Reads one mesh function, whose sends and receives must form one chain of tokens.
 
     kinds: the kind of each function of the module.
-    numbers: what was read of attributes, which all meshes share.
+    numbers: the numbers in attributes that were read; all meshes share them.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ checks the sequence of a mesh.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from jaxlib.mlir import ir
@@ -14,7 +15,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.check_line import CheckedLine, Source, Tables
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import callee, calls_in, functions, recursive
-from jaxpp.ir.mesh_lines import Border, MeshLine
+from jaxpp.ir.mesh_lines import Border, MeshLines
 from jaxpp.ir.origins import OriginError, check_moves, check_origins
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import check_borders, check_form
@@ -35,7 +36,7 @@ class ProgramReader:
 
     Args:
         module: the module.
-        lines: the lines of the meshes, if they are not to be read from the functions of the module.
+        program: the lines of the meshes, if they are not to be read from the functions of the module.
 
     Attributes:
         program: the program; its functions have no bytecode.
@@ -43,8 +44,8 @@ class ProgramReader:
         sources: for each function of the program its func.func and the mesh that it is for.
     """
 
-    def __init__(self, module: ir.Module, lines: Sequence[MeshLine] | None = None) -> None:
-        lines = read_lines(module).lines if lines is None else lines
+    def __init__(self, module: ir.Module, program: MeshLines | None = None) -> None:
+        lines = (program or read_lines(module)).lines
         check_form(module, len(lines))
         axes = MeshAxes.of_each(module, len(lines))
         arguments, results = (check_borders(lines, kind, axes) for kind in ("argument", "result"))
@@ -84,6 +85,13 @@ class ProgramReader:
         except OrderError as error:
             where = _end(self._tables, self.lines, type(error.transfer), error.transfer.channel)
             raise ProgramError(error.message, location=where, hint=error.hint) from None
+
+
+@dataclass(frozen=True, eq=False)
+class ProvenLines(MeshLines):
+    """The lines of all meshes, after `verify-program` has proven them. reader: the reader that did so."""
+
+    reader: ProgramReader
 
 
 def _tasks(module: ir.Module) -> dict[str, ir.Operation]:

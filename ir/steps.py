@@ -1,8 +1,8 @@
-"""`@main` as a straight line of operations, read once; and how passes hand on what they know of the program.
+"""`@main` as a straight line of operations that is read once, and the way in which passes hand on their knowledge.
 
 Reading an operation through the bindings takes longer than the work that a pass does with it. So a pass that knows
-the operations of `@main` when it ends leaves them to the next pass of the same `run_passes`. A pass that runs alone,
-or after a pass that leaves nothing, reads the module. `verify-main` always reads it.
+the operations of `@main` when it ends leaves them to the next pass of the same `run_passes`. Any other pass reads the
+module. `verify-main` always reads it.
 
 From `insert-transfers` on a pass leaves the lines of the meshes (`jaxpp.ir.mesh_lines`). They are the program, and the
 module has no text of it, until an observer or a pass that does not know the lines looks at the module.
@@ -84,9 +84,9 @@ class Relay:
     def __init__(self, module: ir.Module) -> None:
         self.module = module
         self.handed: MainLine | MeshLines | None = None
-        """What the pass before the one that runs has left."""
+        """The lines that the running pass may take."""
         self.lines: MainLine | MeshLines | None = None
-        """What the last pass has left."""
+        """The lines that the last pass has left."""
 
     @contextmanager
     def lap(self) -> Generator[None]:
@@ -105,7 +105,7 @@ class Relay:
             self.lines = None
 
     def check(self) -> None:
-        """Raises RuntimeError where operations were added or removed after a pass left those of `@main`.
+        """Raises RuntimeError where operations were added or removed after a pass left the line of `@main`.
 
         It compares the numbers of operations only, as comparing the operations takes long. So it misses an observer
         that replaces one operation by another. The observers of the command line belong to jaxpp and do not do that.

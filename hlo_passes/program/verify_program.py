@@ -11,7 +11,7 @@ from jaxpp.ir.byte_counts import UNITS, parse_bytes
 from jaxpp.ir.errors import LimitError, ProgramError
 from jaxpp.ir.mesh_lines import MeshLines
 from jaxpp.ir.read_lines import mesh_lines
-from jaxpp.ir.read_program import ProgramReader
+from jaxpp.ir.read_program import ProgramReader, ProvenLines
 from jaxpp.ir.steps import leave
 from jaxpp.ir.tensors import tensor_text
 from jaxpp.ir.transports import check_transport
@@ -82,7 +82,7 @@ class VerifyProgram(Pass):
         """
         module.operation.verify()
         program = mesh_lines(module)
-        reader = ProgramReader(module, program.lines)
+        reader = ProgramReader(module, program)
         if self.transport != "pull":
             reader.check_order(self.transport)
         for checked in reader.lines:
@@ -101,7 +101,7 @@ class VerifyProgram(Pass):
             hint = "offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded"
             where = "of the memory of its host for each device, its host memory limit"
             _check(program, [host for _, host in peaks], self.host_memory_limit, where, hint)
-        leave(module, MeshLines(program.lines, reader))
+        leave(module, ProvenLines(program.lines, reader))
 
 
 def limits_of(text: str, meshes: int) -> list[int]:

@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from jaxpp._system import collector_paused
 from jaxpp.ir.mesh_lines import MeshLines
 from jaxpp.ir.program import Program
-from jaxpp.ir.read_program import ProgramReader
+from jaxpp.ir.read_program import ProgramReader, ProvenLines
 from jaxpp.runtime.execution.stage_function import compile_unit, reshard_unit
 
 
@@ -23,8 +23,7 @@ def load(module: ir.Module, lines: MeshLines | None = None) -> Program:
     Raises ProgramError, with the op's location, if the module is no program, or can't run on meshes of these sizes.
     """
     with module.context, ir.Location.unknown(), collector_paused():
-        known = lines.lines if lines is not None else None
-        reader = (lines.proven if lines is not None else None) or ProgramReader(module, known)
+        reader = lines.reader if isinstance(lines, ProvenLines) else ProgramReader(module, lines)
         functions = dict(reader.program.functions)
         for name, (op, axes) in reader.sources.items():
             function = functions[name]
