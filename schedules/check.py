@@ -30,7 +30,7 @@ def check(schedule: HasGraph) -> None:
 
     It takes time linear in the number of tasks. A schedule is valid if
 
-    - every task runs once, on a mesh that holds its stage; a task of a spread stage once on each of its meshes.
+    - every task runs once, on a mesh that holds its stage.
     - every stage runs the forward of every microbatch, and the backward, whole or as input and weight gradient. Only
       skipped tasks may be absent, or all backwards of all stages.
     - the tasks that a task needs come earlier on its mesh, or on other meshes without a cycle.
@@ -46,7 +46,6 @@ def check(schedule: HasGraph) -> None:
         if task.stage >= graph.placement.stages or task.kind not in graph.rules:
             raise ScheduleError(f"{task.words} is left out, but there is no such stage or kind of task")
     _check_each_task(graph)
-    _check_spread(graph)
     _check_complete(graph, schedule.skipped)
     _check_needs(graph)
     _check_moves(graph)
@@ -61,15 +60,14 @@ def _check_each_task(graph: Graph) -> None:
 def _every_task_is_fine(graph: Graph) -> bool:
     """Whether each task has a known kind, is on a mesh that holds its stage, and is there once.
 
-    This is a fast test. It returns False for schedules with spread stages or kinds that may run on other meshes, which
-    need the slow test.
+    This is a fast test. It returns False for schedules with kinds that may run on other meshes, which need the slow
+    test.
     """
     on_meshes = [{task.stage for task in graph.tasks[row.start : row.stop]} for row in graph.rows]
     held = map(graph.placement.stages_of, range(len(graph.rows)))
     distinct = sum(map(len, graph.numbers.values()))
     return (
-        not graph.partners
-        and distinct == len(graph.tasks)
+        distinct == len(graph.tasks)
         and graph.rules.keys() >= graph.numbers.keys()
         and all(graph.rules[kind].stands == "home" for kind in graph.numbers)
         and all(map(set.issubset, on_meshes, held))
@@ -81,7 +79,6 @@ def _name_the_wrong_task(graph: Graph) -> None:
     for mesh, row in enumerate(graph.rows):
         stages = graph.placement.stages_of(mesh)
         held = frozenset(stages)
-        here: set[Task] = set()
         for number in row:
             task = graph.tasks[number]
             rule = graph.rules.get(task.kind)
@@ -91,22 +88,10 @@ def _name_the_wrong_task(graph: Graph) -> None:
                 raise _error(graph, number, f"{task.words} does not belong here: {where}{other}")
             if rule is None:
                 raise _error(graph, number, f"{task.words} is of an unknown kind: known are {', '.join(graph.rules)}")
-            if task in here or (task in seen and task.stage not in graph.placement.spread):
+            if task in seen:
                 first = _at(graph, graph.tasks.index(task))
                 raise _error(graph, number, f"{task.words} is there twice, first on {first}")
-            here.add(task)
-        seen |= here
-
-
-def _check_spread(graph: Graph) -> None:
-    for number in graph.partners:
-        task = graph.tasks[number]
-        found = {graph.place(other)[0] for other in graph.partners[number]}
-        for mesh in graph.placement.homes[task.stage]:
-            if mesh not in found:
-                raise _error(graph, number, f"{task.words} runs on all its meshes at once, but not on mesh {mesh}")
-        if graph.spans[number] != 1:
-            raise _error(graph, number, f"{task.words} runs on several meshes and cannot be fused with others")
+            seen.add(task)
 
 
 def _check_complete(graph: Graph, skipped: Set[Task]) -> None:
@@ -175,12 +160,10 @@ def _check_deadlock(graph: Graph) -> None:
 def _blocked(graph: Graph, heads: list[int], mesh: int) -> tuple[int, int]:
     """Returns the waiting task at the head of a stuck mesh, and the task on another mesh that it waits for."""
     head = heads[mesh]
-    # A task of several meshes may have all its needs, and wait for a mesh that has not reached it.
-    partners = [(head, other) for other in graph.partners.get(head, ())]
-    needs = [(number, need) for number in range(head, head + graph.spans[head]) for need in graph.needs[number]]
     return next(
         (number, need)
-        for number, need in (*needs, *partners)
+        for number in range(head, head + graph.spans[head])
+        for need in graph.needs[number]
         if need not in graph.rows[mesh] and need >= heads[graph.place(need)[0]]
     )
 

@@ -43,7 +43,7 @@ class Costs:
     """The times (in one unit of time), bytes, and bytes per unit of time of a pipeline.
 
     A scalar is for one microbatch on a whole mesh. With v stages per mesh, each stage takes 1/v of it; a message is not
-    divided, and a spread stage takes its 1/v on each of its meshes. A list gives each stage its own number. A slice of
+    divided. A list gives each stage its own number. A slice of
     the sequence takes its share.
 
     Attributes:

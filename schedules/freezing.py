@@ -51,15 +51,15 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
 
     Raises:
         ScheduleError: when a share is not from 0 to 1, or no stage has all its weight gradients as separate tasks. Also
-            when the costs have contention or the schedule has spread stages, which are not linear.
+            when the costs have contention, which is not linear.
     """
     check_type(schedule)
     costs = costs or Costs()
     for name, share in (("budget", budget), ("most", most)):
         if not 0 <= share <= 1:
             raise ScheduleError(f"{name} must be a share from 0 to 1, found {share!r}")
-    if costs.contention or schedule.graph.partners:
-        raise ScheduleError("freeze_ratios: links with contention and spread stages are no linear programme")
+    if costs.contention:
+        raise ScheduleError("freeze_ratios: links with contention are no linear programme")
     if not any(task.kind == "weight_grad" for task in schedule):
         raise ScheduleError(
             f"{schedule.name} has no weight gradients of their own: take a schedule such as zb-h1, or split_backward"

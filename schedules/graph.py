@@ -30,7 +30,7 @@ class Graph:
         rules: the rules of each kind, by name.
         cells: for each mesh its cells, the tuples of tasks that run as one.
         slices: the number of slices into which the sequence of a microbatch is cut.
-        tasks: the task of each number. A task of a spread stage has a number on each mesh that runs it.
+        tasks: the task of each number.
         rows: for each mesh the numbers of its tasks.
         needs: for each task the numbers of the tasks that it needs.
         lacking: for each task that lacks a need, the needed tasks that the schedule does not have.
@@ -39,7 +39,6 @@ class Graph:
         tracks: for each task the resources that it uses besides the turn of its mesh, such as the copy to the host.
         asides: the tasks that run beside their mesh, without its turn.
         sources: for each task that takes memory from a peer, the number of the task there. It is its own transfer.
-        partners: for each task of a spread stage its numbers on all meshes, which run at the same time.
         transfers: (number of a task, mesh that its result goes to), once for each mesh that needs it.
         borders: for each transfer the lower of the two stages between which it goes, or -1 within one stage.
         sends: for each task its transfers, as indices into `transfers`.
@@ -58,7 +57,6 @@ class Graph:
     tracks: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
     asides: set[int] = field(default_factory=set[int])
     sources: dict[int, int] = field(default_factory=dict[int, int])
-    partners: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     needs: list[TaskNumbers] = field(default_factory=list)
     lacking: dict[int, list[Task]] = field(default_factory=dict)
     transfers: list[tuple[int, int]] = field(default_factory=list)
@@ -97,7 +95,6 @@ def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: CellRows
 
 def _number(graph: Graph) -> None:
     stages, slices, tasks, spans = graph.placement.stages, graph.slices, graph.tasks, graph.spans
-    spread = graph.placement.spread
     tracks = {name: rule.uses for name, rule in graph.rules.items() if rule.uses != (COMPUTE,)}
     for row in graph.cells:
         first = len(tasks)
@@ -107,12 +104,7 @@ def _number(graph: Graph) -> None:
                 table = graph.numbers.get(kind)
                 if table is None:
                     table = graph.numbers[kind] = {}
-                key = (task.microbatch * slices + task.slice) * stages + task.stage
-                if task.stage in spread:
-                    known = graph.partners[table[key]] if key in table else []
-                    known.append(number)
-                    graph.partners[number] = known
-                table[key] = number
+                table[(task.microbatch * slices + task.slice) * stages + task.stage] = number
                 if kind in tracks:
                     graph.tracks[number] = tuple(name for name in tracks[kind] if name != COMPUTE)
                     if COMPUTE not in tracks[kind]:
@@ -176,15 +168,6 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
         graph.needs.append(found)
         if task.kind in moving and found:
             graph.sources[number] = found[0]
-    if graph.partners:
-        for row in graph.rows:
-            for number in row:
-                graph.needs[number] = [_nearest(graph, need, row) for need in graph.needs[number]]
-
-
-def _nearest(graph: Graph, need: int, row: range) -> int:
-    """Returns the number that a task on several meshes has on this mesh."""
-    return next((number for number in graph.partners.get(need, ()) if number in row), need)
 
 
 def _find_waits(graph: Graph) -> None:

@@ -10,7 +10,7 @@ The grid has one row per mesh, and one column per time slot of a run in which ev
 - A cell is `<stage><kind><microbatch>`. The kind is F, B (full backward), I (input gradient), W (weight gradient), or
   the full name of another kind. `0F2.1` is slice 1 of the sequence of microbatch 2.
 - Fused tasks are joined by `+`. A `.` is a bubble; readers of the grid ignore it.
-- `placement:` gives the mesh of each stage: `0+1` is on either of two meshes, `0*1` on both at once.
+- `placement:` gives the mesh of each stage: `0+1` is on two meshes, one of which runs each task.
 - `after: . . 0+1` gives the stages that each stage reads, where stages are no chain. Here the third reads the others.
 - `kind NAME: ...` declares a user's kind and its needs (see `jaxpp.schedules.kinds`).
 - `skipped: 0W* 1W3` names tasks that are left out on purpose. Here these are the weight gradients of stage 0 for all
@@ -32,10 +32,10 @@ from jaxpp.schedules.task import Placement, Task
 
 _CELL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 _ALL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)\*")
-_HOMES: Final = re.compile(r"[0-9]{1,9}(?:(?:\+[0-9]{1,9})*|(?:\*[0-9]{1,9})*)")
+_HOMES: Final = re.compile(r"[0-9]{1,9}(?:\+[0-9]{1,9})*")
 _ROW: Final = re.compile(r"mesh +([0-9]{1,9})")
 _KINDS: Final = {letter: kind for kind, letter in LETTERS.items()}
-_READ: Final = re.compile(r"\.|[0-9]{1,9}(?:\+[0-9]{1,9})*")
+_READ: Final = re.compile(rf"\.|{_HOMES.pattern}")
 _BUBBLE: Final = "."
 
 
@@ -142,8 +142,7 @@ def _parse_placement(value: str) -> Placement:
         if not _HOMES.fullmatch(word):
             reason = f"stage {stage} must have a mesh number, or several joined by '+', found {word[:40]!r}"
             raise ScheduleError(f"{reason}\n{marked('placement:', words, stage)}")
-    spread = frozenset(stage for stage, word in enumerate(words) if "*" in word)
-    return Placement(tuple(tuple(map(int, re.split(r"[+*]", word))) for word in words), spread)
+    return Placement(tuple(tuple(map(int, word.split("+"))) for word in words))
 
 
 def _parse_after(value: str) -> tuple[tuple[int, ...], ...]:

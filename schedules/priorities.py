@@ -93,7 +93,7 @@ def _homes(
     homes = placement.homes[stage]
     if mesh_of is None and len(homes) == 1:
         return homes * len(tasks)
-    if mesh_of is None or stage in placement.spread:
+    if mesh_of is None:
         raise ScheduleError(f"{name}: stage {stage} is on several meshes: mesh_of must say which runs a task")
     found = list(map(mesh_of, tasks))
     for task, mesh in zip(tasks, found, strict=True):

@@ -176,7 +176,6 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
     numbers, old = range(parts), schedule.placement
     placement = Placement(
         tuple(homes for homes in old.homes for _ in numbers),
-        frozenset(stage * parts + number for stage in old.spread for number in numbers),
         tuple(
             (stage * parts + number - 1,) if number else tuple(other * parts + parts - 1 for other in read)
             for stage, read in enumerate(old.after)

@@ -44,7 +44,7 @@ def sweep(
     """Runs every mesh in its order, each cell as soon as its mesh is free and its needs have arrived.
 
     A task that runs beside its mesh (a copy) starts when the previous cell has ended and its resources are free. The
-    next cell does not wait for it. A task of a spread stage runs on all its meshes at the same time.
+    next cell does not wait for it.
 
     Args:
         graph: the schedule. A need that it lacks is not waited for.
@@ -96,12 +96,11 @@ class _Sweep:
         for number in moves:
             if graph.sources[number] not in graph.sources:
                 self.takers.setdefault(graph.sources[number], []).append(number)
-        self.arrived: dict[int, float] = {}
 
     def advance(self, mesh: int) -> None:
         """Runs the cells of one mesh until a cell has to wait."""
         graph, ready, durations = self.graph, self.ready, self.durations
-        waits, spans, partners, finish = graph.waits, graph.spans, graph.partners, self.finish
+        waits, spans, finish = graph.waits, graph.spans, self.finish
         tracks, asides, leads = self.tracks, self.asides, self.leads
         head, stop, clock = self.heads[mesh], graph.rows[mesh].stop, self.clocks[mesh]
         while head < stop:
@@ -113,10 +112,6 @@ class _Sweep:
                     self.waiting.setdefault(slot, []).append(mesh)
                     break
             else:
-                if head in partners:
-                    self.heads[mesh], self.clocks[mesh] = head, clock
-                    self.meet(head, start)
-                    return
                 span = spans[head]
                 duration = durations[head] if span == 1 else sum(durations[head : head + span])
                 if head in tracks:
@@ -174,17 +169,3 @@ class _Sweep:
                 self.runnable += waiting.pop(slot)
         for taker in self.takers.get(number, ()):
             self.leave(mesh, taker, end)
-
-    def meet(self, number: int, ready_at: float) -> None:
-        """Records that a mesh is ready for a task of several meshes; the last mesh starts it on all of them."""
-        self.arrived[number] = ready_at
-        numbers = self.graph.partners[number]
-        if not self.arrived.keys() >= set(numbers):
-            return
-        start = max(self.arrived.pop(other) for other in numbers)
-        end = start + max(self.durations[other] for other in numbers)
-        for other in numbers:
-            mesh = next(mesh for mesh, row in enumerate(self.graph.rows) if other in row)
-            self.heads[mesh], self.clocks[mesh] = other + 1, end
-            self.runnable.append(mesh)
-            self.finish(mesh, other, start, end)

@@ -112,31 +112,25 @@ class Placement:
     """The meshes of each stage, and the stages that each stage reads.
 
     Most schedules keep each stage on one mesh. Schedules in two directions (Chimera, DualPipe) keep it on several
-    meshes: each holds a copy of the weights, and each task runs on one of them. A spread stage is cut over its meshes
-    instead: each of its tasks runs on all of them at once (Vocabulary Parallelism, arXiv 2411.05288).
+    meshes: each holds a copy of the weights, and each task runs on one of them.
 
     By default stages are a chain: each stage reads the result of the previous stage. With `after` they are a graph,
     such as two encoders and a stage that joins them (FlexPipe, arXiv 2510.05112; Tessel, arXiv 2311.15269).
 
     Attributes:
         homes: for each stage the meshes that hold it. The first is the home of its weights.
-        spread: the stages that are cut over their meshes.
         after: for each stage the earlier stages whose results it reads; () if the stages are a chain.
 
     Raises:
         ScheduleError: when there is no stage, a stage has no mesh or the same mesh twice, or a mesh below the highest
-            has no stage. Also when a spread stage has a single mesh, a stage reads itself or a later stage, or a stage
-            that is not the last has no reader.
+            has no stage. Also when a stage reads itself or a later stage, or a stage that is not the last has no
+            reader.
     """
 
     homes: tuple[tuple[int, ...], ...]
-    spread: frozenset[int] = frozenset()
     after: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        for stage in self.spread:
-            if not 0 <= stage < len(self.homes) or len(self.homes[stage]) < 2:
-                raise ScheduleError(f"stage {stage} is spread: it must be placed on two meshes or more")
         if not self.homes:
             raise ScheduleError("a placement must have at least one stage, found none")
         for stage, homes in enumerate(self.homes):
@@ -215,7 +209,7 @@ class Placement:
 
     @property
     def has_copies(self) -> bool:
-        """Whether a stage is on several meshes, each of which has a copy or a part of its weights."""
+        """Whether a stage is on several meshes, each of which has a copy of its weights."""
         return max(map(len, self.homes)) > 1
 
     def stages_of(self, mesh: int) -> tuple[int, ...]:
@@ -252,10 +246,8 @@ class Placement:
         return tuple(map(tuple, readers))
 
     def __str__(self) -> str:
-        """Returns the mesh of each stage, `0 1 2 3`; several are joined: `0+3 1+2`, or `0*3` for a spread stage."""
-        return " ".join(
-            ("*" if stage in self.spread else "+").join(map(str, homes)) for stage, homes in enumerate(self.homes)
-        )
+        """Returns the mesh of each stage, `0 1 2 3`; several are joined: `0+3 1+2`."""
+        return " ".join("+".join(map(str, homes)) for homes in self.homes)
 
 
 def _checked_after(after: Sequence[Sequence[int]], stages: int) -> tuple[tuple[int, ...], ...]:

@@ -17,12 +17,6 @@ def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations:
         loop: the microbatch loop.
         operations: the kinds that are bound to the user's functions.
     """
-    if schedule.placement.spread:
-        raise PassError(
-            f"the schedule {schedule.name} spreads stage {min(schedule.placement.spread)} over several meshes",
-            location=loop.location,
-            hint="put each stage on one mesh, or a copy of it on each of several",
-        )
     _check_kinds(schedule, loop, operations)
     _check_order(schedule, loop)
     _check_copies(schedule, loop)

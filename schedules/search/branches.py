@@ -52,7 +52,7 @@ def search_branches(
     """Returns the best schedule that the search finds for a graph of stages, or for stages on several meshes.
 
     Args:
-        placement: one with `after`, or with stages on several meshes; no stage is spread.
+        placement: one with `after`, or with stages on several meshes.
         microbatches: at least 1.
         costs: the costs of tasks and hops.
         memory: the limits of the meshes.
@@ -61,11 +61,8 @@ def search_branches(
         options: the other options of `improve`.
 
     Raises:
-        ScheduleError: no order that was tried fits the memory, or a stage is spread.
+        ScheduleError: no order that was tried fits the memory.
     """
-    if placement.spread:
-        reason = "and its tasks run on all of them at once: give a schedule of it to improve"
-        raise ScheduleError(f"search: stage {min(placement.spread)} is spread over its meshes, {reason}")
     starts = list(_starts(placement, microbatches, costs, split_backward))
     kept = Kept(memory, [math.inf] * placement.meshes)
     if placement.has_copies:

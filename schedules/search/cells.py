@@ -174,7 +174,6 @@ def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[flo
             if head in graph.tracks
         },
         asides=frozenset(cell for cell, head in enumerate(heads) if head in graph.asides),
-        partners={cell_of[each]: tuple(cell_of[part] for part in all_) for each, all_ in graph.partners.items()},
         by_time=by_time,
         between=costs.between_runs(schedule),
         touched=[Touched.by(graph.tasks[group.start : group.stop]) for group in groups],

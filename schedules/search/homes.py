@@ -92,7 +92,7 @@ def _movable(schedule: Schedule) -> _Homes:
             waits_for_all = any(need.microbatch == ALL for task in cell for need in rules[task.kind].needs)
             if len(pairs) > 1 or waits_for_all:
                 fixed |= pairs
-            # A spread stage runs on all of its meshes, and an evicted activation is on two meshes.
+            # An evicted activation is on two meshes.
             fixed |= {pair for pair in pairs if found.setdefault(pair, mesh) != mesh}
     return {pair: home for pair, home in found.items() if len(homes[pair[0]]) > 1 and pair not in fixed}
 

@@ -47,7 +47,7 @@ def improve(
     """Searches for a better order of the tasks of a schedule, by moves along its critical path (`search.anneal`).
 
     The tasks may have any kind for which the simulator has costs: recomputes, copies to the host or to other meshes, a
-    user's own kinds. They may be fused, of slices of the sequence, or of stages that several meshes hold or share. Each
+    user's own kinds. They may be fused, of slices of the sequence, or of stages that several meshes hold. Each
     task stays the same and on its mesh, and fused tasks move as one. `search`, in contrast, makes the tasks itself, and
     orders only forwards and backwards.
 

@@ -315,8 +315,8 @@ def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
         mine = [before[name] for name in dict.fromkeys(("", track)) if name in before]
         reasons = [(ends[number], f"{graph.tasks[number]} before it") for number in mine]
         reasons += [(ends[slot], _source(graph, slot)) for slot in graph.waits[head]]
-        end, reason = max(reasons, key=lambda each: each[0], default=(0.0, "nothing"))
-        yield head, reason if run.starts[head] <= end else "the other meshes of its stage"
+        _, reason = max(reasons, key=lambda each: each[0], default=(0.0, "nothing"))
+        yield head, reason
         before[track] = head
 
 

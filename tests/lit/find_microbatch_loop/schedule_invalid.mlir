@@ -116,30 +116,6 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
-// A stage that is cut over two meshes, and runs on both at once.
-
-// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine spreads stage 1 over several meshes
-// CHECK-NEXT: put each stage on one mesh, or a copy of it on each of several
-func.func public @main(%x: tensor<f32>) -> tensor<f32> {
-  %first = stablehlo.constant dense<0> : tensor<i32>
-  %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
-      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 0*1\0Amesh 0: 0F0 1F0 0F1 1F1 0F2 1F2\0Amesh 1: . 1F0 . 1F1 . 1F2"}}
-  cond {
-    %limit = stablehlo.constant dense<3> : tensor<i32>
-    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %1 : tensor<i1>
-  } do {
-    %m = stablehlo.sine %h : tensor<f32>
-    %y = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %m : tensor<f32>
-    %one = stablehlo.constant dense<1> : tensor<i32>
-    %next = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %next, %y : tensor<i32>, tensor<f32>
-  }
-  return %0#1 : tensor<f32>
-}
-
-// -----
-
 // Residuals that go to the host, and don't come back.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has offload(stage 0, mb 0) and no reload of it

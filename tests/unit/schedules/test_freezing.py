@@ -89,7 +89,7 @@ def test_it_leaves_out_no_more_than_it_takes() -> None:
             S.make("zb-h1", meshes=2, microbatches=2),
             S.Costs(hop=1.0, bandwidth=1.0, message_bytes=1.0, contention=True),
             {"budget": 1.0},
-            "links with contention and spread stages are no linear programme",
+            "links with contention are no linear programme",
         ),
     ],
 )

@@ -70,6 +70,10 @@ HEAD = "schedule: x\nplacement: 0 1\n"
         ),
         ("schedule: x\nschedule: y", "line 2: expected 'schedule:', 'placement:' or, behind it, 'after:' (each once)"),
         ("schedule: x\nplacement: 0 x", "line 2: stage 1 must have a mesh number, or several joined by '+', found 'x'"),
+        (
+            "schedule: x\nplacement: 0 1 0*1\nmesh 0: 0F0 2F0\nmesh 1: 1F0 2F0",
+            "line 2: stage 2 must have a mesh number, or several joined by '+', found '0*1'",
+        ),
         ("schedule: x\nplacement: 0 2", "line 2: mesh 1 holds no stage, but mesh 2 does: number the meshes from 0"),
         (HEAD + "kind B: forward", "line 3: cannot read kind 'B: forward'"),
         (HEAD + "mesh 1: 1F0", "line 3: expected the row of mesh 0, found that of mesh 1"),

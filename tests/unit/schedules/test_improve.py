@@ -23,13 +23,6 @@ COSTS = S.Costs(
     kinds={"offload": 0.6, "reload": 0.6, "optimizer": 0.7, "norms": 0.2},
 )
 
-SPREAD = """
-schedule: spread
-placement: 0 1 0*1
-mesh 0: 0F0 2F0 2B0 0B0 0F1 2F1 2B1 0B1
-mesh 1: 1F0 2F0 2B0 1B0 1F1 2F1 2B1 1B1
-"""
-
 TAKEN = """
 schedule: taken
 placement: 0 1
@@ -58,7 +51,6 @@ SCHEDULES: dict[str, Callable[[], S.Schedule]] = {
     "fused": lambda: made("dualpipe"),
     "two homes": lambda: made("chimera"),
     "slices": lambda: made("seq1f1b"),
-    "spread": lambda: S.parse(SPREAD),
     "recomputed": lambda: S.recompute(made("1f1b"), 0, 1),
     "offloaded": lambda: S.offload(made("zb-v"), k=0.5),
     "offloaded in a cell": lambda: S.parse(COPIED),
@@ -277,10 +269,9 @@ def test_a_mesh_that_has_nothing_to_do_at_first(objective: Any) -> None:
     assert S.improve(start, objective=objective, change=["homes"], seconds=0.05).value == 12
 
 
-@pytest.mark.parametrize("text", [SPREAD, TAKEN])
-def test_what_is_not_at_home_alone_stays(text: str) -> None:
-    """Of a spread stage each mesh runs its part; what a peer takes is where its stage is not."""
-    schedule = S.parse(text)
+def test_what_a_peer_takes_stays() -> None:
+    """It is where its stage is not."""
+    schedule = S.parse(TAKEN)
     found = S.improve(schedule, COSTS, change=["homes"], seconds=0.1)
     assert [sorted(map(str, order)) for order in found.orders] == [sorted(map(str, each)) for each in schedule.orders]
 

@@ -77,14 +77,6 @@ def test_copies_are_a_strip_below_the_tasks() -> None:
     assert list(scene.kinds) == ["forward", "backward", "offload", "reload"]
 
 
-def test_a_spread_stage_waits_for_its_other_meshes() -> None:
-    spread = S.parse("schedule: x\nplacement: 0 1 0*1\nmesh 0: 0F0 2F0 2B0 0B0\nmesh 1: 1F0 2F0 2B0 1B0")
-    waited = {(str(box.task), box.mesh): box.waited for box in Scene(S.simulate(spread)).boxes}
-    assert waited["2F0", 0] == "1F0 of mesh 1"
-    assert waited["2F0", 1] == "1F0 before it"
-    assert waited["2B0", 0] == "2F0 before it"
-
-
 def test_colours_tell_kinds_apart_and_shades_microbatches() -> None:
     scene = Scene(report("zb-h1", 2, 5))
     colours = {(box.task.kind, box.task.microbatch): scene.colour(box) for box in scene.boxes}

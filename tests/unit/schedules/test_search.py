@@ -314,11 +314,6 @@ def test_a_history_says_when_what_was_found() -> None:
         ),
         ({"placement": "v", "chunks": 3}, "a v placement has 2 stages per mesh, found chunks=3"),
         ({"placement": S.Placement.linear(3)}, "placement is on 3 meshes, found meshes=2"),
-        (
-            {"placement": S.Placement(((0, 1), (1,)), frozenset({0}))},
-            "search: stage 0 is spread over its meshes, and its tasks run on all of them at once: give a schedule "
-            "of it to improve",
-        ),
         ({"seconds": 0}, "seconds must be a positive number, found 0"),
         ({"seed": -1}, "seed must be a whole number of at least 0, found -1"),
         ({"costs": {"hop": 1}}, "costs must be a Costs, such as Costs(forward=1, hop=0.1), found {'hop': 1}"),

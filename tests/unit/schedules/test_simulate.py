@@ -1,4 +1,4 @@
-"""The simulator beyond the formulas: hops, links, tracks, spread stages, what is skipped, memory, bubbles."""
+"""The simulator beyond the formulas: hops, links, tracks, what is skipped, memory, bubbles."""
 
 import math
 from dataclasses import replace
@@ -154,53 +154,6 @@ def test_what_a_stage_was_sent_stays_until_its_recompute() -> None:
     assert dict(zip(times.tolist(), changes.cumsum().tolist(), strict=True))[4.0] == 120
     less = S.Costs(activation_bytes=[100, 4], message_bytes=10)
     assert S.simulate(schedule, less).peak_bytes() == [100, 12], "an activation has its input in it"
-
-
-def test_a_spread_stage_runs_on_all_its_meshes_at_once() -> None:
-    schedule = parsed(
-        "placement: 0 1 0*1",
-        "mesh 0: 0F0 2F0 0F1 2B0 2F1 0B0 2B1 0B1",
-        "mesh 1: 1F0 2F0 2B0 1F1 1B0 2F1 2B1 1B1",
-    )
-    report = S.simulate(schedule, S.Costs([1, 1, 0.5], [1, 1, 0.5], [1, 1, 0.5], hop=0.25))
-    assert report.times(S.Task("forward", 2, 0)) == (2.5, 3.0)
-    assert report.start[0][1] == report.start[1][1] == 2.5
-    assert report.start[0][3] == report.start[1][2] == 4.0
-    assert S.merged_order(schedule)[0] == (0, S.Task("forward", 0, 0))
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (
-            ("mesh 0: 0F0 2F0 2B0 0B0", "mesh 1: 1F0 2F0 1B0"),
-            "mesh 0 position 2: B(stage 2, mb 0) runs on all its meshes at once, but not on mesh 1",
-        ),
-        (
-            ("mesh 0: 0F0 2F0 2B0+0B0", "mesh 1: 1F0 2F0 2B0 1B0"),
-            "mesh 0 position 2: B(stage 2, mb 0) runs on several meshes and cannot be fused with others",
-        ),
-        (
-            ("mesh 0: 0F0 2F0 2F0 2B0 0B0", "mesh 1: 1F0 2F0 2B0 1B0"),
-            "mesh 0 position 2: F(stage 2, mb 0) is there twice, first on mesh 0 position 1",
-        ),
-    ],
-)
-def test_a_spread_stage_gone_wrong(rows: tuple[str, str], message: str) -> None:
-    with pytest.raises(S.ScheduleError) as error:
-        parsed("placement: 0 1 0*1", *rows)
-    assert str(error.value).startswith(message)
-
-
-def test_meshes_that_wait_for_one_another_at_spread_tasks() -> None:
-    rows = ("mesh 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "mesh 1: 1F0 1F1 2F1 2F0 2B0 2B1 1B0 1B1")
-    with pytest.raises(S.ScheduleError) as error:
-        parsed("placement: 0 1 0*1", *rows)
-    assert str(error.value).split("\n") == [
-        "deadlock: these meshes wait for one another",
-        "  mesh 0 position 2: F(stage 2, mb 0) needs F(stage 2, mb 0) of mesh 1 position 3",
-        "  mesh 1 position 2: F(stage 2, mb 1) needs F(stage 2, mb 1) of mesh 0 position 3",
-    ]
 
 
 def test_weight_tasks_of_frozen_layers_are_left_out() -> None:

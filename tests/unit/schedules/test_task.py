@@ -118,14 +118,9 @@ def test_a_kind_of_wrong_parts_is_an_error() -> None:
         Kind("offload", (Need(()),))
 
 
-def test_placements_down_and_up_and_spread() -> None:
+def test_placements_down_and_up() -> None:
     assert str(Placement.waves(3, 2)) == "0 1 2 2 1 0"
     assert str(Placement.waves(2, 4)) == "0 1 1 0 0 1 1 0"
-    spread = Placement(((0,), (1,), (0, 1)), frozenset([2]))
-    assert str(spread) == "0 1 0*1"
-    assert Schedule.parse("schedule: x\nplacement: 0 1 0*1\nmesh 0: 0F0 2F0\nmesh 1: 1F0 2F0").placement == spread
-    with pytest.raises(ScheduleError, match="stage 0 is spread: it must be placed on two meshes or more"):
-        Placement(((0,),), frozenset([0]))
 
 
 def test_a_slice_is_part_of_a_task() -> None:
