@@ -6,8 +6,9 @@ Time runs to the right. The colour of a task shows its kind; its shade and numbe
 a grey interval is a bubble, and a frame encloses a fused group.
 If the shortest task is narrower than about four pixels, all tasks have the plain colours of their kinds, without
 shades. A task that is too narrow for its number has none.
-Matplotlib draws SVG and PNG. Bokeh draws HTML: a page in one file that zooms and pans. For the task under the
-mouse, the page names the task or meshes that this task waited for last.
+
+Matplotlib draws all pictures. HTML is the SVG in a page of one file, which zooms. For the task under the mouse, the
+page names the task that this task waited for last.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def draw(report: Report | Sequence[Report], path: str | Path) -> None:
     Several runs are drawn one below the other, on one scale of time.
 
     Raises:
-        ScheduleError: when the path has another suffix, or the format's library (matplotlib or Bokeh) is not installed.
+        ScheduleError: when the path has another suffix, or matplotlib is not installed.
         OSError: when the file cannot be written.
     """
     Path(path).write_bytes(picture(report, path))

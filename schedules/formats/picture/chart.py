@@ -35,12 +35,12 @@ from jaxpp.schedules.formats.picture.scene import (
 _LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.6, 0.75, 0.75, 0.5, 0.4
 _TASKS: Final = (6.5, 0.2, 0.5)
 _CURVES: Final = (4.2, 0.1, 0.28)
-_POINTS: Final = 72  # points per inch
+POINTS: Final = 72  # points per inch
 
 
 def chart(scenes: Sequence[Scene], suffix: str) -> bytes:
     """Returns the bytes of a picture of the scenes, one below the other; `suffix` is "svg" or "png"."""
-    return saved(lambda: _figure(scenes), suffix)
+    return saved(lambda: drawn(scenes), suffix)
 
 
 def saved(draw: Callable[[], Figure], suffix: str) -> bytes:
@@ -54,7 +54,7 @@ def saved(draw: Callable[[], Figure], suffix: str) -> bytes:
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", data) if suffix == "svg" else data
 
 
-def _figure(scenes: Sequence[Scene]) -> Figure:
+def drawn(scenes: Sequence[Scene]) -> Figure:
     width = min(max(8, *map(_width, scenes)), 20)
     heights = [_TOP + rows + _BETWEEN + curves + _BOTTOM for rows, curves in map(_heights, scenes)]
     figure = Figure(figsize=(_LEFT + width + _RIGHT, sum(heights)))
@@ -68,8 +68,8 @@ def _figure(scenes: Sequence[Scene]) -> Figure:
 
 def _width(scene: Scene) -> float:
     """Returns the width, in inches, at which the longest text fits on all tasks but the shortest 5 %."""
-    columns = scene.report.makespan / float(np.quantile([box.end - box.start for box in scene.boxes], 0.05))
-    return columns * (0.65 * 8 * scene.longest_word + 5) / _POINTS
+    columns = scene.report.makespan / float(np.quantile(scene.lengths, 0.05))
+    return columns * (0.65 * 8 * scene.longest_word + 5) / POINTS
 
 
 def _heights(scene: Scene) -> tuple[float, float]:
@@ -90,10 +90,10 @@ def _draw(scene: Scene, figure: Figure, width: float, makespan: float, above: fl
     tasks = figure.add_axes(place)
     below = (top - _TOP - rows - _BETWEEN - curves) * upward
     memory = figure.add_axes((place[0], below, place[2], curves * upward), sharex=tasks)
-    _prepare(tasks, meshes, rows / meshes * _POINTS)
-    _prepare(memory, meshes, curves / meshes * _POINTS)
-    _draw_tasks(scene, tasks, width * _POINTS / makespan, rows / meshes * _POINTS)
-    _draw_memory(scene, memory, curves / meshes * _POINTS)
+    _prepare(tasks, meshes, rows / meshes * POINTS)
+    _prepare(memory, meshes, curves / meshes * POINTS)
+    _draw_tasks(scene, tasks, width * POINTS / makespan, rows / meshes * POINTS)
+    _draw_memory(scene, memory, curves / meshes * POINTS)
     tasks.tick_params(labelbottom=False)
     memory.set_xlabel(f"time in {scene.report.costs.unit}")
     memory.set_xlim(0, makespan)
@@ -124,7 +124,7 @@ def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
     """Draws the tasks, bubbles, frames and the legend; `across` is points per unit of time, `down` points per row."""
     # The limits of the axes are known; `add_patch` would compute them again from every corner.
     axes.add_artist(PathPatch(_outlines(scene.rows), facecolor=BUBBLE, linewidth=0))
-    apart = across * min(box.end - box.start for box in scene.boxes) > 4
+    apart = across * min(scene.lengths) > 4
     if not apart:
         for frame, colour in scene.runs:
             axes.add_artist(PathPatch(_outlines([frame]), facecolor=colour, linewidth=0))

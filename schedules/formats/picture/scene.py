@@ -108,6 +108,11 @@ class Scene:
                     top -= height
         return found
 
+    @cached_property
+    def lengths(self) -> list[float]:
+        """The times of all tasks that take time; a copy may take none."""
+        return [box.end - box.start for box in self.boxes if box.end > box.start]
+
     @property
     def rows(self) -> list[Frame]:
         """The frame of each mesh's whole row; an interval that no task covers is a bubble."""
@@ -326,8 +331,7 @@ def _source(graph: Graph, slot: int) -> str:
     if slot < len(tasks):
         return str(tasks[slot])
     number, _ = graph.transfers[slot - len(tasks)]
-    home = next(mesh for mesh, row in enumerate(graph.rows) if number in row)
-    return f"{tasks[number]} of mesh {home}"
+    return f"{tasks[number]} of mesh {graph.homes[number]}"
 
 
 def _channels(colour: str) -> tuple[int, int, int]:
