@@ -32,14 +32,13 @@ else:  # a type checker that sees `__getattr__` would accept any name
     # The names in `jaxpp.names`, so that any other name is refused without importing JAX.
     _NAMES = frozenset(
         """
-        GIS POF POH STP Add BPipe BaseSchedule BitPipe Chimera Concat DualPipe DualPipeV Eager1F1B GPipe Hanayo
-        Interleaved1F1B InterleavedGPipe InterleavedZeroBubble KimiK2 LimitError LoopedBFS Max MpmdArray MpmdMesh
-        MpmdSharding Op PassError PipeDream2BW Plan PlanError SavedStepError ScheduleError Seq1F1B Seq1F1BInterleaved
-        Seq1F1BZeroBubble SlimPipe SparseAveraging Std1F1B Task VHalf VMin Vocab1F1B VocabVHalf ZeroBubble ZeroBubbleH2
-        ZeroBubbleV check_slices collect_task_times_ms compare cross_mpmd_all_reduce cross_mpmd_stack expect fetch
-        frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield mpmd_jit_with_loop mpmd_to_spmd_reshard optimistic
-        partition pipeline_enter_stage place_with rows_of_layers scan_slices slice_attention spmd_to_mpmd_reshard
-        stored_rows target train_loop treduce treduce_i tune vocabulary_cross_entropy vocabulary_embedding
+        Add BaseSchedule Concat DualPipeV Eager1F1B GPipe Interleaved1F1B InterleavedGPipe InterleavedZeroBubble KimiK2
+        LimitError Max MpmdArray MpmdMesh MpmdSharding Op PassError Plan PlanError SavedStepError ScheduleError
+        SparseAveraging Std1F1B Task ZeroBubble check_slices collect_task_times_ms compare cross_mpmd_all_reduce
+        cross_mpmd_stack expect fetch frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield mpmd_jit_with_loop
+        mpmd_to_spmd_reshard optimistic partition pipeline_enter_stage place_with rows_of_layers scan_slices
+        slice_attention spmd_to_mpmd_reshard stored_rows target train_loop treduce treduce_i tune
+        vocabulary_cross_entropy vocabulary_embedding
         """.split()
     )
 

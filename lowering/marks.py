@@ -65,7 +65,7 @@ def pipeline_enter_stage(x: T, name: str | None = None) -> T:
 def mark_unit_end(x: T) -> T:
     """Marks the end of a unit of a stage: attention, an MLP, a dispatch to experts, with its collective.
 
-    If a schedule runs a forward and a backward as one task (`jaxpp.DualPipe`), their units are woven. The units of one
+    If a schedule runs a forward and a backward as one task (`dualpipe`), their units are woven. The units of one
     compute while the collectives at the ends of the other's units run (STP, arXiv 2510.27257). Otherwise these marks do
     nothing. They stand between stage marks, which end units too. Put them on a value that devices have exchanged, such
     as a product of which each device has a part, plus the value that is added to it. Differentiating a mark yields a

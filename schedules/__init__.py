@@ -14,7 +14,7 @@ one microbatch.
 The grid is a complete description of the schedule: `S.parse` reads it back exactly. `0F2` is the forward of stage 0 for
 microbatch 2. B is a full backward; I and W are its two parts, the input gradient and the weight gradient.
 
-    names(), make(...) the published schedules; each also as a class: Std1F1B, ZeroBubble, DualPipeV, ...
+    names(), make(...) the published schedules; nine also as JaxPP's classes: Std1F1B, ZeroBubble, DualPipeV, ...
     resolve(...)       the schedule that a user named, wrote in a file, or gave as text or object
     check(s)           finds the first error of a schedule
     rows_of_layers(...) the order of stacked layers in which the layers of each mesh are contiguous
@@ -40,7 +40,21 @@ from __future__ import annotations
 
 from jaxpp.schedules.blocks import block
 from jaxpp.schedules.check import check
-from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
+from jaxpp.schedules.classes import (
+    BaseSchedule,
+    DualPipeV,
+    Eager1F1B,
+    GPipe,
+    Interleaved1F1B,
+    InterleavedBaseSchedule,
+    InterleavedGPipe,
+    InterleavedZeroBubble,
+    KimiK2,
+    LibrarySchedule,
+    ScheduleTasks,
+    Std1F1B,
+    ZeroBubble,
+)
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.fill import bubbles_used, fill
@@ -55,40 +69,6 @@ from jaxpp.schedules.library import names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.library.exchange import exchange_costs
 from jaxpp.schedules.memory import activations
-from jaxpp.schedules.named import (
-    GIS,
-    POF,
-    POH,
-    STP,
-    BitPipe,
-    BPipe,
-    Chimera,
-    DualPipe,
-    DualPipeV,
-    Eager1F1B,
-    GPipe,
-    Hanayo,
-    Interleaved1F1B,
-    InterleavedBaseSchedule,
-    InterleavedGPipe,
-    InterleavedZeroBubble,
-    KimiK2,
-    LibrarySchedule,
-    LoopedBFS,
-    PipeDream2BW,
-    Seq1F1B,
-    Seq1F1BInterleaved,
-    Seq1F1BZeroBubble,
-    SlimPipe,
-    Std1F1B,
-    VHalf,
-    VMin,
-    Vocab1F1B,
-    VocabVHalf,
-    ZeroBubble,
-    ZeroBubbleH2,
-    ZeroBubbleV,
-)
 from jaxpp.schedules.order import merged_numbers, merged_order, start_times, unit_cost
 from jaxpp.schedules.peers import evict
 from jaxpp.schedules.priorities import by_priority
@@ -99,32 +79,23 @@ from jaxpp.schedules.search import Found, Partition, Tuned, improve, make, parti
 from jaxpp.schedules.sequence_cuts import equal_cuts
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.steps import UPDATE, first_step, in_steps, is_in_one_order, repeat, steps_of
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.task import Placement, Task, TaskType
 
 parse = Schedule.parse
 from_csv = Schedule.from_csv
 
 __all__ = [
-    "GIS",
-    "POF",
-    "POH",
-    "STP",
     "UPDATE",
     "B",
-    "BPipe",
     "BaseSchedule",
-    "BitPipe",
     "Bubble",
-    "Chimera",
     "Costs",
-    "DualPipe",
     "DualPipeV",
     "Eager1F1B",
     "F",
     "Found",
     "Frozen",
     "GPipe",
-    "Hanayo",
     "I",
     "Interleaved1F1B",
     "InterleavedBaseSchedule",
@@ -133,36 +104,24 @@ __all__ = [
     "KimiK2",
     "Kind",
     "LibrarySchedule",
-    "LoopedBFS",
     "MeshOrder",
     "Need",
     "Operation",
     "Partition",
     "Pattern",
-    "PipeDream2BW",
     "Placement",
     "Plan",
     "Report",
     "Schedule",
     "ScheduleError",
     "ScheduleTasks",
-    "Seq1F1B",
-    "Seq1F1BInterleaved",
-    "Seq1F1BZeroBubble",
-    "SlimPipe",
     "Std1F1B",
     "Task",
     "TaskType",
     "Transfer",
     "Tuned",
-    "VHalf",
-    "VMin",
-    "Vocab1F1B",
-    "VocabVHalf",
     "W",
     "ZeroBubble",
-    "ZeroBubbleH2",
-    "ZeroBubbleV",
     "activations",
     "block",
     "bubbles_used",

@@ -193,8 +193,8 @@ def _takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Opera
             f"the gradients are delayed by {found.delay}, but the schedule {schedule.name} is of one step: nothing "
             "would overlap",
             location=loop.location,
-            hint='give one by name, such as "1f1b", which is then of all steps, or an object of several, such as '
-            f"jaxpp.PipeDream2BW({schedule.meshes}, steps={found.steps}, delay={found.delay}); or leave the delay out",
+            hint='give one by name, such as "1f1b", which is then of all steps, or one of several, such as '
+            f"pipedream-2bw{{steps={found.steps} delay={found.delay}}}; or leave the delay out",
         )
     if steps > 1 and found is not None:
         replace(found, schedule=str(schedule)).write(module)

@@ -26,7 +26,7 @@ def scan_slices(
 ) -> tuple[Any, Any]:
     """Scans over slices of a sequence; each slice takes the carry of the slice before it: keys and values.
 
-    A schedule with slices (`jaxpp.Seq1F1B`) runs each slice of a stage as a task of its own, if `fn` has the stage
+    A schedule with slices (`seq1f1b`) runs each slice of a stage as a task of its own, if `fn` has the stage
     marks (Seq1F1B, arXiv 2406.03488). Under any other schedule, and under plain `jax.jit`, it is a `jax.lax.scan`:
 
         length = xs.shape[axis] // slices

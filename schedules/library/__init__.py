@@ -1,8 +1,7 @@
 """Published schedules by name.
 
-A new schedule needs three things: a function in a file of this folder, an entry in `LIBRARY` below, and a class in
-`jaxpp.schedules.named`. The function is best written in the language of `jaxpp.schedules.language`. The tests report
-whatever else a new schedule lacks.
+A new schedule needs two things: a function in a file of this folder, and an entry in `LIBRARY` below. The function is
+best written in the language of `jaxpp.schedules.language`. The tests report whatever else a new schedule lacks.
 """
 
 from __future__ import annotations
@@ -21,49 +20,46 @@ from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b, pipedream_2bw
 from jaxpp.schedules.library.exchange import slimpipe
 from jaxpp.schedules.library.interleaved import interleaved_1f1b, interleaved_zb, kimi_k2
-from jaxpp.schedules.library.offload import gis, po_f, po_h
-from jaxpp.schedules.library.peers import bpipe
+from jaxpp.schedules.library.offload import bpipe, gis, po_f, po_h
 from jaxpp.schedules.library.sequence import seq1f1b, seq1f1b_i, seq1f1b_zb
 from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, stp, v_half, v_min, zb_v
 from jaxpp.schedules.library.vocabulary import vocab_1f1b, vocab_v_half
 from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
 from jaxpp.schedules.schedule import Schedule
 
-LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
-    (
-        ("gpipe", gpipe),
-        ("1f1b", one_f_one_b),
-        ("eager-1f1b", eager_one_f_one_b),
-        ("pipedream-2bw", pipedream_2bw),
-        ("interleaved-1f1b", interleaved_1f1b),
-        ("kimi-k2", kimi_k2),
-        ("looped-bfs", looped_bfs),
-        ("zb-h1", zb_h1),
-        ("zb-h2", zb_h2),
-        ("zb-1p", zb_1p),
-        ("zb-2p", zb_2p),
-        ("interleaved-zb", interleaved_zb),
-        ("zb-v", zb_v),
-        ("stp", stp),
-        ("v-half", v_half),
-        ("v-min", v_min),
-        ("dualpipe", dualpipe),
-        ("dualpipe-v", dualpipe_v),
-        ("chimera", chimera),
-        ("hanayo", hanayo),
-        ("bitpipe", bitpipe),
-        ("seq1f1b", seq1f1b),
-        ("seq1f1b-i", seq1f1b_i),
-        ("seq1f1b-zb", seq1f1b_zb),
-        ("slimpipe", slimpipe),
-        ("vocab-1f1b", vocab_1f1b),
-        ("vocab-v-half", vocab_v_half),
-        ("gis", gis),
-        ("po-h", po_h),
-        ("po-f", po_f),
-        ("bpipe", bpipe),
-    )
-)
+LIBRARY: Final[dict[str, Callable[..., Schedule]]] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "eager-1f1b": eager_one_f_one_b,
+    "pipedream-2bw": pipedream_2bw,
+    "interleaved-1f1b": interleaved_1f1b,
+    "kimi-k2": kimi_k2,
+    "looped-bfs": looped_bfs,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "zb-1p": zb_1p,
+    "zb-2p": zb_2p,
+    "interleaved-zb": interleaved_zb,
+    "zb-v": zb_v,
+    "stp": stp,
+    "v-half": v_half,
+    "v-min": v_min,
+    "dualpipe": dualpipe,
+    "dualpipe-v": dualpipe_v,
+    "chimera": chimera,
+    "hanayo": hanayo,
+    "bitpipe": bitpipe,
+    "seq1f1b": seq1f1b,
+    "seq1f1b-i": seq1f1b_i,
+    "seq1f1b-zb": seq1f1b_zb,
+    "slimpipe": slimpipe,
+    "vocab-1f1b": vocab_1f1b,
+    "vocab-v-half": vocab_v_half,
+    "gis": gis,
+    "po-h": po_h,
+    "po-f": po_f,
+    "bpipe": bpipe,
+}
 """The function of each schedule. Its docstring names the paper; its parameters after the first two are the schedule's
 options."""
 

@@ -1,4 +1,4 @@
-"""Schedules with few microbatches in flight, which need little memory and can offload the rest to the host."""
+"""Schedules that keep few activations, or keep them on the host or on other meshes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.language import F, I, Plan, W
+from jaxpp.schedules.library.classic import one_f_one_b
+from jaxpp.schedules.peers import evict
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -93,3 +95,19 @@ def po_h(meshes: int, microbatches: int, chunks: int = 2, group: int | None = No
     half = whole_number(chunks, "chunks", least=2) // 2
     plain = gis(meshes, microbatches, chunks, group)
     return replace(offload(plain, *range(half * plain.meshes)), name="po-h")
+
+
+def bpipe(meshes: int, microbatches: int) -> Schedule:
+    """1F1B whose first meshes keep some of their activations on the last ones (BPipe, Kim et al., ICML 2023).
+
+    Mesh i and mesh p - 1 - i together keep p + 1 activations, and each keeps at most ceil((p + 2) / 2). The schedule
+    takes as long as 1F1B if the transfer of an activation takes no longer than a forward.
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: at least 1.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    return replace(evict(one_f_one_b(meshes, microbatches)), name="bpipe")

@@ -127,7 +127,7 @@ def compiled(name: str, options: dict[str, int], model: str, mark: Mark, compile
 
     def train_step(params: Any, batch: jax.Array) -> Any:
         one = partial(jax.grad(loss), params)
-        return jaxpp.treduce(one, batch, schedule=jaxpp.DualPipe(2), operation=jaxpp.Add)
+        return jaxpp.treduce(one, batch, schedule="dualpipe", operation=jaxpp.Add)
 
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, in_shardings=([specs] * 2, spec))
     program = load(step.lower([weights] * 2, batch).program().module)

@@ -478,7 +478,7 @@ def test_a_reduction_that_has_an_order_on_two_meshes() -> None:
 
     def step(params: Any, batch: Any) -> Any:
         one = partial(jax.value_and_grad(loss), params)
-        return jaxpp.treduce(one, batch, schedule=jaxpp.Chimera(2), operation=(Latest, jaxpp.Add))
+        return jaxpp.treduce(one, batch, schedule="chimera", operation=(Latest, jaxpp.Add))
 
     text = message(step, weights(2), batch(4), mesh=make_mesh(2))
     assert at(text, step, "jaxpp.treduce(") == (

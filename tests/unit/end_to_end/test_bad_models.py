@@ -187,11 +187,12 @@ def test_two_models_one_after_the_other(large: int, monkeypatch: pytest.MonkeyPa
 
 def test_too_few_or_odd_microbatches_for_a_schedule() -> None:
     """A schedule's own rules, at the line of the user's `treduce`; by name, at that of the loop."""
-    chimera = "chimera: microbatches must be a multiple of 2, found 3: there are two directions"
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Chimera(4)), mpmd_mesh=make_mesh(4))
+    dual = "DualPipeV requires n_mubatches=3 >= self.num_stages=4"
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.DualPipeV(4, 2)), mpmd_mesh=make_mesh(2))
     with pytest.raises(ScheduleError) as caught:
         step(weights(4), batch(3))
-    assert re.fullmatch(rf".*compare\.py:\d+: {re.escape(chimera)}", str(caught.value)), "at the user's treduce"
+    assert re.fullmatch(rf".*compare\.py:\d+: {re.escape(dual)}", str(caught.value)), "at the user's treduce"
+    chimera = "chimera: microbatches must be a multiple of 2, found 3: there are two directions"
     text = message(sgd_step, weights(4), batch(3), mesh=make_mesh(4), schedule="chimera")
     assert at(text, sgd_step, "jaxpp.treduce(") == chimera
 

@@ -30,7 +30,7 @@ MICROBATCHES = 4
 SCHEDULES = {
     "1f1b": (jaxpp.Std1F1B(2), 2),
     "interleaved": (jaxpp.Interleaved1F1B(num_stages=4, mpmd_dim=2), 4),
-    "chimera": (jaxpp.Chimera(2), 2),
+    "chimera": ("chimera", 2),
 }
 AXES: list[dict[str, Any]] = [{"data": 2}, {"model": 2}, {"data": 2, "model": 2}]
 DATA = (P(), P(None, "data"))
@@ -194,7 +194,7 @@ def test_breadth_first_gathers_once_per_run_of_a_stage(is_stacked: bool) -> None
     args = params, batch(MICROBATCHES, width=WIDE)
     shardings = P(None, "data") if is_stacked else P("data"), P(None, "data")
     loss = stacked_loss if is_stacked else None
-    step = partial(gradient_step, schedule=jaxpp.LoopedBFS(num_stages=4, mpmd_dim=2), loss=loss or layers_loss)
+    step = partial(gradient_step, schedule=jaxpp.InterleavedGPipe(num_stages=4, mpmd_dim=2), loss=loss or layers_loss)
     programs = {
         choice: jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=shardings, gather_weights=choice)
         .lower(*args)
@@ -257,7 +257,7 @@ def test_gathers_are_among_the_costs() -> None:
     The last stages have one run each. Beside a task a gather is what that takes longer than the others of its kind.
     """
     mesh, args = make_mesh(2, data=2), (weights(4, WIDE), batch(MICROBATCHES, width=WIDE))
-    step = partial(gradient_step, schedule=jaxpp.LoopedBFS(num_stages=4, mpmd_dim=2), loss=layers_loss)
+    step = partial(gradient_step, schedule=jaxpp.InterleavedGPipe(num_stages=4, mpmd_dim=2), loss=layers_loss)
     found = {}
     for choice in ("microbatch", "chunk", "ahead"):
         options: dict[str, Any] = {"in_shardings": (P("data"), P(None, "data")), "gather_weights": choice}

@@ -386,14 +386,14 @@ def gathers_ahead(schedule: str) -> Any:
             ": error: the schedule pipedream-2bw overlaps steps, whose gradients are not delayed",
         ),
         (
-            lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2, steps=2)), 3, 1),
+            lambda: lowered(partial(delayed_sgd, schedule="pipedream-2bw{steps=2}"), 3, 1),
             jaxpp.PassError,
             "the schedule pipedream-2bw is of 2 steps, expected 3, as many as the train_loop has\n"
             "  make the schedule with steps=3, or the loop with train_loop(step, 2, ...)",
         ),
         (
             lambda: (
-                jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.PipeDream2BW(2, steps=2)), make_mesh(2))
+                jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="pipedream-2bw{steps=2}"), make_mesh(2))
                 .lower(weights(2), batch(2))
                 .program()
             ),
@@ -433,9 +433,9 @@ def gathers_ahead(schedule: str) -> Any:
             "jaxpp.expect, if it stands in one",
         ),
         (
-            lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2)), 3, 1),
+            lambda: lowered(partial(delayed_sgd, schedule="pipedream-2bw{steps=1}"), 3, 1),
             jaxpp.PassError,
-            "jaxpp.PipeDream2BW(2, steps=3, delay=1); or leave the delay out",
+            "pipedream-2bw{steps=3 delay=1}; or leave the delay out",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=schedules.in_steps(NINE, 3, 1)), 3, 1),

@@ -15,12 +15,12 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules import Placement, Schedule, Task
 
-CHIMERA = jaxpp.Chimera(2)
+CHIMERA = "chimera"
 
 
 @pytest.mark.parametrize(("meshes", "microbatches"), [(2, 2), (4, 2), (4, 10)])
 def test_few_and_many_microbatches(meshes: int, microbatches: int) -> None:
-    step = partial(sgd_step, schedule=jaxpp.Chimera(meshes))
+    step = partial(sgd_step, schedule=CHIMERA)
     check(step, (weights(meshes), batch(microbatches)), make_mesh(meshes), steps=2, feed=feed_state)
 
 
@@ -109,7 +109,7 @@ def test_optimizer_state_is_on_the_first_home() -> None:
     def step(state: Any, batch: Any) -> Any:
         params, moments = state
         one = partial(jax.value_and_grad(loss), params)
-        losses, gradients = jaxpp.treduce(one, batch, schedule=jaxpp.Chimera(4))
+        losses, gradients = jaxpp.treduce(one, batch, schedule=CHIMERA)
         updates, moments = optimizer.update(gradients, moments, params)
         return (optax.apply_updates(params, updates), moments), losses.mean()
 
@@ -149,7 +149,7 @@ def test_single_stages_of_microbatches_at_other_homes(data: int) -> None:
 
 
 def test_forward_only() -> None:
-    built = CHIMERA.build(4)
+    built = schedules.make(CHIMERA, meshes=2, microbatches=4)
     forward = [[task for task in row if task.kind == "forward"] for row in built.orders]
     schedule = Schedule.of("forward", built.placement, forward)
 

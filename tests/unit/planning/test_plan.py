@@ -151,7 +151,7 @@ def test_replicas_take_as_long_as_one_device() -> None:
 @pytest.mark.parametrize(
     ("schedule", "operations", "kinds"),
     [
-        (jaxpp.BPipe(4), {}, {"evict", "load"}),
+        ("bpipe", {}, {"evict", "load"}),
         (
             S.insert(S.make("1f1b", meshes=4, microbatches=4), S.Operation.parse("log: forward"), 0, after="forward"),
             {"log": lambda: None},

@@ -20,7 +20,7 @@ def test_every_form_of_one_schedule(tmp_path: Path) -> None:
     assert S.resolve(str(tmp_path / "zb-v.csv")) == ZB_V
     assert S.resolve("zb-v", meshes=2, microbatches=4) == ZB_V
     assert S.resolve(str(ZB_V)) == S.resolve(ZB_V, meshes=7, microbatches=9) == ZB_V
-    assert S.resolve(S.ZeroBubbleV(4, 2), microbatches=4) == ZB_V
+    assert S.resolve(S.DualPipeV(4, 2), microbatches=4) == S.make("dualpipe-v", meshes=2, microbatches=4)
 
 
 def test_the_text_of_what_was_given() -> None:

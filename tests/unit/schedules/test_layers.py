@@ -24,7 +24,7 @@ def test_each_mesh_has_one_block_with_the_layers_of_its_stages(name: str, meshes
 
 def test_classes_schedules_and_placements_are_alike() -> None:
     expected = [0, 2, 3, 1]
-    plans = [S.ZeroBubbleV(4, 2), S.ZeroBubbleV(4, 2).build(4), S.Placement.waves(2, 2)]
+    plans = [S.DualPipeV(4, 2), S.DualPipeV(4, 2).build(4), S.Placement.waves(2, 2)]
     assert [S.rows_of_layers(plan, 4).tolist() for plan in plans] == [expected] * 3
 
 

@@ -240,7 +240,7 @@ def state_on_the_host() -> list[str | None]:
 
 def residuals_on_a_peer() -> list[int]:
     """Four stages on two processes: those of the first stage wait on a mesh of the other process."""
-    function = partial(train_step, schedule=jaxpp.BPipe(4).build(6))
+    function = partial(train_step, schedule=schedules.make("bpipe", meshes=4, microbatches=6))
     return check(4, function=function, microbatches=6)
 
 
@@ -256,7 +256,7 @@ def a_vocabulary_over_processes() -> list[float]:
 
 def slices_over_processes() -> list[float]:
     """Keys and values stay on the meshes of each process, activations of a slice cross; some wait on a peer."""
-    schedule = schedules.evict(jaxpp.Seq1F1B(4, slices=2).build(4))
+    schedule = schedules.evict(schedules.make("seq1f1b", meshes=4, microbatches=4, slices=2))
     mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
     step = partial(decoder.train_step, schedule=schedule, slices=2)
     return differences(step, (decoder.parameters(4), decoder.batch(4)), mesh)
