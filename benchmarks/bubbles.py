@@ -39,6 +39,7 @@ import numpy as np
 import jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import bubble_use
+from jaxpp.schedules.fill import fill
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")
@@ -156,7 +157,7 @@ def main() -> None:
     costs = Rounds(plain, plan, by_turns([plain], arguments, options.seconds / 5)[0]).costs(slice(None))
     lengths = [share * float(np.mean(costs.forward)) for share in (0.25, 0.5, 1)]
     works = [schedules.Operation.parse(f"side:; time {length:.17g}") for length in lengths]
-    plans = [schedules.fill(plan, work, costs, most=0.8) for work in works]
+    plans = [fill(plan, work, costs, most=0.8) for work in works]
     steps = [plain, plain]
     for filled, length in zip(plans, lengths, strict=True):
         steps.append(compiled(model, filled, arguments, {"side": partial(spin, length / 1e3)}))
@@ -170,7 +171,7 @@ def main() -> None:
         count = sum(task.kind == "side" for task in filled)
         length = f"{lengths[number - 1]:.2f}" if number else "none"
         print(f"| {length} | {count} | {rounds.filled:.0%} | {' | '.join(rounds.over(without))} |", flush=True)
-    filled = schedules.fill(plan, schedules.Operation.parse("side:; time 1"), most=0.8)
+    filled = fill(plan, schedules.Operation.parse("side:; time 1"), most=0.8)
     count = sum(task.kind == "side" for task in filled)
     idle = compiled(model, filled, arguments, {"side": lambda: None})
     alone, together = starting((plain, idle), arguments, options.seconds / 20)

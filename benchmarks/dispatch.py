@@ -33,6 +33,7 @@ import jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import Call
 from jaxpp.runtime.processes.arrays import batch_copy
+from jaxpp.schedules.order import merged_order
 
 RATE = 0.01
 BURST = 64
@@ -112,7 +113,7 @@ def make_by_hand(stages: int, weights: list[Any], batch: Any) -> Callable[[], An
     zeros = [jax.device_put(np.zeros(w.shape, w.dtype), d) for w, d in zip(weights, devices, strict=True)]
     fresh = jax.jit(jnp.copy)
     index = [jax.device_put(np.int32(i), devices[0]) for i in range(microbatches)]
-    order = schedules.merged_order(schedules.make("1f1b", meshes=stages, microbatches=microbatches))
+    order = merged_order(schedules.make("1f1b", meshes=stages, microbatches=microbatches))
     state = [jax.device_put(w, d) for w, d in zip(weights, devices, strict=True)]
     batch = jax.device_put(batch, devices[0])
     no_loss = jax.device_put(np.float32(0), devices[-1])

@@ -39,6 +39,9 @@ from jaxpp._compat import make_context
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import functions
 from jaxpp.runtime import Call, Program, Receive, load
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import subdivide
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")
@@ -106,12 +109,12 @@ def lower(model: Any, way: str, text: Any, parameters: Any, loss: Any) -> Any:
     """The training step of `model`, lowered."""
     plan, meshes = schedules.make("1f1b", meshes=model.stages, microbatches=len(text)), model.stages
     if way == BY_BLOCKS:
-        plan = schedules.subdivide(plan, model.layers // model.stages)
+        plan = subdivide(plan, model.layers // model.stages)
         model = replace(model, stages=model.layers)
     if way in AHEAD:
         plan = schedules.offload(plan, ahead=AHEAD[way])
     if way == "evict":
-        plan = schedules.evict(plan)
+        plan = evict(plan)
 
     def train_step(parameters: Any, text: Any) -> Any:
         one = partial(jax.value_and_grad(partial(loss, model)), parameters)
@@ -198,7 +201,7 @@ def show_published() -> None:
     for paper in ("controllable-memory", "pipe-offload", "bpipe"):
         for row in published.PAPERS[paper]():
             if row.schedule is not None:
-                counted = max(schedules.activations(row.schedule)) / row.pairs
+                counted = max(activations(row.schedule)) / row.pairs
                 print(f"| {row.what} | {'<= ' if row.at_most else ''}{row.published:g} | {row.ours:g} | {counted:g} |")
 
 

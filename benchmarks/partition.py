@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from tqdm import tqdm
 
 from jaxpp import schedules as S
+from jaxpp.schedules.search import Partition
 from jaxpp.schedules.search.cuts import even_cuts
 
 TOKENS: Final = 4096
@@ -165,7 +166,7 @@ class Row(NamedTuple):
     model: str
     meshes: int
     interleaved: float
-    found: S.Partition
+    found: Partition
 
     @property
     def gain(self) -> float:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jaxpp import schedules as S
+from jaxpp.schedules.report import Report
 
 EQUAL: Final = S.Costs(1, 0.5, 0.5)
 """A backward takes as long as a forward: the times in the figures of Chimera, Hanayo and BitPipe."""
@@ -49,12 +50,12 @@ class Row:
         return difference <= self.tolerance and (self.at_most or -difference <= self.tolerance)
 
 
-def run(name: str, meshes: int, microbatches: int, times: S.Costs | None = None, **options: Any) -> S.Report:
+def run(name: str, meshes: int, microbatches: int, times: S.Costs | None = None, **options: Any) -> Report:
     """Simulate a schedule of the library."""
     return S.simulate(S.make(name, meshes=meshes, microbatches=microbatches, **options), times)
 
 
-def peak_row(what: str, published: float, report: S.Report, *, by_stage: bool = False, at_most: bool = False) -> Row:
+def peak_row(what: str, published: float, report: Report, *, by_stage: bool = False, at_most: bool = False) -> Row:
     """The largest peak of a report: in activations of a whole mesh, or of one of its stages."""
     chunks = report.schedule.stages // report.schedule.meshes
     ours = max(report.peak_activations()) * (chunks if by_stage else 1)

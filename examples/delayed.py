@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 
 import jaxpp
 from jaxpp import schedules
+from jaxpp.schedules.steps import repeat
 
 STAGES, CALLS, STEPS, MICROBATCHES, ROWS, WIDTH = 4, 5, 8, 4, 16, 32
 OPTIMIZER = optax.adam(3e-3)
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--picture", metavar="FILE", help="draw the schedules: .svg, .png or .html")
     options = parser.parse_args(arguments)
     numbers = {"meshes": STAGES, "microbatches": MICROBATCHES}
-    waiting = schedules.repeat(schedules.make("1f1b", **numbers), STEPS)
+    waiting = repeat(schedules.make("1f1b", **numbers), STEPS)
     delayed = schedules.make("pipedream-2bw", **numbers, steps=STEPS)
     reports = [schedules.simulate(each) for each in (waiting, delayed)]
     for report in reports:

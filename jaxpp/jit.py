@@ -42,10 +42,10 @@ from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import ScheduleLike
 from jaxpp.runtime.execution.options import Options, check_options
-from jaxpp.schedules import Costs, Partition, Schedule
+from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.given import AUTO, check_words, resolve
+from jaxpp.schedules.search import Partition
 from jaxpp.step import CompiledStep, LoweredStep
-from jaxpp.traced_call import check_outside
 from jaxpp.tuning import Tuning
 from jaxpp.ways import Ways
 
@@ -329,7 +329,7 @@ class MpmdFunction:
 
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Traces and lowers for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
-        check_outside()
+        traced_call.check_outside()
         if not isinstance(self._fun, TrainLoop):  # a train_loop has no static arguments; it raises for them itself
             check_hashable(self._split(args, kwargs)[0], positional_names(self._fun))
         step = self._lower(*jax.tree.map(described_leaf, plain((args, kwargs))))

@@ -13,7 +13,9 @@ import numpy as np
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.stage_graph import Reads
 from jaxpp.hlo_passes.program.verify_program import limits_of
-from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError
+from jaxpp.schedules import Costs, Placement, Schedule, ScheduleError
+from jaxpp.schedules.library.classic import one_f_one_b
+from jaxpp.schedules.search import Partition
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
 
 Peaks: TypeAlias = tuple[Sequence[int], Sequence[int]]
@@ -123,7 +125,7 @@ class Layers:
         The difference may be negative: a stack that is whole on every mesh takes the same bytes for any layers.
         """
         meshes = len(self.shares)
-        cuts, order = even_cuts(len(self.resident), meshes), schedules.one_f_one_b(meshes, self.microbatches)
+        cuts, order = even_cuts(len(self.resident), meshes), one_f_one_b(meshes, self.microbatches)
         return list(map(operator.sub, self.peaks(cuts, order)[0], self._reckoned(cuts, order)))
 
     def _reckoned(self, cuts: Cuts, schedule: Schedule) -> list[float]:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.fitting import Fitting, divided, program_peaks
 from jaxpp.hlo_passes import run_passes
@@ -24,6 +23,8 @@ from jaxpp.ir.phases import tasks_of
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
 from jaxpp.schedules import Schedule, ScheduleError
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
 from jaxpp.schedules.search.stagewise import StageChoices
 from jaxpp.task_times import Rates, TaskTimes
 
@@ -91,7 +92,7 @@ def fit(
     """Returns the fastest choice of recomputes, offloads, evictions and orders that stays within the memory limits.
 
     `simulate` gives the time of a step. The candidates are the given schedule, and the same with evicted residuals
-    (`schedules.evict`). For a schedule of the library, orders that keep fewer activations are candidates too.
+    (`schedules.peers.evict`). For a schedule of the library, orders that keep fewer activations are candidates too.
 
     For a program with slices nothing is chosen: `verify-program` refuses it if it is too large. If only the memory of a
     host is too small, the nearest choice is returned, and `verify-program` refuses that.
@@ -190,7 +191,7 @@ def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
     evicted = sorted({task.stage for task in other if task.kind == "evict"})
     if evicted:
         return {"evict": " ".join(map(str, evicted))}
-    return {"order": " ".join(map(str, schedules.activations(other)))}
+    return {"order": " ".join(map(str, activations(other)))}
 
 
 def _schedules(plan: Schedule, over: Sequence[bool], times: TaskTimes) -> list[Schedule]:
@@ -203,7 +204,7 @@ def _schedules(plan: Schedule, over: Sequence[bool], times: TaskTimes) -> list[S
 def _evicted(plan: Schedule) -> Schedule | None:
     """Returns the schedule with evicted residuals; None if it can't evict any, or evicting gains nothing."""
     try:
-        made = schedules.evict(plan)
+        made = evict(plan)
     except ScheduleError:
         return None
     return made if any(task.kind == "evict" for task in made) else None

@@ -53,5 +53,5 @@ from jaxpp.schedules import ScheduleError as ScheduleError
 from jaxpp.schedules import Std1F1B as Std1F1B
 from jaxpp.schedules import Task as Task
 from jaxpp.schedules import ZeroBubble as ZeroBubble
-from jaxpp.schedules import rows_of_layers as rows_of_layers
-from jaxpp.schedules import stored_rows as stored_rows
+from jaxpp.schedules.layers import rows_of_layers as rows_of_layers
+from jaxpp.schedules.layers import stored_rows as stored_rows

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxpp import schedules
 from jaxpp.schedules import Costs, Schedule, ScheduleError
+from jaxpp.schedules.memory import activations
 
 _SHARES = (0.75, 0.5, 0.25, 0.0)
 """The shares of its activations that a mesh with too little memory may keep in a search."""
@@ -26,11 +27,11 @@ def other_orders(plan: Schedule, over: Sequence[bool], costs: Costs) -> list[Sch
     tasks = set(plan)
     if not _may_be_changed(plan):
         return []
-    kept, found = schedules.activations(plan), list[Schedule]()
+    kept, found = activations(plan), list[Schedule]()
     for other in (*_published(plan), *_searched(plan, over, costs)):
         same = other.placement == plan.placement and set(other) == tasks and other.skipped == plan.skipped
         if same and other.cells not in [plan.cells, *(each.cells for each in found)]:
-            fewer = zip(schedules.activations(other), kept, over, strict=True)
+            fewer = zip(activations(other), kept, over, strict=True)
             if any(now < before for now, before, matters in fewer if matters):
                 found.append(other)
     return found
@@ -61,7 +62,7 @@ def _searched(plan: Schedule, over: Sequence[bool], costs: Costs) -> Iterator[Sc
     The last two do not depend on the memory limits. A LimitError names a limit that is enough, and the same order must
     be found under that limit.
     """
-    share, kept = plan.meshes / plan.stages, schedules.activations(plan)
+    share, kept = plan.meshes / plan.stages, activations(plan)
     meshes = range(plan.meshes)
     fewer_on = [mesh for mesh in meshes if over[mesh]], meshes, *([mesh] for mesh in meshes)
     limits = [

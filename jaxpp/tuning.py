@@ -7,7 +7,9 @@ from pathlib import Path
 
 from jaxpp import schedules
 from jaxpp._system import write_file
-from jaxpp.schedules import Costs, Partition, Report, Schedule, ScheduleError
+from jaxpp.schedules import Costs, Schedule, ScheduleError
+from jaxpp.schedules.report import Report
+from jaxpp.schedules.search import Partition
 from jaxpp.schedules.search.cuts import Cuts
 
 NOTHING_FASTER = "nothing that was looked for promises to be faster"

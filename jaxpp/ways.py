@@ -19,6 +19,8 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO
+from jaxpp.schedules.library.classic import one_f_one_b
+from jaxpp.schedules.search import Partition
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning import Choice
 
@@ -63,7 +65,7 @@ class Ways:
         """
         meshes = self.lowered.mpmd_mesh.mpmd_dim
         cuts = cuts_of_layers(self.loop, meshes, AUTO)
-        return Choice(cuts, schedules.one_f_one_b(meshes, self.loop.microbatches))
+        return Choice(cuts, one_f_one_b(meshes, self.loop.microbatches))
 
     def adapted(self, choice: Choice) -> Choice:
         """Returns another step's choice, with a schedule for this step's microbatches and the same layers per mesh.
@@ -78,7 +80,7 @@ class Ways:
         if schedule.microbatches == microbatches:
             return choice
         if choice.costs is None:
-            return replace(choice, schedule=schedules.one_f_one_b(schedule.meshes, microbatches))
+            return replace(choice, schedule=one_f_one_b(schedule.meshes, microbatches))
         found = schedules.search(
             schedule.meshes,
             microbatches,
@@ -131,7 +133,7 @@ class Ways:
             The choices that fit `memory_limit`, or without one the memory of the devices, the fastest first; and a
             lower bound on their times, in ms. If nothing fits, no choices and 0.
         """
-        found: list[schedules.Partition] = []
+        found: list[Partition] = []
         limit, cuts = self.memory_limit or str(self.room or ""), self.first.cuts
         rows = ((layers, 1), (layers, None), (layers.cut(cuts), 1))
         for split_backward in (True, False):

@@ -19,6 +19,8 @@ from rich.console import RenderableType
 from jaxpp import schedules as S
 from jaxpp.schedules.formats.picture import history_pen, picture
 from jaxpp.schedules.given import library_name
+from jaxpp.schedules.report import Report
+from jaxpp.schedules.search import Found
 from jaxpp.tools import schedule_tables as tables
 from jaxpp.tools import streams
 from jaxpp.tools.schedule_arguments import make_parser
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _report(options: argparse.Namespace) -> S.Report:
+def _report(options: argparse.Namespace) -> Report:
     return S.simulate(load_schedule(options.name, options), load_costs(options))
 
 
@@ -91,7 +93,7 @@ def _compare(options: argparse.Namespace) -> RenderableType:
     example: jaxpp-schedule compare 1f1b zb-v gis{chunks=4} mine.txt --meshes 4 --microbatches 8 --costs costs.toml
     """
     costs = load_costs(options)
-    rows: list[tuple[str, S.Report | S.ScheduleError]] = []
+    rows: list[tuple[str, Report | S.ScheduleError]] = []
     for name in options.names:
         try:
             made = load_schedule(name, options)
@@ -139,7 +141,7 @@ def _improve(options: argparse.Namespace) -> RenderableType:
     return _looked_for(options, partial(S.improve, schedule, costs, change=options.change, **wanted), costs)
 
 
-def _looked_for(options: argparse.Namespace, look: Callable[..., S.Found], costs: S.Costs) -> RenderableType:
+def _looked_for(options: argparse.Namespace, look: Callable[..., Found], costs: S.Costs) -> RenderableType:
     """Looks for a schedule, reports on the search, and returns the grid."""
     path = options.history
     draw = history_pen(path) if path else None  # raises for a bad name before the search, which may be long

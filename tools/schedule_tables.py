@@ -12,7 +12,8 @@ from rich.text import Text
 
 from jaxpp import schedules as S
 from jaxpp.schedules.library import LIBRARY, options_of
-from jaxpp.schedules.report import Release
+from jaxpp.schedules.report import Release, Report
+from jaxpp.schedules.search import Found
 
 _RELEASES: Final[tuple[Release, ...]] = ("W", "B", "half")
 _COLOURS: Final = {"F": "bright_blue", "B": "red", "I": "yellow", "W": "green", "[a-z_]+": "magenta"}
@@ -58,7 +59,7 @@ def library() -> Table:
     return table
 
 
-def summary(report: S.Report) -> RenderableType:
+def summary(report: Report) -> RenderableType:
     """Makes a table of the times of a run, and of the memory of each mesh."""
     schedule, unit = report.schedule, report.costs.unit
     times = _table("", "time", "bubble")
@@ -76,7 +77,7 @@ def summary(report: S.Report) -> RenderableType:
     )
 
 
-def numbers(report: S.Report) -> Mapping[str, object]:
+def numbers(report: Report) -> Mapping[str, object]:
     """Returns the numbers of `summary`, for scripts."""
     schedule = report.schedule
     return {
@@ -94,9 +95,9 @@ def numbers(report: S.Report) -> Mapping[str, object]:
     }
 
 
-def comparison(rows: Sequence[tuple[str, S.Report | S.ScheduleError]]) -> Table:
+def comparison(rows: Sequence[tuple[str, Report | S.ScheduleError]]) -> Table:
     """Makes a table with a row per schedule, the shortest makespan first; schedules that do not exist have an error."""
-    reports = [(name, found) for name, found in rows if isinstance(found, S.Report)]
+    reports = [(name, found) for name, found in rows if isinstance(found, Report)]
     errors = [(name, found) for name, found in rows if isinstance(found, S.ScheduleError)]
     in_bytes = any(report.memory.unit == "bytes" for _, report in reports)
     columns = ["makespan", "longest stage", "bubble", "peak activations", *["peak bytes"] * in_bytes]
@@ -111,7 +112,7 @@ def comparison(rows: Sequence[tuple[str, S.Report | S.ScheduleError]]) -> Table:
     return table
 
 
-def found(schedule: S.Found, objective: str, unit: str) -> str:
+def found(schedule: Found, objective: str, unit: str) -> str:
     """Describes in one line how good the schedule of a search is."""
     words = f"{objective.replace('_', ' ')} {_time(schedule.value, unit)}"
     return f"{words}; at least {_time(schedule.lower_bound, unit)}, gap {_share(schedule.gap)}"

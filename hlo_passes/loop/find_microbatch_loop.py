@@ -22,6 +22,7 @@ from jaxpp.ir.tensors import check_arrays
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.given import as_text, check_words, library_name, of_text
 from jaxpp.schedules.library import options_of
+from jaxpp.schedules.steps import first_step, in_steps, steps_of
 
 _LARGE = 1 << 20
 """The size above which a schedule takes long to make: meshes * (meshes + microbatches)."""
@@ -123,8 +124,8 @@ class FindMicrobatchLoop(Pass):
             schedule = of_text(text)
             steps = 1
             if _takes_steps(module, schedule, loop):
-                steps = schedules.steps_of(schedule)
-                schedule = schedules.first_step(schedule)
+                steps = steps_of(schedule)
+                schedule = first_step(schedule)
                 text = as_text(schedule, microbatches=length)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
@@ -169,7 +170,7 @@ def _resolved(module: ir.Module, loop: ir.Operation, given: str, meshes: int, mi
     if not found.delay:
         return schedules.resolve(given, meshes=meshes, microbatches=microbatches)
     every = schedules.resolve(given, meshes=meshes, microbatches=microbatches * found.steps)
-    return schedules.in_steps(every, found.steps, found.delay)
+    return in_steps(every, found.steps, found.delay)
 
 
 def _takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operation) -> bool:
@@ -179,7 +180,7 @@ def _takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Opera
         PassError: when the schedule has several steps, but not as many as the train loop. Also when the train loop has
             a delay, but the schedule has one step.
     """
-    found, steps = TrainLoopAttr.of(module), schedules.steps_of(schedule)
+    found, steps = TrainLoopAttr.of(module), steps_of(schedule)
     if steps != 1 and (found is None or found.steps != steps):
         expected, hint = "one training step", f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)"
         if found is not None:

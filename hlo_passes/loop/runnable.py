@@ -7,6 +7,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.kinds import FORMS, form_of
+from jaxpp.schedules.order import merged_numbers
 
 
 def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:
@@ -40,7 +41,7 @@ def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: C
             raise PassError(
                 f"there is a function for {name!r}, the schedule {schedule.name} has no such task",
                 location=loop.location,
-                hint=f"it has: {', '.join(sorted(kinds))}; schedules.insert puts tasks into a schedule",
+                hint=f"it has: {', '.join(sorted(kinds))}; schedules.rewrites.insert puts tasks into a schedule",
             )
 
 
@@ -60,7 +61,7 @@ def _check_order(schedule: schedules.Schedule, loop: ir.Operation) -> None:
         return
     done: list[list[int]] = [[]] * len(graph.tasks)
     clocks = [[-1] * schedule.meshes for _ in graph.rows]
-    for mesh, number in schedules.merged_numbers(schedule):
+    for mesh, number in merged_numbers(schedule):
         for need in needed.get(number, ()):
             if clocks[mesh][graph.homes[need]] < need:
                 task, other = graph.tasks[number].words, graph.tasks[need].words

@@ -23,6 +23,8 @@ from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import block_of
+from jaxpp.schedules.order import merged_order
+from jaxpp.schedules.steps import is_in_one_order
 
 TemplateKey: TypeAlias = tuple[str, int, int]
 """The kind, the stage and the slice of a task."""
@@ -69,7 +71,7 @@ class UnrollMicrobatches(Pass):
         unrolled.check(schedule)
         cells = {cell[0]: cell for cell in schedule.fused}
         followers = {task for cell in schedule.fused for task in cell[1:]}
-        for mesh, task in schedules.merged_order(schedule):
+        for mesh, task in merged_order(schedule):
             if not followers:
                 unrolled.emit(mesh, (task,))
             elif task not in followers:
@@ -145,7 +147,7 @@ class _Unrolled:
         self._accumulators = find_accumulators(loop, by_name)
         steps = TrainLoopAttr.of(module)
         every = steps.plan if steps is not None else None
-        self._has_orders = every is not None and not schedules.is_in_one_order(every)
+        self._has_orders = every is not None and not is_in_one_order(every)
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
         for op in operations(loop.body):
             if op.name == "func.call":

@@ -17,6 +17,8 @@ from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
+from jaxpp.schedules.order import start_times, unit_cost
+from jaxpp.schedules.steps import UPDATE, steps_of
 
 
 class UnrollSteps(Pass):
@@ -106,7 +108,7 @@ class _ScheduledCalls:
         self._users = defaultdict[CallOfStep, list[CallOfStep]](list)
         self._ready: list[tuple[float, CallOfStep]] = []
         self._ends: dict[CallOfStep, float] = {}
-        for step in range(schedules.steps_of(schedule)):
+        for step in range(steps_of(schedule)):
             for update in (CallOfStep(step, number) for number in updates):
                 needs = copies.needs(update)
                 self._waiting[update] = len(needs)
@@ -117,7 +119,7 @@ class _ScheduledCalls:
 
     def run(self) -> Iterator[CallOfStep]:
         """Yields the calls of tasks and of updates. `StepCopies.emit` copies other calls when a task reads them."""
-        times = schedules.start_times(self._schedule, _cost)
+        times = start_times(self._schedule, _cost)
         rows = zip(times, self._schedule.orders, strict=True)
         for start, task in sorted(
             ((s, t) for row in rows for s, t in zip(*row, strict=True)), key=lambda each: each[0]
@@ -157,4 +159,4 @@ class _ScheduledCalls:
 
 
 def _cost(task: schedules.Task) -> float:
-    return 0.001 if task.kind == schedules.UPDATE else schedules.unit_cost(task)
+    return 0.001 if task.kind == UPDATE else unit_cost(task)

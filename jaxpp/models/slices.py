@@ -34,8 +34,8 @@ def scan_slices(
             carry, y = fn(carry, xs[:, i * length : (i + 1) * length], i * length)
 
     Later slices attend to more, and take longer. `cuts`, in place of `slices`, are the lengths of slices that take
-    equal times: later slices are shorter. Each then has its own programs. `jaxpp.schedules.equal_cuts` finds such
-    lengths.
+    equal times: later slices are shorter. Each then has its own programs. They are found by
+    `jaxpp.schedules.sequence_cuts.equal_cuts`.
 
     Args:
         fn: takes the carry, one slice of `xs` and the position where it starts (an int32 scalar). Returns the next

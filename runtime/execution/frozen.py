@@ -29,11 +29,11 @@ def frozen(stages: FrozenStages) -> Generator[None]:
 
     The sums of gradients lack the terms of these microbatches, as do metrics of gradients, such as norms. All other
     results stay the same. A sum counts as one of gradients if a weight of its stage has its shape. The schedule must
-    split the backwards of these stages (`zb-h1`, `schedules.split_backward`). All processes of a job must give the same
+    split the backwards of these stages (`zb-h1`, `rewrites.split_backward`). All processes of a job must give the same
     stages, as they give the same arguments. The block holds only for steps that this thread calls.
 
     Parts of a model that have converged need no gradients any more (TimelyFreeze, arXiv 2602.05754).
-    `jaxpp.schedules.freeze_ratios` chooses the shares that shorten the step most.
+    `jaxpp.schedules.freezing.freeze_ratios` chooses the shares that shorten the step most.
 
     Args:
         stages: for each stage the share of its microbatches whose weight gradients are left out, from 0 to 1, evenly
@@ -101,7 +101,7 @@ def frozen_tasks(program: Program, stages: FrozenStages) -> Tasks:
             if not present[stage][microbatch]:
                 raise ValueError(
                     f"frozen: the weight gradient of stage {stage} for microbatch {microbatch} is no task of its own, "
-                    "or does more than add to sums; take a schedule that splits it: zb-h1, schedules.split_backward"
+                    "or does more than add to sums; take a schedule that splits it: zb-h1, rewrites.split_backward"
                 )
             found.add((stage, microbatch))
         if not numbers:

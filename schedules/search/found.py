@@ -25,7 +25,7 @@ class Found(Schedule):
     Attributes:
         value: the value of the objective, in the unit of the costs; contention of links is ignored.
         lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
-        history: when each value and bound became known; `S.draw_history` draws it.
+        history: when each value and bound became known; `formats.picture.draw_history` draws it.
     """
 
     value: float = math.inf

@@ -18,6 +18,7 @@ from unit.end_to_end import compare
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules.library import options_of
+from jaxpp.schedules.priorities import by_priority
 
 CHAINS = [name for name in schedules.names() if not name.startswith(("seq1f1b", "slimpipe", "vocab"))]
 """The schedules of stages that are a chain."""
@@ -138,9 +139,7 @@ def ordered(draw: random.Random, placement: schedules.Placement, microbatches: i
     is_split = draw.random() < 0.5
     kinds = ("forward", "input_grad", "weight_grad") if is_split else ("forward", "backward")
     likes = {(kind, stage): draw.random() for kind in kinds for stage in range(placement.stages)}
-    return schedules.by_priority(
-        "mine", placement, microbatches, lambda task: likes[task.kind, task.stage], tasks=kinds
-    )
+    return by_priority("mine", placement, microbatches, lambda task: likes[task.kind, task.stage], tasks=kinds)
 
 
 def owners_of(case: Case) -> list[list[int]]:

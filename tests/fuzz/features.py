@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import insert
 
 WHOLE = tuple(name for name in MODELS if name not in ("read_sums", "effects", "partitioned"))
 """The models with a state and a loss, of which anything may be asked."""
@@ -58,7 +60,7 @@ def searched(draw: random.Random, case: Case) -> None:
 
 
 def evicted(draw: random.Random, case: Case) -> None:
-    case.plan = schedules.evict(case.plan)
+    case.plan = evict(case.plan)
 
 
 def offloaded(draw: random.Random, case: Case) -> None:
@@ -72,7 +74,7 @@ def recomputed(draw: random.Random, case: Case) -> None:
 def inserted(draw: random.Random, case: Case) -> None:
     """Let a function of the user's look at what stages keep."""
     operation = schedules.Operation.parse("norms: forward")
-    case.plan = schedules.insert(case.plan, operation, *some(draw, case), after="forward")
+    case.plan = insert(case.plan, operation, *some(draw, case), after="forward")
     case.options["operations"] = {"norms": look}
 
 

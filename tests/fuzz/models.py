@@ -22,7 +22,7 @@ from unit.end_to_end.test_scanned_layers import stack
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.schedules.steps import first_step
+from jaxpp.schedules.steps import first_step, in_steps
 
 Layer = Callable[[jax.Array, Any], jax.Array]
 
@@ -228,7 +228,7 @@ def delayed(draw: random.Random, name: str) -> Case:
     for _ in range(20 * (draw.random() < 0.6)):
         try:
             plan = plan_of(draw, draw.choice(("", name)), (case.plan.stages,))
-            plan = schedules.in_steps(
+            plan = in_steps(
                 schedules.make(plan.name, meshes=plan.meshes, microbatches=microbatches * steps), steps, delay
             )
             first_step(plan)

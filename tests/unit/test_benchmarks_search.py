@@ -10,6 +10,7 @@ import pytest
 
 from jaxpp import schedules as S
 from jaxpp.schedules.problem import MemoryLimits, make_problem
+from jaxpp.schedules.report import Report
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.effort import Effort
@@ -93,7 +94,7 @@ def test_the_oracle_starts_from_a_schedule_and_refuses_what_it_cannot_tell(scrip
         oracle.optimum(S.Placement.of((0, 1), (1, 0)), 2, S.Costs())
 
 
-def every_report(placement: S.Placement, microbatches: int, split: bool, costs: S.Costs) -> list[S.Report]:
+def every_report(placement: S.Placement, microbatches: int, split: bool, costs: S.Costs) -> list[Report]:
     """The runs of all schedules that there are, whatever the order of microbatches."""
     kinds = ("forward", "input_grad", "weight_grad") if split else ("forward", "backward")
     rows: list[list[tuple[S.Task, ...]]] = []
@@ -101,7 +102,7 @@ def every_report(placement: S.Placement, microbatches: int, split: bool, costs: 
         # Each microbatch of a stage runs its kinds in order: shuffle whose turn it is.
         turns = [pair for pair in product(placement.stages_of(mesh), range(microbatches)) for _ in kinds]
         rows.append([tasks_in(turn, kinds) for turn in dict.fromkeys(permutations(turns))])
-    reports: list[S.Report] = []
+    reports: list[Report] = []
     for orders in product(*rows):
         try:
             reports.append(S.simulate(S.Schedule.of("any", placement, orders), costs))

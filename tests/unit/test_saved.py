@@ -27,6 +27,7 @@ from jaxpp.healing.training import loaded_or_compiled
 from jaxpp.loading import read_for
 from jaxpp.runtime.processes import job
 from jaxpp.saved import SavedStep, SavedStepError
+from jaxpp.schedules.rewrites import insert
 
 EXPLICIT = jax.sharding.AxisType.Explicit
 
@@ -397,7 +398,7 @@ def doubled(w: Any, xs: Any, schedule: Any = None, callback: bool = False) -> An
     return jaxpp.treduce(one, xs, schedule=schedule or jaxpp.GPipe(1))
 
 
-LOGGED = schedules.insert(
+LOGGED = insert(
     schedules.make("gpipe", meshes=1, microbatches=2), schedules.Operation.parse("log: forward"), 0, after="forward"
 )
 

@@ -18,9 +18,9 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType, Mesh
 
 import jaxpp.api as jaxpp
-from jaxpp import schedules
 from jaxpp._compat import trace_context
 from jaxpp.lowering.train_loop import TrainLoop, lower_step
+from jaxpp.schedules.search import Partition
 
 WIDTH = 8
 ROWS = 4
@@ -181,7 +181,7 @@ def _pipelined(
     function: Callable[..., Any], mesh: jaxpp.MpmdMesh, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
     """The function on these meshes."""
-    if kwargs or not options.keys().isdisjoint(_CALLED) or isinstance(options.get("cuts"), schedules.Partition):
+    if kwargs or not options.keys().isdisjoint(_CALLED) or isinstance(options.get("cuts"), Partition):
         return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
     return lowered(function, args, mesh, **options).compile()
 

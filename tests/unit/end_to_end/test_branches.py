@@ -13,6 +13,7 @@ from unit.end_to_end.compare import check, feed_state, lowered, make_mesh, weigh
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules import Placement, Task
+from jaxpp.schedules.priorities import by_priority
 
 WIDTH = 4
 After = tuple[tuple[int, ...], ...]
@@ -64,7 +65,7 @@ def ordered(placement: Placement, microbatches: int, seed: int, split: bool) -> 
         return likes[{"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}[task.kind], task.stage]
 
     kinds = ("forward", "input_grad", "weight_grad") if split else ("forward", "backward")
-    return schedules.by_priority("mine", placement, microbatches, priority, tasks=kinds)
+    return by_priority("mine", placement, microbatches, priority, tasks=kinds)
 
 
 def any_graph(taste: random.Random) -> After:

@@ -15,6 +15,7 @@ from unit.end_to_end.everywhere import check_loss, gradient_step, in_turn, more_
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.schedules.library.classic import one_f_one_b
 
 mark = jaxpp.mark_stage_end
 
@@ -196,7 +197,7 @@ def test_frozen_weights(frozen: int, plan: str) -> None:
 
 def test_stages_of_one_mesh_share_weights() -> None:
     """Stages 0 and 2 have one copy of a weight, 1 and 3 of another, each updated where it is used."""
-    schedule = schedules.one_f_one_b(2, 4, placement=schedules.Placement.of(0, 1, 0, 1))
+    schedule = one_f_one_b(2, 4, placement=schedules.Placement.of(0, 1, 0, 1))
 
     def loss(params: Any, microbatch: Any) -> Any:
         return squared_error(layers([params[k % 2] for k in range(4)], microbatch["x"]), microbatch)

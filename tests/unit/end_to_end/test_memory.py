@@ -31,6 +31,8 @@ from jaxpp.ir.program import Call
 from jaxpp.runtime import Event, load, measured_costs
 from jaxpp.runtime.measuring.analysis import FunctionStats, calls, memory_of
 from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import subdivide
 
 NAMES = {"1f1b": 4, "gpipe": 4, "zb-h1": 4, "zb-v": 2, "dualpipe": 4}
 CHANGES = {"recompute": schedules.recompute, "offload": schedules.offload}
@@ -46,11 +48,11 @@ def one_at_a_time(schedule: schedules.Schedule) -> schedules.Schedule:
 
 
 def evict_and_offload(schedule: schedules.Schedule) -> schedules.Schedule:
-    return schedules.offload(schedules.evict(schedule))
+    return schedules.offload(evict(schedule))
 
 
 def recompute_and_evict(schedule: schedules.Schedule) -> schedules.Schedule:
-    return schedules.evict(schedules.recompute(schedule))
+    return evict(schedules.recompute(schedule))
 
 
 def schedule_of(name: str, microbatches: int = 8) -> schedules.Schedule:
@@ -88,13 +90,13 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     """As it is, and with what moves or makes again what it keeps: most with one way, some with two at once."""
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
-    changes = [*CHANGES.values(), schedules.evict]
+    changes = [*CHANGES.values(), evict]
     if moved:
         changes = []
     elif name in NAMES:
         changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
     else:
-        changes = [(schedules.recompute, one_at_a_time, schedules.evict)[schedules.names().index(name) % 3]]
+        changes = [(schedules.recompute, one_at_a_time, evict)[schedules.names().index(name) % 3]]
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
         found = peaks(lower(partial(sgd_step, schedule=schedule), arguments, 4))
@@ -147,7 +149,7 @@ def test_the_same_numbers(name: str, change: str) -> None:
 def test_a_part_of_a_stage_at_a_time(name: str) -> None:
     """What comes back from the host is half of a stage where its stages are divided."""
     whole = schedules.make(name, meshes=2, microbatches=4)
-    divided = schedules.offload(schedules.subdivide(whole, 2), ahead=0)
+    divided = schedules.offload(subdivide(whole, 2), ahead=0)
     arguments = (weights(4), batch(4))
     lowered = lower(partial(sgd_step, schedule=divided), arguments, 2)
     step = partial(sgd_step, schedule=schedules.offload(whole, ahead=0))
@@ -162,7 +164,7 @@ def test_residuals_that_wait_on_another_mesh(name: str) -> None:
     """The same numbers, at the peaks of the schedule by its order and by its time."""
     meshes = EVICTING[name]
     plain = schedules.make(name, meshes=meshes, microbatches=8)
-    schedule = schedules.evict(plain)
+    schedule = evict(plain)
     step = partial(transformer.train_step, schedule=schedule)
     arguments = (transformer.state(meshes), transformer.batch(8))
     lowered = lower(step, arguments, meshes)
@@ -177,7 +179,7 @@ def test_residuals_that_wait_on_another_mesh(name: str) -> None:
 def test_what_a_recompute_reads_waits_on_another_mesh(recomputed: tuple[int, ...], keep: float | None) -> None:
     """Forward, evict, load, recompute, backward; other microbatches go to the host meanwhile, recomputed or not."""
     plain = schedules.make("1f1b", meshes=6, microbatches=6)
-    schedule = schedules.offload(schedules.recompute(schedules.evict(plain), *recomputed))
+    schedule = schedules.offload(schedules.recompute(evict(plain), *recomputed))
     both = {kind: {task.stage for task in schedule if task.kind == kind} for kind in ("evict", "offload")}
     assert {0, 1} <= both["evict"] & both["offload"]
     step = partial(sgd_step, schedule=schedule)

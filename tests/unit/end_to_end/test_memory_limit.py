@@ -29,6 +29,7 @@ from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
 from jaxpp.memory_limit import NOTHING, limit_text
 from jaxpp.other_orders import other_orders
+from jaxpp.schedules.memory import activations
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 
 ARGUMENTS = (transformer.state(3), transformer.batch(4))
@@ -90,7 +91,7 @@ def test_another_order_where_that_is_fastest() -> None:
     found = lowered(plan, arguments, make_mesh(3), memory_limit=limit).program()
     order = found.kept_less["order"]
     assert found.kept_less == {**NOTHING, "order": order}
-    assert order == " ".join(map(str, schedules.activations(schedules.parse(found.schedule))))
+    assert order == " ".join(map(str, activations(schedules.parse(found.schedule))))
     assert max(map(int, order.split())) <= 6
     assert all(peak <= most for peak, most in zip(found.peak_bytes, limit, strict=True))
     check(partial(sgd_step, schedule=schedules.parse(found.schedule)), arguments, make_mesh(3))
@@ -99,10 +100,10 @@ def test_another_order_where_that_is_fastest() -> None:
 def test_the_orders_of_two_meshes_do_not_depend_on_the_limits() -> None:
     """So what a refusal names is enough: the order that needs so much is found for that limit too."""
     plan = schedules.make("interleaved-1f1b", meshes=2, microbatches=4)
-    kept = schedules.activations(plan)
+    kept = activations(plan)
 
     def orders(*over: bool) -> dict[str, list[int]]:
-        return {str(each): schedules.activations(each) for each in other_orders(plan, over, schedules.Costs())}
+        return {str(each): activations(each) for each in other_orders(plan, over, schedules.Costs())}
 
     both = orders(True, True)
     assert [2, 2] in both.values()

@@ -17,6 +17,8 @@ from unit.end_to_end.compare import assert_same, batch, loss, make_mesh, sgd_ste
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import bubble_use
+from jaxpp.schedules.fill import fill
+from jaxpp.schedules.rewrites import insert
 
 LOG = schedules.Operation.parse("log: forward")
 ONE_F_ONE_B = schedules.make("1f1b", meshes=3, microbatches=4)
@@ -26,7 +28,7 @@ def step_with(
     function: Callable[..., Any], schedule: schedules.Schedule | None = None, **options: Any
 ) -> tuple[Any, Any, Any]:
     """A step that calls `function` after the forwards of stages 0 and 1; its arguments; what `jax.jit` computes."""
-    schedule = schedule or schedules.insert(ONE_F_ONE_B, LOG, 0, 1, after="forward")
+    schedule = schedule or insert(ONE_F_ONE_B, LOG, 0, 1, after="forward")
     step = partial(sgd_step, schedule=schedule)
     arguments = (weights(schedule.stages), batch(schedule.microbatches))
     pipelined = jaxpp.mpmd_jit_with_loop(
@@ -75,7 +77,7 @@ def test_residuals_are_what_the_backward_reads() -> None:
 @pytest.mark.parametrize("change", [schedules.recompute, schedules.offload])
 def test_residuals_that_are_made_again_or_go_to_the_host(change: Callable[..., Any]) -> None:
     counts: list[int] = []
-    schedule = schedules.insert(change(ONE_F_ONE_B), LOG, after="forward")
+    schedule = insert(change(ONE_F_ONE_B), LOG, after="forward")
     step, arguments, expected = step_with(lambda residuals: counts.append(len(residuals)), schedule)
     assert_same(step(*arguments), expected)
     assert len(counts) == 12
@@ -91,7 +93,7 @@ def test_residuals_of_a_stage_without_a_forward() -> None:
     def gradients(params: Any, data: Any) -> Any:
         return jaxpp.treduce(partial(jax.grad(loss), params), data, schedule=schedule, operation=jaxpp.Add)
 
-    schedule = schedules.insert(schedules.recompute(ONE_F_ONE_B), LOG, 2, after="forward")
+    schedule = insert(schedules.recompute(ONE_F_ONE_B), LOG, 2, after="forward")
     params, data = weights(3), batch(4)
     step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=make_mesh(3), operations={"log": keep})
     assert_same(step(params, data), jax.jit(gradients)(params, data))
@@ -120,7 +122,7 @@ def test_a_jitted_function_runs_on_the_devices_of_its_mesh() -> None:
 def test_stages_of_several_devices_and_on_two_meshes() -> None:
     two_ways = schedules.make("dualpipe", meshes=2, microbatches=4)
     seen: list[jaxpp.Task] = []
-    schedule = schedules.insert(two_ways, LOG, after="forward")
+    schedule = insert(two_ways, LOG, after="forward")
     step, arguments, expected = step_with(lambda task, residuals: seen.append(task), schedule)
     assert_same(step(*arguments), expected)
     assert len({str(task) for task in seen}) == len(seen) == 4 * schedule.stages
@@ -136,7 +138,7 @@ def test_traces_costs_and_the_summary_have_it() -> None:
     ]
     costs = compiled.costs(events)
     assert [time > 1e-5 for time in costs.kinds["log"]] == [True, True, False]
-    assert schedules.simulate(schedules.insert(ONE_F_ONE_B, LOG, 0, after="forward"), costs).makespan > 0
+    assert schedules.simulate(insert(ONE_F_ONE_B, LOG, 0, after="forward"), costs).makespan > 0
     assert compiled.summary().splitlines()[-1] == "Functions of your own, called by one step: log 8 times."
 
 
@@ -148,7 +150,7 @@ def test_side_work_fills_bubbles() -> None:
     costs = costs.costs(costs.trace(*arguments)[1])
     forward = min(costs.forward) if isinstance(costs.forward, tuple) else costs.forward
     work = schedules.Operation.parse(f"side:; time {3 * forward:.17g}")
-    schedule = schedules.fill(ONE_F_ONE_B, work, costs)
+    schedule = fill(ONE_F_ONE_B, work, costs)
     count = sum(task.kind == "side" for task in schedule)
     assert count > 0
     step = jaxpp.mpmd_jit_with_loop(
@@ -197,7 +199,7 @@ def test_a_step_inside_of_its_own_operation_is_refused() -> None:
 def test_an_optimizer_of_a_stage_is_called_when_the_gradients_of_all_microbatches_are_there(name: str) -> None:
     plain = schedules.make(name, meshes=3, microbatches=4)
     after = "weight_grad" if name == "zb-h1" else "backward"
-    schedule = schedules.insert(plain, "optimizer", after=after)
+    schedule = insert(plain, "optimizer", after=after)
     seen: list[jaxpp.Task] = []
     step = partial(sgd_step, schedule=schedule)
     pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), operations={"optimizer": seen_by(seen)})
@@ -225,7 +227,7 @@ def refusal(schedule: schedules.Schedule, operations: dict[str, Any]) -> str:
 
 
 def test_a_task_without_a_function() -> None:
-    schedule = schedules.insert(ONE_F_ONE_B, LOG, 1, after="forward")
+    schedule = insert(ONE_F_ONE_B, LOG, 1, after="forward")
     assert refusal(schedule, {}) == (
         "the schedule 1f1b has a task that is bound to no function: log(stage 1, mb 0) on mesh 1\n"
         "  give one to mpmd_jit_with_loop: operations={'log': function}"
@@ -235,12 +237,12 @@ def test_a_task_without_a_function() -> None:
 def test_a_function_without_a_task() -> None:
     assert refusal(ONE_F_ONE_B, {"log": print}) == (
         "there is a function for 'log', the schedule 1f1b has no such task\n"
-        "  it has: backward, forward; schedules.insert puts tasks into a schedule"
+        "  it has: backward, forward; schedules.rewrites.insert puts tasks into a schedule"
     )
 
 
 def test_an_optimizer_without_a_function() -> None:
-    schedule = schedules.insert(ONE_F_ONE_B, "optimizer", after="backward")
+    schedule = insert(ONE_F_ONE_B, "optimizer", after="backward")
     assert refusal(schedule, {}) == (
         "the schedule 1f1b has a task that is bound to no function: optimizer(stage 0, mb 0) on mesh 0\n"
         "  give one to mpmd_jit_with_loop: operations={'optimizer': function}"
@@ -250,13 +252,13 @@ def test_an_optimizer_without_a_function() -> None:
 def test_a_task_that_waits_for_another_mesh_without_a_message() -> None:
     """Behind the forward of stage 1 that of stage 0 is proven to be done; the one of stage 2 is not."""
     down = schedules.Operation.parse("log: forward@-1")
-    schedule = schedules.insert(ONE_F_ONE_B, down, 1, after="forward")
+    schedule = insert(ONE_F_ONE_B, down, 1, after="forward")
     assert refusal(schedule, {}).startswith("the schedule 1f1b has a task that is bound to no function")
     step = jaxpp.mpmd_jit_with_loop(
         partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), operations={"log": lambda: None}
     )
     assert "log_1" in step.lower(weights(3), batch(4)).program().as_text()
-    up = schedules.insert(ONE_F_ONE_B, schedules.Operation.parse("log: forward@+1"), 1, after="forward")
+    up = insert(ONE_F_ONE_B, schedules.Operation.parse("log: forward@+1"), 1, after="forward")
     assert refusal(up, {"log": lambda: None}) == (
         "the schedule 1f1b has log(stage 1, mb 0) on mesh 1, which needs F(stage 2, mb 0) of mesh 2: no task of mesh "
         "1 before it waits for that\n  put it on that mesh, or behind a task that needs the other"
@@ -264,7 +266,7 @@ def test_a_task_that_waits_for_another_mesh_without_a_message() -> None:
 
 
 def test_a_task_that_is_fused() -> None:
-    plain = schedules.insert(ONE_F_ONE_B, LOG, 0, after="forward")
+    plain = insert(ONE_F_ONE_B, LOG, 0, after="forward")
     rows = [[cell for cell in row if cell[0].kind != "log"] for row in plain.cells]
     rows[0][0] = (*rows[0][0], schedules.Task("log", 0, 0))
     schedule = schedules.Schedule.of("mine", plain.placement, rows, plain.kinds)
@@ -275,7 +277,7 @@ def test_a_task_that_is_fused() -> None:
 
 
 def test_residuals_before_there_are_any() -> None:
-    early = schedules.insert(ONE_F_ONE_B, schedules.Operation.parse("log:"), 0, before="forward")
+    early = insert(ONE_F_ONE_B, schedules.Operation.parse("log:"), 0, before="forward")
     assert refusal(early, {"log": lambda residuals: None}) == (
         "the log of stage 0 for microbatch 0 needs a value of the forward of stage 0 for microbatch 0, which the "
         "schedule runs later\n  put the log behind it"

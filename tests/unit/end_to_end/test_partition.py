@@ -20,6 +20,8 @@ from jaxpp import schedules as S
 from jaxpp.jit import MpmdFunction
 from jaxpp.planning import compiling
 from jaxpp.runtime import Call, Event
+from jaxpp.schedules.library.classic import one_f_one_b
+from jaxpp.schedules.rewrites import insert
 from jaxpp.step import CompiledStep
 
 MESHES = 2
@@ -271,7 +273,7 @@ def test_layers_that_are_a_graph_run_side_by_side() -> None:
 
 
 def test_tasks_of_the_users_own_are_not_measured() -> None:
-    plan = S.insert(S.one_f_one_b(2, 4), S.Operation.parse("tick: forward"), after="forward")
+    plan = insert(one_f_one_b(2, 4), S.Operation.parse("tick: forward"), after="forward")
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plan), make_mesh(2), operations={"tick": lambda: None})
     assert sum(partition(step, weights(2), batch(4), seconds=0.02).cuts) == 2
 

@@ -15,6 +15,8 @@ from unit.end_to_end.decoder import SLICES
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules import classes
+from jaxpp.schedules.classes import ScheduleTasks
+from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 
 # (name, meshes, options): four stages in most.
 LIBRARY: list[tuple[str, int, dict[str, Any]]] = [
@@ -169,11 +171,11 @@ def test_meshes_left_idle() -> None:
 @pytest.mark.parametrize(
     ("make", "placement"),
     [
-        (schedules.one_f_one_b, (0, 1, 0, 1)),
-        (schedules.one_f_one_b, (0, 1, 1, 0)),
-        (schedules.one_f_one_b, (0, 0, 1, 1)),
-        (schedules.gpipe, (0, 0, 0, 0)),
-        (schedules.one_f_one_b, (3, 2, 1, 0)),
+        (one_f_one_b, (0, 1, 0, 1)),
+        (one_f_one_b, (0, 1, 1, 0)),
+        (one_f_one_b, (0, 0, 1, 1)),
+        (gpipe, (0, 0, 0, 0)),
+        (one_f_one_b, (3, 2, 1, 0)),
     ],
 )
 def test_stages_are_placed_as_the_schedule_says(make: Any, placement: tuple[int, ...]) -> None:
@@ -187,7 +189,7 @@ def test_schedule_of_a_users_own_class() -> None:
     class Serial(jaxpp.BaseSchedule):
         """One microbatch after the other."""
 
-        def tasks(self, n_mubatches: int) -> schedules.ScheduleTasks:
+        def tasks(self, n_mubatches: int) -> ScheduleTasks:
             both = ("forward", "backward")
             return [
                 [jaxpp.Task(kind, stage, number) for number in range(n_mubatches) for kind in both]

@@ -15,6 +15,7 @@ from unit.end_to_end.everywhere import in_turn
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.schedules.peers import evict
 
 # (name, meshes): four stages each.
 SCHEDULES = [("1f1b", 4), ("interleaved-1f1b", 2), ("chimera", 4), ("bitpipe", 2)]
@@ -107,9 +108,9 @@ def test_less_is_kept_of_stages_that_share_a_weight(loss: Any, name: str) -> Non
     arguments = (parameters("shared"), batch(plan.microbatches))
     whole = check(partial(sgd_step, schedule=plan, loss=loss), arguments, make_mesh(4))
     moves = [partial(schedules.offload, ahead=0), schedules.recompute, offload_again]
-    for move in [*moves, *[schedules.evict] * (name == "1f1b")]:
+    for move in [*moves, *[evict] * (name == "1f1b")]:
         step = lowered(partial(sgd_step, schedule=move(plan), loss=loss), arguments, make_mesh(4))
-        assert_same(step.compile()(*arguments), whole, exact=move in (moves[0], schedules.evict))
+        assert_same(step.compile()(*arguments), whole, exact=move in (moves[0], evict))
         text = step.program().as_text()
         moved = re.findall(r"call @(?:offload|evict)_\d+.* : \((.*?)\) ->", text)
         assert moved or move is schedules.recompute

@@ -20,6 +20,7 @@ from jaxpp import schedules
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
 from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
 
 unchecked: Any = jaxpp.slice_attention  # by types, as of users who have no checker
 
@@ -116,7 +117,7 @@ def test_peaks_of_what_is_lent() -> None:
     """Of slices whose forward ran on one mesh and whose backward runs on another, too; and where some wait on peers."""
     plain = schedules.make("slimpipe", meshes=3, microbatches=2, slices=3)
     _, step = made("slimpipe", 3)
-    for schedule in (plain, schedules.evict(plain)):
+    for schedule in (plain, evict(plain)):
         given = partial(step, schedule=schedule)
         program = load(compare.lowered(given, (decoder.parameters(3), decoder.batch(2)), make_mesh(3)).program().module)
         found = peak_activations(program)

@@ -26,6 +26,8 @@ from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load, measured_costs, slice_shares
 from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import insert
 
 SHARDED = (P(), P(None, "data"))
 WHOLE = jax.jit(partial(decoder.train_step, slices=1))
@@ -379,7 +381,7 @@ def test_slices_that_keep_less(change: Callable[[schedules.Schedule], schedules.
 
 
 def test_slices_that_wait_on_a_peer() -> None:
-    schedule = schedules.evict(made("seq1f1b", 4))
+    schedule = evict(made("seq1f1b", 4))
     assert activations(schedule) == [5, 5, 4, 4]
     check(step_of(schedule), (decoder.parameters(4), decoder.batch(2)), make_mesh(4), reference=WHOLE)
     assert peak_activations(load(lowered(schedule).program().module)) == [5, 5, 4, 4]
@@ -388,7 +390,7 @@ def test_slices_that_wait_on_a_peer() -> None:
 def test_a_function_that_looks_at_what_a_slice_is_made_again_of() -> None:
     """That counts no more than for the recompute itself."""
     looks = schedules.Operation.parse("looks: forward")
-    schedule = schedules.insert(schedules.recompute(made("seq1f1b", 2)), looks, after="forward")
+    schedule = insert(schedules.recompute(made("seq1f1b", 2)), looks, after="forward")
     operations: dict[str, Callable[..., None]] = {"looks": lambda residuals: None}
     pipelined = jaxpp.mpmd_jit_with_loop(step_of(schedule), mpmd_mesh=make_mesh(2), operations=operations)
     program = load(pipelined.lower(decoder.parameters(2), decoder.batch(2)).program().module)

@@ -23,6 +23,7 @@ from unit.end_to_end.test_shared_weights import tied as tied_loss
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import load
+from jaxpp.schedules.rewrites import freeze, split_backward
 
 # (name, meshes): four stages each; of every way to split one.
 SPLIT = [("zb-h1", 4), ("interleaved-zb", 2), ("zb-v", 2), ("dualpipe", 4)]
@@ -145,7 +146,7 @@ def squares(params: Any, microbatch: Any) -> Any:
 
 @pytest.mark.parametrize("marks", [2, 3])
 def test_frozen_stages(marks: int) -> None:
-    schedule = schedules.freeze(schedules.make("1f1b", meshes=3, microbatches=4), 0, 2)
+    schedule = freeze(schedules.make("1f1b", meshes=3, microbatches=4), 0, 2)
     args = (weights(3), batch(4))
     step = partial(sgd_step, schedule=schedule, marks=marks)
     found, losses = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(*args)
@@ -155,7 +156,7 @@ def test_frozen_stages(marks: int) -> None:
 
 def test_a_stage_that_is_frozen_for_some_microbatches() -> None:
     """The weight gradients of stage 1 are summed over the even microbatches only."""
-    whole = schedules.split_backward(schedules.make("1f1b", meshes=3, microbatches=4), 1)
+    whole = split_backward(schedules.make("1f1b", meshes=3, microbatches=4), 1)
     skipped = [task for task in whole if task.kind == "weight_grad" and task.microbatch % 2]
     rows = [[cell for cell in row if cell[0] not in skipped] for row in whole.cells]
     schedule = schedules.Schedule.of("partial", whole.placement, rows, skipped=skipped)

@@ -23,12 +23,15 @@ from jaxpp import schedules
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
+from jaxpp.schedules.library.classic import gpipe
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.steps import in_steps, is_in_one_order
 
 TWO_BW = "pipedream-2bw"
-FUSED = schedules.in_steps(schedules.make("kimi-k2", meshes=2, microbatches=8, fused=True), 2, delay=1)
+FUSED = in_steps(schedules.make("kimi-k2", meshes=2, microbatches=8, fused=True), 2, delay=1)
 KEPT_LESS = schedules.offload(schedules.recompute(schedules.make(TWO_BW, meshes=2, microbatches=4, steps=2), 0), 1)
-EVICTED = schedules.evict(schedules.make(TWO_BW, meshes=4, microbatches=4, steps=3))
-FAR_AHEAD = schedules.in_steps(schedules.gpipe(2, 4), 4, delay=3)
+EVICTED = evict(schedules.make(TWO_BW, meshes=4, microbatches=4, steps=3))
+FAR_AHEAD = in_steps(gpipe(2, 4), 4, delay=3)
 SHARDED = (P(), P(None, None, "data"))
 ADAM = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
 
@@ -217,8 +220,8 @@ def test_tasks_run_in_the_order_of_the_schedule(name: str, meshes: int, recomput
     loop = jaxpp.train_loop(partial(delayed_sgd, schedule=name), 4, 1)
     step = jaxpp.mpmd_jit_with_loop(loop, make_mesh(meshes), recompute=recompute)
     program = step.lower(loop.start((weights(4), jnp.int32(0))), batches(4, 4)).program()
-    schedule = schedules.in_steps(schedules.make(name, meshes=meshes, microbatches=16), 4, delay=1)
-    assert schedules.is_in_one_order(schedule) == (name == "1f1b")
+    schedule = in_steps(schedules.make(name, meshes=meshes, microbatches=16), 4, delay=1)
+    assert is_in_one_order(schedule) == (name == "1f1b")
     expected = [[(t.kind, t.stage, t.microbatch) for t in row if t.kind != "optimizer"] for row in schedule.orders]
     found = [[task for task in row if task[0] != "recompute"] for row in tasks_of(program)]
     assert found == expected
@@ -257,7 +260,7 @@ def test_the_older_version_is_read_while_the_newer_one_is_written() -> None:
 
 def test_a_schedule_of_ones_own() -> None:
     """Any order of all microbatches, with the updates put into it."""
-    made = schedules.in_steps(schedules.make("eager-1f1b", meshes=2, microbatches=9), 3, delay=1)
+    made = in_steps(schedules.make("eager-1f1b", meshes=2, microbatches=9), 3, delay=1)
     loop = jaxpp.train_loop(partial(delayed_sgd, schedule=made), 3, 1)
     check(loop, (loop.start((weights(2), jnp.int32(0))), batches(3, 3)), make_mesh(2), exact=True)
 
@@ -438,7 +441,7 @@ def gathers_ahead(schedule: str) -> Any:
             "pipedream-2bw{steps=3 delay=1}; or leave the delay out",
         ),
         (
-            lambda: lowered(partial(delayed_sgd, schedule=schedules.in_steps(NINE, 3, 1)), 3, 1),
+            lambda: lowered(partial(delayed_sgd, schedule=in_steps(NINE, 3, 1)), 3, 1),
             jaxpp.PassError,
             "the loop runs 2 microbatches, its schedule has 3 in each of 3 steps",
         ),

@@ -19,14 +19,15 @@ from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.read_program import ProgramReader
+from jaxpp.schedules.peers import evict
 from jaxpp.validation.cpu import Runner
 from jaxpp.validation.interpreter import Interpreter
 
 PLAN = schedules.make("1f1b", meshes=2, microbatches=3)
 MOVED = {
     "offload": schedules.offload(PLAN),
-    "evict": schedules.evict(schedules.make("1f1b", meshes=4, microbatches=4)),
-    "both": schedules.offload(schedules.evict(schedules.make("1f1b", meshes=4, microbatches=6)), 0),
+    "evict": evict(schedules.make("1f1b", meshes=4, microbatches=4)),
+    "both": schedules.offload(evict(schedules.make("1f1b", meshes=4, microbatches=6)), 0),
     "recompute": schedules.offload(schedules.recompute(PLAN)),
 }
 MOVE = re.compile(r"call @(offload|reload|evict|load|recompute)\w*(\(.*?\))")

@@ -16,6 +16,7 @@ from jaxpp.ir.kinds import form_of
 from jaxpp.ir.program import Call, Program, Send
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.transports import RULES, OrderError, Rules, check_order
+from jaxpp.schedules.order import merged_numbers
 
 MOST = int(os.environ.get("JAXPP_TEST_MESHES", "0"))
 """If given, all numbers of meshes up to it are tried: of 8, that takes minutes."""
@@ -32,7 +33,7 @@ def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
     functions: dict[str, str] = {}
     names: dict[tuple[object, ...], str] = {}
     cells: dict[int, int] = {}
-    for mesh, number in schedules.merged_numbers(schedule):
+    for mesh, number in merged_numbers(schedule):
         cell = range(number, number + graph.spans[number])
         cells.update(dict.fromkeys(cell, number))
         if not cell:

@@ -21,6 +21,7 @@ import jaxpp
 from jaxpp import schedules as S
 from jaxpp import step as step_module
 from jaxpp.planning import CHIPS, Plan, PlanError, Target, compiling
+from jaxpp.schedules.rewrites import insert
 
 MICROBATCHES = 6
 
@@ -153,7 +154,7 @@ def test_replicas_take_as_long_as_one_device() -> None:
     [
         ("bpipe", {}, {"evict", "load"}),
         (
-            S.insert(S.make("1f1b", meshes=4, microbatches=4), S.Operation.parse("log: forward"), 0, after="forward"),
+            insert(S.make("1f1b", meshes=4, microbatches=4), S.Operation.parse("log: forward"), 0, after="forward"),
             {"log": lambda: None},
             {"log"},
         ),

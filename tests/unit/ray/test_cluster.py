@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from unit.ray import steps
 
 import jaxpp
+from jaxpp.schedules.rewrites import insert
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -154,7 +155,7 @@ def test_more_meshes_than_actors(cluster: Any) -> None:
 def test_functions_of_the_user_run_in_the_actors(cluster: Any, tmp_path: Any) -> None:
     """As tasks of the schedule: each in the process that runs its mesh."""
     log = jaxpp.schedules.Operation.parse("log: forward")
-    schedule = jaxpp.schedules.insert(jaxpp.Std1F1B(2).build(steps.MICROBATCHES), log, after="forward")
+    schedule = insert(jaxpp.Std1F1B(2).build(steps.MICROBATCHES), log, after="forward")
     mesh = cluster.mesh((2, 2), ("mpmd", "data"), "mpmd")
 
     def write(task: jaxpp.Task, residuals: list[jax.Array]) -> None:

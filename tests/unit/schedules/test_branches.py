@@ -8,6 +8,8 @@ import pytest
 
 from jaxpp import schedules as S
 from jaxpp.schedules import Placement, ScheduleError, Task
+from jaxpp.schedules.priorities import by_priority
+from jaxpp.schedules.rewrites import split_backward
 
 TOWERS = Placement.of(0, 1, 2, after=[[], [], [0, 1]])
 TEXT = """schedule: towers
@@ -35,7 +37,7 @@ def test_what_several_stages_read_is_sent_to_each() -> None:
     """A skip is a message of its own, and as large as what the stage makes."""
     skip = Placement.of(0, 1, 2, after=[[], [0], [0, 1]])
     assert (skip.near(0, 1), skip.near(0, 2), skip.near(2, -1), skip.near(2, -2)) == ((1, 2), (2,), (0, 1), (0,))
-    schedule = S.by_priority("skip", skip, 1, lambda _: 0)
+    schedule = by_priority("skip", skip, 1, lambda _: 0)
     sent = {(schedule.graph.tasks[number], mesh) for number, mesh in schedule.graph.transfers}
     assert {(Task("forward", 0, 0), 1), (Task("forward", 0, 0), 2), (Task("backward", 2, 0), 0)} <= sent
     costs = S.Costs(bandwidth=1, message_bytes=[4, 1, 0])
@@ -46,7 +48,7 @@ def test_what_several_stages_read_is_sent_to_each() -> None:
 def test_a_chain_has_one_form() -> None:
     assert Placement.of(0, 1, 0, after=[[], [0], [1]]) == Placement.of(0, 1, 0)
     assert Placement.of(0, 1, after=[[], [0, 0]]) == Placement.linear(2)
-    assert "after" not in str(S.by_priority("chain", Placement.of(0, 1, after=[[], [0]]), 1, lambda _: 0))
+    assert "after" not in str(by_priority("chain", Placement.of(0, 1, after=[[], [0]]), 1, lambda _: 0))
 
 
 NUMBER = "number the stages in the order in which data passes through them"
@@ -165,13 +167,13 @@ def test_zb_h1_where_a_whole_backward_costs_less_than_its_halves() -> None:
     )
     made = S.make("zb-h1", meshes=2, microbatches=4, placement=placement, costs=costs)
     ordered = S.make("1f1b", meshes=2, microbatches=4, placement=placement)
-    assert S.simulate(made, costs).makespan <= S.simulate(S.split_backward(ordered), costs).makespan + 1e-9
+    assert S.simulate(made, costs).makespan <= S.simulate(split_backward(ordered), costs).makespan + 1e-9
 
 
 def test_a_class_may_return_a_graph() -> None:
     class Towers(S.BaseSchedule):
         def tasks(self, n_mubatches: int) -> S.Schedule:
-            return S.by_priority("towers", TOWERS, n_mubatches, lambda _: 0)
+            return by_priority("towers", TOWERS, n_mubatches, lambda _: 0)
 
     assert Towers(3).build(2).placement == TOWERS
 

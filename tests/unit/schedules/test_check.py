@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.library.classic import one_f_one_b
+from jaxpp.schedules.rewrites import insert
 
 
 def build(*rows: str, placement: S.Placement | None = None) -> S.Schedule:
@@ -99,7 +101,7 @@ def test_a_need_of_the_users_own_kind_that_is_missing() -> None:
 @given(st.data())
 def test_any_order_on_each_mesh_is_accepted_exactly_if_it_can_run(data: st.DataObject) -> None:
     """Against the definition: repeatedly run any task at the head of a mesh whose needs have run."""
-    base = S.one_f_one_b(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)))
+    base = one_f_one_b(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)))
     orders = tuple(tuple(data.draw(st.permutations(order))) for order in base.orders)
     schedule = S.Schedule("shuffled", base.placement, orders)
     left, done = [list(order) for order in orders], set[S.Task]()
@@ -165,11 +167,11 @@ def test_a_task_may_stand_on_any_mesh_if_its_kind_says_so() -> None:
 
 
 def test_one_optimizer_for_each_stage_behind_its_last_gradient() -> None:
-    schedule = S.insert(S.make("zb-v", meshes=2, microbatches=3), "optimizer", after="weight_grad")
+    schedule = insert(S.make("zb-v", meshes=2, microbatches=3), "optimizer", after="weight_grad")
     assert [str(order[-1]) for order in schedule.orders] == ["0optimizer0", "1optimizer0"]
     assert sum(task.kind == "optimizer" for task in schedule) == schedule.stages
-    two_ways = S.insert(S.make("chimera", meshes=2, microbatches=4), "optimizer", 1, after="backward")
+    two_ways = insert(S.make("chimera", meshes=2, microbatches=4), "optimizer", 1, after="backward")
     number = two_ways.graph.numbers["optimizer"][1]
     assert {two_ways.graph.homes[need] for need in two_ways.graph.needs[number]} == {0, 1}, "its gradients are on both"
     with pytest.raises(S.ScheduleError, match="insert: optimizer needs tasks of all microbatches: give after, not"):
-        S.insert(two_ways, "optimizer", before="backward")
+        insert(two_ways, "optimizer", before="backward")

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.library.classic import gpipe
+from jaxpp.schedules.report import Report
 
 
-def events(report: S.Report) -> list[dict[str, Any]]:
+def events(report: Report) -> list[dict[str, Any]]:
     found = json.loads(report.to_chrome_trace())
     assert found["displayTimeUnit"] == "ms"
     return found["traceEvents"]
@@ -56,7 +58,7 @@ def test_tasks_messages_and_arrows() -> None:
 
 @pytest.mark.parametrize(("unit", "length"), [("s", 1e6), ("ms", 1e3), ("us", 1), ("units", 1e3)])
 def test_times_are_microseconds(unit: str, length: float) -> None:
-    found = events(S.simulate(S.gpipe(1, 1), S.Costs(unit=unit)))
+    found = events(S.simulate(gpipe(1, 1), S.Costs(unit=unit)))
     assert found[-1]["name"] == "live activations"
     durations = [each["dur"] for each in found if each["ph"] == "X"]
     assert durations == pytest.approx([length, 2 * length])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.sequence_cuts import equal_cuts
 
 positive = st.floats(1e-6, 1e6)
 per_stage = positive | st.lists(positive, min_size=3, max_size=3)
@@ -249,13 +250,13 @@ def test_a_pair_is_given_once() -> None:
 def test_cuts_of_equal_time() -> None:
     """Where a position costs as much as those before it, n slices end at the square roots of 1/n, 2/n..."""
     attention = [(2 * part + 1) / 16 for part in range(4)]
-    lengths = S.equal_cuts(attention, 4096)
+    lengths = equal_cuts(attention, 4096)
     ends = np.cumsum(lengths) / 4096
     np.testing.assert_allclose(ends**2, [0.25, 0.5, 0.75, 1], atol=1e-3)
-    assert S.equal_cuts(attention, 4096, 2, multiple=512) == [3072, 1024]
-    assert S.equal_cuts([0.25] * 4, 4096) == [1024] * 4
-    assert S.equal_cuts([attention, [0.25] * 4], 4096) == S.equal_cuts(np.mean([attention, [0.25] * 4], 0), 4096)
-    assert S.equal_cuts(attention, 8, 8) == [1] * 8
+    assert equal_cuts(attention, 4096, 2, multiple=512) == [3072, 1024]
+    assert equal_cuts([0.25] * 4, 4096) == [1024] * 4
+    assert equal_cuts([attention, [0.25] * 4], 4096) == equal_cuts(np.mean([attention, [0.25] * 4], 0), 4096)
+    assert equal_cuts(attention, 8, 8) == [1] * 8
 
 
 @pytest.mark.parametrize(
@@ -285,5 +286,5 @@ def test_cuts_of_equal_time() -> None:
 )
 def test_cuts_that_are_none(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(S.ScheduleError) as error:
-        S.equal_cuts(*arguments)
+        equal_cuts(*arguments)
     assert str(error.value) == message

@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.library.classic import gpipe
+from jaxpp.schedules.order import merged_order
+from jaxpp.schedules.rewrites import freeze, insert
 
 
 def test_a_table_without_communication() -> None:
     schedule = S.make("1f1b", meshes=2, microbatches=2)
     text = "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n"
     assert schedule.to_csv() == text
-    assert S.from_csv(text, name="1f1b") == schedule
+    assert S.Schedule.from_csv(text, name="1f1b") == schedule
     assert (
-        S.from_csv(text.replace("\n", "\r\n").replace("0F1", ' "0F1"').replace(' "', '"') + "\n,,\n", "1f1b")
+        S.Schedule.from_csv(text.replace("\n", "\r\n").replace("0F1", ' "0F1"').replace(' "', '"') + "\n,,\n", "1f1b")
         == schedule
     )
 
@@ -25,17 +28,17 @@ def test_a_table_with_communication() -> None:
     text = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n"
     schedule = S.make("1f1b", meshes=2, microbatches=2)
     assert schedule.to_csv(communicate=True) == text
-    assert S.from_csv(text, "1f1b") == schedule
+    assert S.Schedule.from_csv(text, "1f1b") == schedule
     sharded = text.replace("0F0,", "0UNSHARD,0F0,").replace("0B1\n", "0B1,0RESHARD,0REDUCE_GRAD\n")
-    assert S.from_csv(sharded, "1f1b") == schedule
-    assert S.from_csv("0UNSHARD,0F0,0F1,,0B0,0B1,0REDUCE_GRAD\n", "gpipe") == S.gpipe(1, 2)
+    assert S.Schedule.from_csv(sharded, "1f1b") == schedule
+    assert S.Schedule.from_csv("0UNSHARD,0F0,0F1,,0B0,0B1,0REDUCE_GRAD\n", "gpipe") == gpipe(1, 2)
 
 
 def test_fused_cells_and_rows_of_any_length() -> None:
     text = "0F0,(0F1; 0B0)OVERLAP_F_B,0B1,,,\n,1F0,1B0,1F1,1B1"
-    schedule = S.from_csv(text)
+    schedule = S.Schedule.from_csv(text)
     assert schedule.cells[0][1] == (S.Task("forward", 0, 1), S.Task("backward", 0, 0))
-    assert S.from_csv(schedule.to_csv()) == schedule
+    assert S.Schedule.from_csv(schedule.to_csv()) == schedule
 
 
 @settings(deadline=None, max_examples=120)
@@ -48,8 +51,8 @@ def test_any_schedule_of_the_library_round_trips(made: Made, communicate: bool) 
         return
     text = schedule.to_csv(communicate)
     kinds = schedule.kinds  # a table has no place for their rules
-    assert S.from_csv(text, schedule.name, kinds=kinds) == schedule
-    assert S.from_csv(text, schedule.name, kinds=kinds, placement=schedule.placement) == schedule
+    assert S.Schedule.from_csv(text, schedule.name, kinds=kinds) == schedule
+    assert S.Schedule.from_csv(text, schedule.name, kinds=kinds, placement=schedule.placement) == schedule
     assert bool(kinds) == (schedule.name == "po-f" and 2 * made.options["group"] <= made.meshes + 1)
     assert ("SEND" in text) == (communicate and bool(schedule.graph.transfers))
 
@@ -59,25 +62,25 @@ def test_what_moves_to_a_peer_has_no_other_cell_that_sends() -> None:
     text = schedule.to_csv(communicate=True)
     assert "0evict1" in text
     assert text.count("SEND") == len(schedule.graph.transfers)
-    assert S.from_csv(text, "bpipe") == schedule
+    assert S.Schedule.from_csv(text, "bpipe") == schedule
 
 
 def test_kinds_round_trip() -> None:
     copied = S.offload(S.make("1f1b", meshes=3, microbatches=6))
-    assert S.from_csv(copied.to_csv(), copied.name) == copied
-    log = S.insert(copied, S.Operation.parse("log: forward"), 0, after="forward")
-    assert S.from_csv(log.to_csv(communicate=True), log.name, kinds=log.kinds) == log
+    assert S.Schedule.from_csv(copied.to_csv(), copied.name) == copied
+    log = insert(copied, S.Operation.parse("log: forward"), 0, after="forward")
+    assert S.Schedule.from_csv(log.to_csv(communicate=True), log.name, kinds=log.kinds) == log
     with pytest.raises(S.ScheduleError, match="for which a table has no cells that send and receive"):
         S.parse("schedule: x\nplacement: 0+1\nmesh 0: 0F0\nmesh 1: 0B0").to_csv(communicate=True)
 
 
 def test_what_is_skipped_is_said_by_the_reader() -> None:
-    frozen = S.freeze(S.make("zb-h1", meshes=2, microbatches=3), 0)
+    frozen = freeze(S.make("zb-h1", meshes=2, microbatches=3), 0)
     text = frozen.to_csv()
     assert "0W" not in text
-    assert S.from_csv(text, frozen.name, skipped=frozen.skipped) == frozen
+    assert S.Schedule.from_csv(text, frozen.name, skipped=frozen.skipped) == frozen
     with pytest.raises(S.ScheduleError, match=r"^W\(stage 0, mb 0\) is missing: mesh 0 should run it$"):
-        S.from_csv(text)
+        S.Schedule.from_csv(text)
 
 
 GOOD = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
@@ -114,22 +117,22 @@ GOOD = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
 )
 def test_a_table_that_is_wrong(text: str, message: str) -> None:
     with pytest.raises(S.ScheduleError) as error:
-        S.from_csv(text)
+        S.Schedule.from_csv(text)
     assert message in str(error.value)
 
 
 def test_a_placement_that_does_not_fit() -> None:
     with pytest.raises(S.ScheduleError, match="csv: the placement names 2 meshes, but there are 1 orders"):
-        S.from_csv("0F0,0B0", placement=S.Placement.linear(2))
+        S.Schedule.from_csv("0F0,0B0", placement=S.Placement.linear(2))
 
 
 def reads_or_fails_cleanly(text: str) -> None:
     try:
-        schedule = S.from_csv(text)
+        schedule = S.Schedule.from_csv(text)
     except S.ScheduleError:
         return
-    assert S.from_csv(schedule.to_csv()) == schedule
-    S.merged_order(schedule)
+    assert S.Schedule.from_csv(schedule.to_csv()) == schedule
+    merged_order(schedule)
 
 
 @settings(deadline=None, max_examples=300)

@@ -24,4 +24,4 @@ def test_the_examples_of_partition() -> None:
 
 def test_the_examples_of_steps() -> None:
     failed, tried = doctest.testfile(str(ROOT / "docs" / "steps.md"), module_relative=False)
-    assert (failed, tried) == (0, 42)
+    assert (failed, tried) == (0, 43)

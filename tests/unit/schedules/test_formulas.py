@@ -5,7 +5,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.library.exchange import exchange_costs
 from jaxpp.schedules.memory import activations
+from jaxpp.schedules.report import Report
 
 meshes, few = st.integers(1, 8), st.integers(1, 20)
 times = st.sampled_from([0.5, 1.0, 1.25, 3.0, 7.75])
@@ -17,7 +19,7 @@ def near(value: float) -> object:
     return pytest.approx(value, rel=1e-12)
 
 
-def run(name: str, p: int, m: int, costs: S.Costs | None = None, **options: object) -> S.Report:
+def run(name: str, p: int, m: int, costs: S.Costs | None = None, **options: object) -> Report:
     return S.simulate(S.make(name, meshes=p, microbatches=m, **options), costs)
 
 
@@ -203,7 +205,7 @@ def test_seq1f1b(p: int, m: int, n: int, f: float, b: float, w: float) -> None:
 @pytest.mark.parametrize(("m", "n", "found"), [(4, 4, 15.44), (4, 8, 14.28), (16, 8, 55.47)])
 def test_slimpipe(m: int, n: int, found: float) -> None:
     """Attention is three quarters of the time; the makespan is between that of equal slices and of these alone."""
-    costs = S.exchange_costs(4, n, attention=0.75)
+    costs = exchange_costs(4, n, attention=0.75)
     report = S.simulate(S.make("slimpipe", meshes=4, microbatches=m, slices=n), costs)
     assert report.makespan == pytest.approx(found, abs=0.005)
     shares = tuple(0.25 / n + 0.75 * 2 * (number + 1) / n / (n + 1) for number in range(n))

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.library.classic import gpipe, one_f_one_b
+from jaxpp.schedules.order import merged_order
 
 
 def test_the_grid_shows_rank_by_time() -> None:
@@ -20,7 +22,7 @@ def test_the_grid_shows_rank_by_time() -> None:
 
 
 def test_the_grid_of_a_looped_schedule() -> None:
-    assert str(S.gpipe(2, 2, chunks=2)) == dedent("""\
+    assert str(gpipe(2, 2, chunks=2)) == dedent("""\
         schedule: gpipe
         placement: 0 1 0 1
         mesh 0: 0F0 0F1 2F0 2F1 .   .   2B0 2B1 0B0 0B1
@@ -39,7 +41,7 @@ def test_fused_cells_kinds_and_two_homes_round_trip() -> None:
 
 def test_layout_is_for_the_eye_alone() -> None:
     text = "\n  schedule: 1f1b\n\nplacement:  0 1\n mesh 0:0F0 0B0\n\tmesh  1:  . . 1F0 1B0 ...\n".replace("...", ".")
-    assert S.parse(text) == S.one_f_one_b(2, 1)
+    assert S.parse(text) == one_f_one_b(2, 1)
 
 
 def test_what_never_runs_is_printed_too() -> None:
@@ -145,11 +147,11 @@ def parses_or_fails_cleanly(text: str) -> None:
     except S.ScheduleError:
         return
     assert S.parse(str(schedule)) == schedule
-    S.merged_order(schedule)
+    merged_order(schedule)
 
 
 def test_64_meshes_by_512_microbatches_print_and_parse() -> None:
-    schedule = S.one_f_one_b(64, 512)
+    schedule = one_f_one_b(64, 512)
     text = str(schedule)
     assert S.parse(text) == schedule
     assert len(text) < 600_000

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import insert
 
 MOVED = ("bpipe", "po-h", "po-f")
 PLAIN = tuple(name for name in S.names() if name not in MOVED)
@@ -29,7 +32,7 @@ def test_an_offload_takes_no_time(made: Made, k: float) -> None:
     assert all(
         now <= then + 1e-9 for now, then in zip(report.peak_activations(), before.peak_activations(), strict=True)
     )
-    assert all(now <= then for now, then in zip(S.activations(moved), S.activations(plain), strict=True))
+    assert all(now <= then for now, then in zip(activations(moved), activations(plain), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_one_activation_at_a_time() -> None:
         "1F0 1offload0 1F1 1offload1 1reload0 1B0 1F2 1offload2 1reload1 1B1 1F3 1offload3 1reload2 1B2 1reload3 1B3"
     )
     assert moved.orders[2] == S.make("1f1b", meshes=3, microbatches=4).orders[2]
-    assert S.activations(moved) == [1, 1, 1]
+    assert activations(moved) == [1, 1, 1]
 
 
 def test_what_waits_in_the_memory_of_the_host() -> None:
@@ -96,7 +99,7 @@ def test_what_waits_in_the_memory_of_the_host() -> None:
         (lambda plain: S.offload(plain, ahead=-1), "ahead must be a whole number of at least 0, found -1"),
         (lambda plain: S.offload(plain, 4), "1f1b has no stage 4: there are 4"),
         (
-            lambda plain: S.insert(S.evict(plain), "offload", 0, after="forward"),
+            lambda plain: insert(evict(plain), "offload", 0, after="forward"),
             "mesh 0 position 5: offload(stage 0, mb 2) moves what evict(stage 0, mb 2) moves already: it can wait",
         ),
         (lambda plain: S.offload(S.offload(plain, 0), 0), "offload: 1f1b has offload(stage 0, mb 0) already"),

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from jaxpp import schedules as S
+from jaxpp.schedules.fill import fill
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import freeze, insert
 from jaxpp.schedules.search.homes import at_other_homes
 
 COSTS = S.Costs(
@@ -55,14 +58,12 @@ SCHEDULES: dict[str, Callable[[], S.Schedule]] = {
     "offloaded": lambda: S.offload(made("zb-v"), k=0.5),
     "offloaded in a cell": lambda: S.parse(COPIED),
     "recomputed and offloaded": lambda: S.offload(S.recompute(made("zb-h1"), 0), 0, 1),
-    "at a peer": lambda: S.evict(made("zb-h1")),
-    "frozen": lambda: S.freeze(made("zb-h1"), 1),
-    "optimizer": lambda: S.insert(made("zb-v"), "optimizer", after="weight_grad"),
-    "of a user": lambda: S.insert(
-        made("zb-h1"), S.Operation.parse("norms: forward; holds activation"), after="forward"
-    ),
+    "at a peer": lambda: evict(made("zb-h1")),
+    "frozen": lambda: freeze(made("zb-h1"), 1),
+    "optimizer": lambda: insert(made("zb-v"), "optimizer", after="weight_grad"),
+    "of a user": lambda: insert(made("zb-h1"), S.Operation.parse("norms: forward; holds activation"), after="forward"),
     "taken in turn": lambda: S.parse(TAKEN),
-    "side work": lambda: S.fill(made("interleaved-1f1b"), S.Operation.parse("side:; time 0.5")),
+    "side work": lambda: fill(made("interleaved-1f1b"), S.Operation.parse("side:; time 0.5")),
 }
 
 

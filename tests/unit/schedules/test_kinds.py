@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.fill import fill
+from jaxpp.schedules.freezing import freeze_ratios
 from jaxpp.schedules.kinds import POOLS, Kind, Need
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import freeze, insert, split_backward, subdivide
+from jaxpp.schedules.steps import in_steps, repeat
 
 names = st.sampled_from(["forward", "backward", "weight_grad", "spill", "all"])
 offsets = st.integers(-3, 3)
@@ -116,8 +122,8 @@ def test_times_in_a_circle_are_no_times() -> None:
 def test_rewrites_promise_no_time_for_what_has_none() -> None:
     """Only the order counts where activations are moved; a kind of no known time does not stop that."""
     tick = S.Operation.parse("probe: forward; time tick")
-    schedule = S.insert(S.make("1f1b", meshes=4, microbatches=8), tick, after="forward")
-    assert len(list(S.evict(schedule, limit=3))) > len(list(schedule))
+    schedule = insert(S.make("1f1b", meshes=4, microbatches=8), tick, after="forward")
+    assert len(list(evict(schedule, limit=3))) > len(list(schedule))
     with pytest.raises(S.ScheduleError, match="the costs do not say how long probe takes, nor tick"):
         S.simulate(schedule)
 
@@ -146,18 +152,18 @@ def test_copies_of_a_stage_that_recomputes_move_its_input() -> None:
     "call",
     [
         S.recompute,
-        S.split_backward,
-        S.freeze,
+        split_backward,
+        freeze,
         S.offload,
-        S.evict,
-        S.activations,
+        evict,
+        activations,
         S.simulate,
-        partial(S.subdivide, parts=2),
-        partial(S.repeat, steps=2),
-        partial(S.in_steps, steps=2),
-        partial(S.insert, operation="optimizer", after="backward"),
-        partial(S.fill, operation=S.Operation.parse("side:; time 1")),
-        partial(S.freeze_ratios, budget=0.1),
+        partial(subdivide, parts=2),
+        partial(repeat, steps=2),
+        partial(in_steps, steps=2),
+        partial(insert, operation="optimizer", after="backward"),
+        partial(fill, operation=S.Operation.parse("side:; time 1")),
+        partial(freeze_ratios, budget=0.1),
     ],
 )
 def test_the_name_of_a_schedule_is_none(call: Callable[[Any], Any]) -> None:

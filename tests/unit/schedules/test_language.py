@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules import priorities, rewrites
 from jaxpp.schedules.blocks import block
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.language import B, F, I, Operation, Pattern, Plan, W
+from jaxpp.schedules.library import classic
+from jaxpp.schedules.library.classic import gpipe
+from jaxpp.schedules.memory import activations
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward, subdivide
 
@@ -108,7 +112,7 @@ def test_1f1b_by_priority_on_any_placement(homes: list[int], m: int) -> None:
         lambda task: (task.kind != "forward", task.microbatch),
         limit=lambda stage: placement.stages - stage,
     )
-    assert made == S.one_f_one_b(placement.meshes, m, placement=placement)
+    assert made == classic.one_f_one_b(placement.meshes, m, placement=placement)
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 6), (6, 12)])
@@ -124,7 +128,7 @@ def test_a_limit_holds_for_each_mesh_of_a_stage(p: int, m: int) -> None:
         costs=S.Costs(kinds={"backward": 1.0}),
     )
     assert made == S.make("chimera", meshes=p, microbatches=m)
-    assert max(S.activations(made)) == min(m, p)
+    assert max(activations(made)) == min(m, p)
 
 
 def test_groups_of_several_sizes() -> None:
@@ -138,7 +142,7 @@ def test_groups_of_several_sizes() -> None:
 @given(st.integers(1, 5), st.integers(1, 8))
 def test_1f1b_as_a_building_block(p: int, m: int) -> None:
     slots = {F(i): i for i in range(p)} | {B(i): 2 * p - 1 - i for i in range(p)}
-    assert block("1f1b", S.Placement.linear(p), m, slots) == S.one_f_one_b(p, m)
+    assert block("1f1b", S.Placement.linear(p), m, slots) == classic.one_f_one_b(p, m)
 
 
 def test_a_block_without_weight_gradients_finds_slots_for_them() -> None:
@@ -149,7 +153,7 @@ def test_a_block_without_weight_gradients_finds_slots_for_them() -> None:
         "1F0 1I0 1W0 1F1 1I1 1W1 1F2 1I2 1W2",
     ]
     assert block("zb", S.Placement.linear(2), 3, slots | {W(0): 5, W(1): 3}) == made
-    assert block("far", S.Placement.linear(1), 1, {F(0): 7, B(0): 10**9}).orders == S.gpipe(1, 1).orders
+    assert block("far", S.Placement.linear(1), 1, {F(0): 7, B(0): 10**9}).orders == gpipe(1, 1).orders
 
 
 def test_weight_gradients_fill_the_bubbles_by_priority() -> None:
@@ -254,12 +258,12 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
         ),
         (lambda: Plan("x", S.Placement.linear(2), 1)[2], "x has no mesh 2: there are 2"),
         (
-            lambda: insert(S.gpipe(1, 1), "offload", after="forwards"),
+            lambda: insert(gpipe(1, 1), "offload", after="forwards"),
             "gpipe has no 'forwards' task of these stages to put 'offload' at",
         ),
-        (lambda: subdivide(S.gpipe(1, 1), 0), "subdivide: parts must be a whole number of at least 1, found 0"),
+        (lambda: subdivide(gpipe(1, 1), 0), "subdivide: parts must be a whole number of at least 1, found 0"),
         (
-            lambda: subdivide(offload(S.gpipe(1, 2), ahead=0), 2),
+            lambda: subdivide(offload(gpipe(1, 2), ahead=0), 2),
             "subdivide: expected forwards and backwards alone, found 0offload0: divide the stages first, and do to the",
         ),
         (lambda: block("x", S.Placement.linear(1), 1, {}), "the schedule has no forward task"),
@@ -305,11 +309,11 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
             ),
             "the kinds of tasks need one another in a circle: nothing can run",
         ),
-        (lambda: offload(S.gpipe(2, 2), 2), "gpipe has no stage 2: there are 2"),
-        (lambda: offload(offload(S.gpipe(2, 2))), "offload: gpipe has offload(stage 0, mb 0) already"),
-        (lambda: recompute(recompute(S.gpipe(2, 2), 0), 0), "recompute: gpipe has recompute(stage 0, mb 0) already"),
-        (lambda: insert(S.gpipe(1, 1), "log", after="forward"), "log(stage 0, mb 0) is of an unknown kind"),
-        (lambda: insert(S.gpipe(1, 1), "log"), "insert: expected either after or before, found after=None and before="),
+        (lambda: offload(gpipe(2, 2), 2), "gpipe has no stage 2: there are 2"),
+        (lambda: offload(offload(gpipe(2, 2))), "offload: gpipe has offload(stage 0, mb 0) already"),
+        (lambda: recompute(recompute(gpipe(2, 2), 0), 0), "recompute: gpipe has recompute(stage 0, mb 0) already"),
+        (lambda: insert(gpipe(1, 1), "log", after="forward"), "log(stage 0, mb 0) is of an unknown kind"),
+        (lambda: insert(gpipe(1, 1), "log"), "insert: expected either after or before, found after=None and before="),
     ],
 )
 def test_a_mistake_is_named(write: Callable[[], object], message: str) -> None:
@@ -326,21 +330,21 @@ def written(pattern: Pattern, m: int = 1) -> S.Schedule:
 
 @pytest.mark.parametrize(("name", "meshes"), [("chimera", 4), ("bitpipe", 4), ("1f1b", 4)])
 def test_what_needs_all_microbatches_stands_where_its_stage_is_at_home(name: str, meshes: int) -> None:
-    schedule = S.insert(S.make(name, meshes=meshes, microbatches=2 * meshes), "optimizer", after="backward")
+    schedule = rewrites.insert(S.make(name, meshes=meshes, microbatches=2 * meshes), "optimizer", after="backward")
     where = {task.stage: mesh for mesh, row in enumerate(schedule.orders) for task in row if task.kind == "optimizer"}
     assert where == {stage: schedule.placement[stage] for stage in range(schedule.stages)}
 
 
 def test_what_needs_all_microbatches_follows_a_task_of_its_stage() -> None:
-    schedule = S.freeze(S.make("zb-h1", meshes=2, microbatches=4), 0)
+    schedule = rewrites.freeze(S.make("zb-h1", meshes=2, microbatches=4), 0)
     with pytest.raises(S.ScheduleError, match="weight_grad task of each stage: stage 0 has none on mesh 0"):
-        S.insert(schedule, "optimizer", after="weight_grad")
+        rewrites.insert(schedule, "optimizer", after="weight_grad")
 
 
 @pytest.mark.parametrize("costs", [S.Costs(microbatches=(1, 2, 1, 2)), S.Costs(slices=(0.5, 0.5))])
 def test_priorities_are_of_whole_and_equal_microbatches(costs: S.Costs) -> None:
     def make(costs: S.Costs) -> S.Schedule:
-        return S.by_priority("x", S.Placement.linear(2), 4, lambda task: task.microbatch, costs=costs)
+        return priorities.by_priority("x", S.Placement.linear(2), 4, lambda task: task.microbatch, costs=costs)
 
     with pytest.raises(S.ScheduleError, match="by_priority: all microbatches must be whole and of size 1, but"):
         make(costs)

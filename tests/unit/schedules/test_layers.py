@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxpp import schedules as S
+from jaxpp.schedules.layers import rows_of_layers, stored_rows
 
 
 @pytest.mark.parametrize("meshes", [2, 4])
@@ -13,7 +14,7 @@ from jaxpp import schedules as S
 def test_each_mesh_has_one_block_with_the_layers_of_its_stages(name: str, meshes: int) -> None:
     plan = S.make(name, meshes=meshes, microbatches=8)
     layers = 3 * plan.stages
-    rows = S.rows_of_layers(plan, layers)
+    rows = rows_of_layers(plan, layers)
     assert sorted(rows) == list(range(layers))
     homes = [plan.placement[stage] for stage in range(plan.stages)]
     assert [row // (layers // meshes) for row in rows] == np.repeat(homes, 3).tolist()
@@ -25,7 +26,7 @@ def test_each_mesh_has_one_block_with_the_layers_of_its_stages(name: str, meshes
 def test_classes_schedules_and_placements_are_alike() -> None:
     expected = [0, 2, 3, 1]
     plans = [S.DualPipeV(4, 2), S.DualPipeV(4, 2).build(4), S.Placement.waves(2, 2)]
-    assert [S.rows_of_layers(plan, 4).tolist() for plan in plans] == [expected] * 3
+    assert [rows_of_layers(plan, 4).tolist() for plan in plans] == [expected] * 3
 
 
 def test_a_class_of_the_users_own() -> None:
@@ -33,7 +34,7 @@ def test_a_class_of_the_users_own() -> None:
         def get_mpmd_idx(self, stage_id: int) -> int:
             return self.num_stages - 1 - stage_id
 
-    assert S.rows_of_layers(Backwards(3), 3).tolist() == [2, 1, 0]
+    assert rows_of_layers(Backwards(3), 3).tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -56,15 +57,15 @@ def test_a_class_of_the_users_own() -> None:
 )
 def test_what_has_no_such_order(schedule: Any, layers: int, message: str) -> None:
     with pytest.raises(S.ScheduleError) as info:
-        S.rows_of_layers(schedule, layers)
+        rows_of_layers(schedule, layers)
     assert str(info.value) == message
 
 
 @pytest.mark.parametrize("cuts", [[3, 1.0], "31", 3, [True, 3]])
 def test_cuts_that_are_no_whole_numbers(cuts: Any) -> None:
     for call in (
-        lambda: S.rows_of_layers(S.Placement.of(0, 1), 4, cuts),
-        lambda: S.stored_rows(S.Placement.of(0, 1), cuts),
+        lambda: rows_of_layers(S.Placement.of(0, 1), 4, cuts),
+        lambda: stored_rows(S.Placement.of(0, 1), cuts),
     ):
         with pytest.raises(
             TypeError, match=r"^cuts: expected the layers of each stage, such as \[5, 5, 4, 2\], found "
@@ -74,6 +75,6 @@ def test_cuts_that_are_no_whole_numbers(cuts: Any) -> None:
 
 def test_cuts_of_numpy() -> None:
     cuts: Any = np.array([1, 3])
-    assert S.rows_of_layers(S.Placement.of(0, 1), 4, cuts).tolist() == [0, 3, 4, 5]
+    assert rows_of_layers(S.Placement.of(0, 1), 4, cuts).tolist() == [0, 3, 4, 5]
     with pytest.raises(S.ScheduleError, match=r"^the cuts \(1, 3\) are of 4 layers, found 5$"):
-        S.rows_of_layers(S.Placement.of(0, 1), 5, cuts)
+        rows_of_layers(S.Placement.of(0, 1), 5, cuts)

@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.classes import LibrarySchedule, ScheduleTasks
+from jaxpp.schedules.library.classic import gpipe, one_f_one_b
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.priorities import by_priority
 
 
 @settings(deadline=None, max_examples=150)
@@ -30,9 +34,9 @@ def test_every_schedule_is_valid_for_any_counts(made: Made) -> None:
 def test_every_placement_is_served(homes: list[int], microbatches: int) -> None:
     meshes = sorted(set(homes))
     placement = S.Placement.of(*map(meshes.index, homes))
-    for build in (S.gpipe, S.one_f_one_b):
+    for build in (gpipe, one_f_one_b):
         S.check(build(placement.meshes, microbatches, placement=placement))
-    alive = S.activations(S.one_f_one_b(placement.meshes, microbatches, placement=placement))
+    alive = activations(one_f_one_b(placement.meshes, microbatches, placement=placement))
     limits = [placement.stages - stage for stage in range(placement.stages)]
     for mesh, peak in enumerate(alive):
         assert peak <= sum(min(microbatches, limits[stage]) for stage in placement.stages_of(mesh))
@@ -42,8 +46,8 @@ def test_every_placement_is_served(homes: list[int], microbatches: int) -> None:
 @given(st.integers(2, 7), st.integers(1, 12))
 def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatches: int) -> None:
     backwards = S.Placement.of(*reversed(range(meshes)))
-    greedy = S.one_f_one_b(meshes, microbatches, placement=backwards)
-    assert greedy.orders[::-1] == S.one_f_one_b(meshes, microbatches).orders
+    greedy = one_f_one_b(meshes, microbatches, placement=backwards)
+    assert greedy.orders[::-1] == one_f_one_b(meshes, microbatches).orders
 
 
 @pytest.mark.parametrize(
@@ -72,15 +76,15 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
             lambda: S.make("1f1b", meshes=1, microbatches=1, chunk=2),
             "'1f1b' has no option 'chunk': it takes chunks, pl",
         ),
-        (lambda: S.gpipe(0, 1), "meshes must be a whole number of at least 1, found 0"),
-        (lambda: S.one_f_one_b(2, -3), "microbatches must be a whole number of at least 1, found -3"),
+        (lambda: gpipe(0, 1), "meshes must be a whole number of at least 1, found 0"),
+        (lambda: one_f_one_b(2, -3), "microbatches must be a whole number of at least 1, found -3"),
         (lambda: S.make("1f1b", meshes=2, microbatches=1, chunks=float("nan")), "chunks must be a whole number of"),
         (
-            lambda: S.gpipe(2, 1, placement=S.Placement.linear(3)),
+            lambda: gpipe(2, 1, placement=S.Placement.linear(3)),
             "gpipe: expected a placement on 2 meshes and no chunks",
         ),
         (
-            lambda: S.gpipe(2, 1, placement=S.Placement.of(0, (0, 1))),
+            lambda: gpipe(2, 1, placement=S.Placement.of(0, (0, 1))),
             "gpipe: each stage must be on one mesh, found stage",
         ),
         (
@@ -172,10 +176,10 @@ def test_no_schedule_changes_unawares(name: str) -> None:
 
 
 def test_numpy_integers_are_counts() -> None:
-    assert S.gpipe(int(np.int64(2)), 2) == S.make("gpipe", meshes=np.int64(2), microbatches=np.int32(2))  # pyright: ignore[reportArgumentType]  # NumPy scalars index
+    assert gpipe(int(np.int64(2)), 2) == S.make("gpipe", meshes=np.int64(2), microbatches=np.int32(2))  # pyright: ignore[reportArgumentType]  # NumPy scalars index
 
 
-CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
+CLASSES: list[tuple[LibrarySchedule, str, dict[str, int]]] = [
     (S.GPipe(4), "gpipe", {}),
     (S.Std1F1B(num_stages=4), "1f1b", {}),
     (S.Eager1F1B(4), "eager-1f1b", {}),
@@ -191,9 +195,7 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
 
 
 @pytest.mark.parametrize(("made", "name", "options"), CLASSES)
-def test_jaxpp_classes_build_the_librarys_schedules(
-    made: S.LibrarySchedule, name: str, options: dict[str, int]
-) -> None:
+def test_jaxpp_classes_build_the_librarys_schedules(made: LibrarySchedule, name: str, options: dict[str, int]) -> None:
     schedule = S.make(name, meshes=4, microbatches=8, **options)
     assert made.build(8) == schedule
     assert made.name == name
@@ -234,12 +236,12 @@ def test_turns_that_are_fused() -> None:
 class Backwards(S.Std1F1B):
     """A user's own orders in a class of ours."""
 
-    def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
-        return [row for row in S.gpipe(self.num_stages, n_mubatches).orders]
+    def tasks(self, n_mubatches: int) -> ScheduleTasks:
+        return [row for row in gpipe(self.num_stages, n_mubatches).orders]
 
 
 def test_a_class_of_the_library_can_be_subclassed() -> None:
-    assert Backwards(2).build(3).orders == S.gpipe(2, 3).orders
+    assert Backwards(2).build(3).orders == gpipe(2, 3).orders
     assert Backwards(2).build(3).name == "Backwards"
 
 
@@ -252,7 +254,7 @@ class TwoPerMesh(S.BaseSchedule):
     def get_mpmd_idx(self, stage_id: int) -> int:
         return stage_id % self.mpmd_dim
 
-    def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
+    def tasks(self, n_mubatches: int) -> ScheduleTasks:
         def task(stage: int, mubatch: int, kind: S.TaskType) -> S.Task:
             return S.Task.make(stage_id=stage, mubatch_idx=mubatch, fwd_or_bwd=kind)
 
@@ -277,7 +279,7 @@ class Broken(S.BaseSchedule):
 
     rows: object = ()
 
-    def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
+    def tasks(self, n_mubatches: int) -> ScheduleTasks:
         return self.rows  # pyright: ignore[reportReturnType]  # the point of the tests below
 
 
@@ -336,17 +338,15 @@ def test_a_users_class_of_stages_that_are_a_graph() -> None:
         def placement(self) -> S.Placement:
             return S.Placement.of(0, 1, 2, after=self.read)
 
-        def tasks(self, n_mubatches: int) -> S.ScheduleTasks | S.Schedule:
+        def tasks(self, n_mubatches: int) -> ScheduleTasks | S.Schedule:
             plan = S.Placement.of(0, 1, 2, after=after)
-            return S.by_priority(
-                "towers", plan, n_mubatches, lambda task: task.microbatch, tasks=("forward", "backward")
-            )
+            return by_priority("towers", plan, n_mubatches, lambda task: task.microbatch, tasks=("forward", "backward"))
 
     schedule = Towers(3).build(2)
     assert schedule.placement.after == ((), (), (0, 1))
 
     class Rows(Towers):
-        def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
+        def tasks(self, n_mubatches: int) -> ScheduleTasks:
             return [list(row) for row in schedule.orders]
 
     assert Rows(3).build(2).orders == schedule.orders
@@ -400,7 +400,7 @@ def test_what_a_recompute_reads_may_be_offloaded() -> None:
         for task in moved:
             again = S.Task("recompute", task.stage, task.microbatch)
             assert report.times(task)[1] <= report.times(again)[0]
-        assert S.activations(both) == S.activations(S.recompute(schedule))
+        assert activations(both) == activations(S.recompute(schedule))
 
 
 def test_tasks_have_the_names_of_jaxpp() -> None:

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.peers import evict
 
 
 @pytest.mark.parametrize(("meshes", "microbatches", "makespan", "peak"), [(4, 8, 33, 3), (8, 16, 69, 5)])
@@ -21,7 +23,7 @@ def test_bpipe_takes_the_time_of_1f1b(
     costs = S.Costs(activation_bytes=seconds, bandwidth=1.0)
     report = S.simulate(schedule, costs)
     assert report.makespan == makespan
-    assert max(report.peak_activations()) == max(S.activations(schedule)) == peak
+    assert max(report.peak_activations()) == max(activations(schedule)) == peak
 
 
 @settings(deadline=None, max_examples=50)
@@ -31,8 +33,8 @@ def test_no_mesh_keeps_more_than_half_of_what_a_pair_keeps(meshes: int, microbat
     schedule = S.make("bpipe", meshes=meshes, microbatches=microbatches)
     S.check(schedule)
     assert S.parse(str(schedule)) == schedule
-    assert S.from_csv(schedule.to_csv(), "bpipe") == schedule
-    assert max(S.activations(schedule)) <= -(-(meshes + 2) // 2)
+    assert S.Schedule.from_csv(schedule.to_csv(), "bpipe") == schedule
+    assert max(activations(schedule)) <= -(-(meshes + 2) // 2)
     report = S.simulate(schedule)
     assert report.makespan == S.simulate(plain).makespan
     assert max(report.peak_activations()) <= -(-(meshes + 2) // 2)
@@ -43,8 +45,8 @@ def test_no_mesh_keeps_more_than_half_of_what_a_pair_keeps(meshes: int, microbat
 def test_other_schedules(name: str, microbatches: int) -> None:
     """In these both meshes of a pair may have nothing to give: then nothing moves."""
     plain = S.make(name, meshes=4, microbatches=microbatches)
-    kept = S.activations(plain)
-    found = S.activations(S.evict(plain))
+    kept = activations(plain)
+    found = activations(evict(plain))
     for mesh in range(4):
         assert found[mesh] <= max((kept[mesh] + kept[3 - mesh] + 2) // 2, kept[mesh] if name == "gpipe" else 0)
 
@@ -59,8 +61,8 @@ def test_other_schedules(name: str, microbatches: int) -> None:
 def test_backwards_in_another_order_than_the_forwards(name: str, expected: tuple[list[int], list[int]]) -> None:
     """The slices of a microbatch come back last one first, and so do the stages of a mesh."""
     plain = S.resolve(name, meshes=4, microbatches=8)
-    schedule = S.evict(plain)
-    assert (S.activations(plain), S.activations(schedule)) == expected
+    schedule = evict(plain)
+    assert (activations(plain), activations(schedule)) == expected
     assert S.simulate(schedule).makespan == S.simulate(plain).makespan
 
 
@@ -70,10 +72,10 @@ def test_as_few_as_the_limit_asks_for() -> None:
     def moved(schedule: S.Schedule) -> list[str]:
         return [str(task) for task in schedule if task.kind == "evict"]
 
-    assert moved(S.evict(plain)) == ["0evict1", "0evict2"]
-    assert moved(S.evict(plain, 4)) == []
+    assert moved(evict(plain)) == ["0evict1", "0evict2"]
+    assert moved(evict(plain, 4)) == []
     eight = S.make("1f1b", meshes=4, microbatches=8)
-    assert S.activations(S.evict(eight, 3, peers=[3, 2, 0, 1])) == [3, 3, 2, 3]
+    assert activations(evict(eight, 3, peers=[3, 2, 0, 1])) == [3, 3, 2, 3]
 
 
 def test_memory_is_where_the_activation_is() -> None:
@@ -99,10 +101,10 @@ def test_what_a_recompute_reads_waits_on_a_peer(stages: tuple[int, ...]) -> None
     plain = S.make("1f1b", meshes=6, microbatches=8)
     costs = S.Costs(activation_bytes=10.0, message_bytes=1.0)
     again = S.simulate(S.recompute(plain, *stages), costs)
-    for schedule in (S.evict(S.recompute(plain, *stages)), S.recompute(S.evict(plain), *stages)):
+    for schedule in (evict(S.recompute(plain, *stages)), S.recompute(evict(plain), *stages)):
         report = S.simulate(schedule, costs)
         assert report.makespan == again.makespan
-        assert S.activations(schedule) == report.peak_activations()
+        assert activations(schedule) == report.peak_activations()
         away = {task.stage for task in schedule if task.kind == "evict"}
         assert away == {0, 1}
         assert report.peak_bytes()[1] <= again.peak_bytes()[1] - (1 if not stages else 10)
@@ -119,10 +121,10 @@ def test_beside_those_that_go_to_the_host() -> None:
     plain = S.make("1f1b", meshes=6, microbatches=12)
     costs = S.Costs(kinds={"offload": 1.5, "reload": 1.5, "evict": 1.0, "load": 1.0})
     found = {
-        "evict, then offload": S.offload(S.evict(plain)),
-        "offload 1, then evict": S.evict(S.offload(plain, 1)),
+        "evict, then offload": S.offload(evict(plain)),
+        "offload 1, then evict": evict(S.offload(plain, 1)),
     }
-    assert {how: S.activations(schedule) for how, schedule in found.items()} == {
+    assert {how: activations(schedule) for how, schedule in found.items()} == {
         "evict, then offload": [2, 2, 2, 2, 4, 4],
         "offload 1, then evict": [4, 2, 4, 3, 2, 4],
     }
@@ -137,16 +139,16 @@ def test_beside_those_that_go_to_the_host() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda plain: S.evict(plain, 1), "the limit of evict must be a whole number of at least 2, found 1"),
+        (lambda plain: evict(plain, 1), "the limit of evict must be a whole number of at least 2, found 1"),
         (
-            lambda plain: S.evict(plain, 2),
+            lambda plain: evict(plain, 2),
             "evict: meshes 0 and 3 of 1f1b cannot keep to 2 activations: give a higher limit",
         ),
         (
-            lambda plain: S.evict(plain, peers=[1, 0]),
+            lambda plain: evict(plain, peers=[1, 0]),
             "evict: expected the peer of each of 4 meshes, found [1, 0]",
         ),
-        (lambda plain: S.evict(S.evict(plain)), "evict: 1f1b has evict(stage 0, mb 1) already"),
+        (lambda plain: evict(evict(plain)), "evict: 1f1b has evict(stage 0, mb 1) already"),
         (
             lambda plain: S.parse("schedule: x\nplacement: 0 1\nmesh 0: 0F0 0evict0 0B0\nmesh 1: 1F0 1B0"),
             "mesh 0 position 1: evict(stage 0, mb 0) does not belong here: mesh 0 holds stage 0, and this task stands "
@@ -157,7 +159,7 @@ def test_beside_those_that_go_to_the_host() -> None:
             "mesh 1 position 1: load(stage 0, mb 0) does not belong here: mesh 1 holds stage 1",
         ),
         (
-            lambda plain: S.evict(S.make("1f1b", meshes=8, microbatches=16), 5, peers=[7] * 8),
+            lambda plain: evict(S.make("1f1b", meshes=8, microbatches=16), 5, peers=[7] * 8),
             "evict: 1f1b keeps 10 activations on a mesh, with these peers, not 5",
         ),
     ],

@@ -18,11 +18,14 @@ from unit.schedules.library import Made, schedules
 from jaxpp import schedules as S
 from jaxpp.schedules.formats.picture import picture
 from jaxpp.schedules.formats.picture.scene import Box, Level, Scene, amount, text_colour
+from jaxpp.schedules.library.classic import gpipe
+from jaxpp.schedules.report import Report
+from jaxpp.schedules.rewrites import insert
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def report(name: str = "1f1b", meshes: int = 2, microbatches: int = 3, **options: object) -> S.Report:
+def report(name: str = "1f1b", meshes: int = 2, microbatches: int = 3, **options: object) -> Report:
     return S.simulate(S.make(name, meshes=meshes, microbatches=microbatches, **options))
 
 
@@ -80,7 +83,7 @@ def test_colours_tell_kinds_apart_and_shades_microbatches() -> None:
     assert len({colours[kind, mb] for kind in scene.kinds for mb in range(4)}) == 12
     assert colours["forward", 4] == colours["forward", 0] == scene.kinds["forward"]
     assert {scene.plain_colour(box) for box in scene.boxes} == set(scene.kinds.values())
-    log = S.insert(S.gpipe(1, 1), S.Operation.parse("log: forward; time 1"), 0, after="forward")
+    log = insert(gpipe(1, 1), S.Operation.parse("log: forward; time 1"), 0, after="forward")
     assert list(Scene(S.simulate(log)).kinds) == ["forward", "backward", "log"]
     assert text_colour("#ffffff") == "#000000"
     assert text_colour("#0072b2") == "#ffffff"
@@ -108,7 +111,7 @@ def test_memory_is_darker_the_more_there_is() -> None:
 
 def test_titles_and_amounts() -> None:
     assert Scene(report()).title == "1f1b: 2 meshes, 3 microbatches; makespan 12 units, bubble 25.0 %"
-    single = S.simulate(S.gpipe(1, 1, chunks=2), S.Costs(unit="s", activation_bytes=1))
+    single = S.simulate(gpipe(1, 1, chunks=2), S.Costs(unit="s", activation_bytes=1))
     assert Scene(single).title == "gpipe: 1 mesh, 1 microbatch, 2 stages; makespan 3 s, bubble 0.0 %"
     assert Scene(single).memory_title == "bytes of activations; peaks at the right"
     bytes_, shares = single.memory, report().memory
@@ -188,7 +191,7 @@ def test_copies_that_take_no_time_are_drawn() -> None:
 
 
 def test_png(tmp_path: Path) -> None:
-    S.draw(S.simulate(S.gpipe(1, 1)), tmp_path / "a.PNG")
+    S.draw(S.simulate(gpipe(1, 1)), tmp_path / "a.PNG")
     assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jaxpp import schedules as S
 from jaxpp.schedules.problem import MemoryLimits, Orders, Problem, make_problem
+from jaxpp.schedules.search import Found
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.anneal import anneal_orders
 from jaxpp.schedules.search.beam import Beam, Taste
@@ -440,8 +441,8 @@ def test_what_is_found_equals_its_text() -> None:
 
 def test_a_bound_of_nothing_proves_nothing() -> None:
     plan = S.make("1f1b", meshes=2, microbatches=3)
-    assert S.Found("1f1b", plan.placement, plan.orders, value=3.0).gap == math.inf
-    assert S.Found("1f1b", plan.placement, plan.orders, value=3.0, lower_bound=2.0).gap == 0.5
+    assert Found("1f1b", plan.placement, plan.orders, value=3.0).gap == math.inf
+    assert Found("1f1b", plan.placement, plan.orders, value=3.0, lower_bound=2.0).gap == 0.5
 
 
 def test_a_search_leaves_the_garbage_collector_on() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.memory import activations
 
 
 def parsed(*rows: str) -> S.Schedule:
@@ -137,7 +138,7 @@ def test_a_recomputed_activation_is_gone_between_forward_and_recompute() -> None
     report = S.simulate(schedule)
     assert report.makespan == 8
     assert report.peak_activations() == [1]
-    assert S.activations(schedule) == [1]
+    assert activations(schedule) == [1]
 
 
 def test_what_a_stage_was_sent_stays_until_its_recompute() -> None:
@@ -309,4 +310,4 @@ def test_what_is_fused_uses_all_that_its_tasks_use(cell: str) -> None:
 def test_what_is_made_again_counts_as_in_a_program(name: str) -> None:
     plan = S.recompute(S.make(name, meshes=4, microbatches=8))
     found = S.simulate(plan, S.Costs(kinds={"recompute": 1.0})).peak_activations()
-    assert [round(peak * plan.stages / plan.meshes) for peak in found] == S.activations(plan)
+    assert [round(peak * plan.stages / plan.meshes) for peak in found] == activations(plan)

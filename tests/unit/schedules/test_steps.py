@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxpp import schedules as S
+from jaxpp.schedules.report import Report
+from jaxpp.schedules.steps import UPDATE, first_step, in_steps, repeat, steps_of
 
 
 @pytest.mark.parametrize(
@@ -19,7 +21,7 @@ def test_pipedream_2bw_has_no_bubble_between_steps(p: int, m: int, k: int, delay
     report = S.simulate(schedule, S.Costs(forward=1.0, input_grad=1.5, weight_grad=0.5))
     assert report.makespan == pytest.approx(3 * (k * m + p - 1), abs=0.002 * k)
     assert report.peak_activations() == [min(k * m, p - i) for i in range(p)]
-    assert S.steps_of(schedule) == k
+    assert steps_of(schedule) == k
     assert S.parse(str(schedule)) == schedule
 
 
@@ -34,8 +36,8 @@ WITHOUT = {  # the schedules whose steps of eight microbatches can't overlap, an
 def test_steps_that_overlap_have_no_bubble_between_them(name: str) -> None:
     """More take what the busiest mesh has to do in them, and no more activations, for any schedule but those."""
 
-    def made(steps: int) -> S.Report:
-        return S.simulate(S.in_steps(S.make(name, meshes=4, microbatches=8 * steps), steps, delay=1))
+    def made(steps: int) -> Report:
+        return S.simulate(in_steps(S.make(name, meshes=4, microbatches=8 * steps), steps, delay=1))
 
     if name in WITHOUT:
         with pytest.raises(S.ScheduleError, match=re.escape(f"{name}: {WITHOUT[name]}")):
@@ -54,11 +56,11 @@ def test_delay_plus_one_versions_of_the_weights_are_read(delay: int) -> None:
     m, k = 4 // delay, 6
     schedule = S.make("pipedream-2bw", meshes=4, microbatches=m, steps=k, delay=delay)
     for order in schedule.orders:
-        versions = [max(0, task.microbatch // m - delay) for task in order if task.kind != S.UPDATE]
+        versions = [max(0, task.microbatch // m - delay) for task in order if task.kind != UPDATE]
         first, last = ({v: n for n, v in each} for each in (list(enumerate(versions))[::-1], enumerate(versions)))
         alive = [sum(first[v] <= n <= last[v] for v in first) for n in range(len(versions))]
         assert max(alive) <= delay + 1
-        made = [task.microbatch // m for task in order if task.kind == S.UPDATE]
+        made = [task.microbatch // m for task in order if task.kind == UPDATE]
         assert made == list(range(k))
 
 
@@ -68,9 +70,9 @@ def test_a_repeated_step_waits_for_the_update_of_its_own_mesh_alone() -> None:
         one = S.make(name, meshes=4, microbatches=8)
         report = S.simulate(one)
         assert report.longest_stage == mine
-        every = S.repeat(one, 4)
+        every = repeat(one, 4)
         assert S.simulate(every).makespan == pytest.approx(report.makespan + 3 * mine, abs=0.01)
-        assert S.first_step(every) == one
+        assert first_step(every) == one
 
 
 @pytest.mark.parametrize(
@@ -79,14 +81,14 @@ def test_a_repeated_step_waits_for_the_update_of_its_own_mesh_alone() -> None:
 def test_updates_that_wait_for_all_gradients(name: str, p: int, m: int, waiting: float, optimistic: float) -> None:
     """Each step then takes the makespan of one, as with a norm of all gradients; else its longest stage."""
     one = S.make(name, meshes=p, microbatches=m)
-    found = [S.simulate(S.repeat(one, 4, waits=waits)).makespan for waits in (True, False)]
+    found = [S.simulate(repeat(one, 4, waits=waits)).makespan for waits in (True, False)]
     assert found == pytest.approx([4 * waiting, waiting + 3 * optimistic], abs=0.1)
 
 
 def test_microbatches_in_another_order() -> None:
     """The update waits for the last gradient that its mesh runs, and a forward for what the first one waits for."""
     grid = "schedule: mine\nplacement: 0\nmesh 0: 0F1 0F0 0B0 0B1 0F3 0F2 0B2 0B3"
-    made = S.in_steps(S.parse(grid), 2)
+    made = in_steps(S.parse(grid), 2)
     assert str(made).splitlines()[2:] == [
         "kind optimizer: backward|weight_grad; time 0.001",
         "kind forward: forward@-1 forward~-1 ?optimizer#-2",
@@ -102,10 +104,10 @@ def test_microbatches_in_another_order() -> None:
 def test_a_step_has_the_tasks_that_all_have() -> None:
     """A backward that one step splits is split in all, and what one step does not fuse is apart in all."""
     head = "schedule: mine\nplacement: 0\nmesh 0: "
-    made = S.in_steps(S.parse(head + "0F0 0B0 0F1 0F2+0B1 0B2 0F3 0F4+0B3 0F5+0B4 0I5 0W5"), 2, delay=1)
+    made = in_steps(S.parse(head + "0F0 0B0 0F1 0F2+0B1 0B2 0F3 0F4+0B3 0F5+0B4 0I5 0W5"), 2, delay=1)
     tasks = str(made).splitlines()[-1].removeprefix("mesh 0: ")
     assert tasks == "0F0 0B0 0F1 0F2+0B1 0I2 0W2 0optimizer2 0F3 0F4 0B3 0F5+0B4 0I5 0W5 0optimizer5"
-    assert S.first_step(made) == S.parse(head + "0F0 0B0 0F1 0F2+0B1 0I2 0W2")
+    assert first_step(made) == S.parse(head + "0F0 0B0 0F1 0F2+0B1 0I2 0W2")
 
 
 ONE = S.make("1f1b", meshes=2, microbatches=4)
@@ -115,17 +117,17 @@ SWAPPED = S.parse("schedule: mine\nplacement: 0\nmesh 0: 0F0 0F1 0B0 0B1 0F2 0F3
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: S.repeat(ONE, 0), "steps must be a whole number of at least 1, found 0"),
-        (lambda: S.in_steps(ONE, 3), "1f1b: 4 microbatches are not 3 equal steps"),
-        (lambda: S.in_steps(ONE, 2, -1), "delay must be a whole number of at least 0, found -1"),
-        (lambda: S.in_steps(ONE, 2), "1f1b: stage 0 begins step 1 before the update of step 0, whose weights it reads"),
-        (lambda: S.repeat(S.repeat(ONE, 2), 2), "1f1b has updates already: expected a schedule without optimizer"),
+        (lambda: repeat(ONE, 0), "steps must be a whole number of at least 1, found 0"),
+        (lambda: in_steps(ONE, 3), "1f1b: 4 microbatches are not 3 equal steps"),
+        (lambda: in_steps(ONE, 2, -1), "delay must be a whole number of at least 0, found -1"),
+        (lambda: in_steps(ONE, 2), "1f1b: stage 0 begins step 1 before the update of step 0, whose weights it reads"),
+        (lambda: repeat(repeat(ONE, 2), 2), "1f1b has updates already: expected a schedule without optimizer"),
         (
-            lambda: S.repeat(S.make("chimera", meshes=2, microbatches=2), 2),
+            lambda: repeat(S.make("chimera", meshes=2, microbatches=2), 2),
             "chimera: stage 0 is on 2 meshes, a loop over steps needs it on one",
         ),
         (
-            lambda: S.first_step(S.in_steps(SWAPPED, 2)),
+            lambda: first_step(in_steps(SWAPPED, 2)),
             "mine: mesh 0 runs the microbatches of a stage in another order in step 1 than in step 0; a loop",
         ),
         (

@@ -2,7 +2,9 @@
 
 import pytest
 
-from jaxpp.schedules import Kind, Need, Placement, Schedule, ScheduleError, Task, TaskType, check, gpipe
+from jaxpp.schedules import Kind, Placement, Schedule, ScheduleError, Task, TaskType, check
+from jaxpp.schedules.kinds import Need
+from jaxpp.schedules.library.classic import gpipe
 
 
 def test_a_task_prints_as_its_cell() -> None:

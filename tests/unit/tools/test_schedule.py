@@ -15,6 +15,7 @@ import pytest
 import runline
 
 from jaxpp import schedules as S
+from jaxpp.schedules.memory import activations
 from jaxpp.tools import schedule
 from jaxpp.tools.search_progress import progress_of
 
@@ -183,7 +184,7 @@ def test_limits_in_bytes(tmp_path: Path) -> None:
     S.Costs(activation_bytes=10, message_bytes=1, copy_bandwidth=20).save(path)
     words = ("--costs", path, "--seconds", 0.1)
     found = S.parse(run("search", *SIZES, *words, "--memory-bytes", "10,30")[1])
-    assert S.activations(found)[0] == 1
+    assert activations(found)[0] == 1
     ranked = output("tune", *SIZES, *words, "--memory-bytes", 25)
     assert [row[0] for row in rows(ranked) if "gpipe" in row] == ["gpipe"]  # it keeps 30, and so has no rank
     (tmp_path / "grid.txt").write_text(str(S.make("gpipe", meshes=2, microbatches=3)))

@@ -8,12 +8,13 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.hlo_passes import base
+from jaxpp.schedules.rewrites import insert
 from jaxpp.validation import Validate
 
 
 def test_an_operation_that_reads_residuals_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = schedules.make("1f1b", meshes=2, microbatches=2)
-    plan = schedules.insert(plan, schedules.Operation.parse("norms: forward"), after="forward")
+    plan = insert(plan, schedules.Operation.parse("norms: forward"), after="forward")
     step = partial(sgd_step, schedule=plan)
     validate = Validate()
     monkeypatch.setattr(base, "STANDING", [validate])

@@ -32,6 +32,8 @@ from jaxpp.runtime.processes.arrays import put
 from jaxpp.runtime.processes.transfer import PullTransport, key
 from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting
+from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites import insert
 
 WIDTH = 32
 
@@ -256,7 +258,7 @@ def a_vocabulary_over_processes() -> list[float]:
 
 def slices_over_processes() -> list[float]:
     """Keys and values stay on the meshes of each process, activations of a slice cross; some wait on a peer."""
-    schedule = schedules.evict(schedules.make("seq1f1b", meshes=4, microbatches=4, slices=2))
+    schedule = evict(schedules.make("seq1f1b", meshes=4, microbatches=4, slices=2))
     mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
     step = partial(decoder.train_step, schedule=schedule, slices=2)
     return differences(step, (decoder.parameters(4), decoder.batch(4)), mesh)
@@ -317,7 +319,7 @@ def steps_rolled_back() -> list[Any]:
 def operations_as_tasks() -> list[Any]:
     """Two stages that call a function of the user's: in one process each, over both, and where one of them fails."""
     first, second, third, fourth = jax.devices()
-    schedule = schedules.insert(jaxpp.Std1F1B(2).build(4), schedules.Operation.parse("log: forward"), after="forward")
+    schedule = insert(jaxpp.Std1F1B(2).build(4), schedules.Operation.parse("log: forward"), after="forward")
     function = partial(train_step, schedule=schedule)
     found: list[Any] = []
     for devices in (None, [first, third, second, fourth]):
