@@ -101,6 +101,15 @@ def note_bytes(op: ir.Operation, **numbers: int) -> None:
         op.attributes[BYTES] = attribute_of(noted_bytes(op) | numbers)
 
 
+def write_bytes(op: ir.Operation, **numbers: int) -> None:
+    """Replaces entries of `jaxpp.bytes`; an entry of 0 is not written, nor is an attribute without entries."""
+    noted = {name: number for name, number in (noted_bytes(op) | numbers).items() if number}
+    if noted:
+        op.attributes[BYTES] = attribute_of(noted)
+    elif BYTES in op.attributes:
+        del op.attributes[BYTES]
+
+
 def noted_bytes(op: ir.Operation) -> dict[str, int]:
     """Returns the entries of `jaxpp.bytes` of a module or a function."""
     return plain(op.attributes.get(BYTES)) or {}

@@ -51,15 +51,12 @@ class Tables:
     def _operations(self) -> dict[str, bool]:
         return operations_of(self.module)
 
-    def spec(self, type_: ir.Type, sharding: ir.Attribute | None, axes: MeshAxes, where: ir.Location) -> TensorSpec:
-        """Returns the spec of a value of this type. Raises ProgramError, at `where`, if no array has the type."""
+    def spec(self, type_: ir.Type, sharding: ir.Attribute | None, axes: MeshAxes) -> TensorSpec:
+        """Returns the spec of a value of this type. Raises ProgramError if no array has the type."""
         key = (type_, sharding, axes.named)
         spec = self._specs.get(key)
         if spec is None:
-            try:
-                spec = read_spec(type_, sharding, axes.sizes)
-            except ProgramError as error:
-                raise ProgramError(error.message, location=where) from None
+            spec = read_spec(type_, sharding, axes.sizes)
             spec = self._specs[key] = self._specs.setdefault(spec, spec)
         return spec
 
@@ -101,11 +98,13 @@ class Tables:
     ) -> tuple[tuple[TensorSpec, ...], tuple[int, ...]]:
         """Returns the specs of a function's arguments or results, and, in a fused function, the task index of each."""
         pairs = zip(types, entries, strict=True)
-        specs = tuple(
-            _in_memory(self.spec(type_, entry.get(at.SHARDING), axes, op.location), entry.get(at.MEMORY))
-            for type_, entry in pairs
-        )
-        return specs, tuple(ir.IntegerAttr(entry[at.TASK]).value for entry in entries if at.TASK in entry)
+        try:
+            specs = [
+                _in_memory(self.spec(type_, each.get(at.SHARDING), axes), each.get(at.MEMORY)) for type_, each in pairs
+            ]
+        except ProgramError as error:
+            raise ProgramError(error.message, location=op.location) from None
+        return tuple(specs), tuple(ir.IntegerAttr(entry[at.TASK]).value for entry in entries if at.TASK in entry)
 
     def reshard(self, found: TensorSpec, wanted: TensorSpec, axes: MeshAxes) -> Function:
         """Returns the function that reshards its argument from `found` to `wanted`."""
@@ -172,7 +171,7 @@ class CheckedLine:
         self.sequence: list[Instruction] = []
         self.specs: list[TensorSpec] = []
         self.results: list[int] = []
-        self._tables, self._line = tables, line
+        self._tables, self._line, self._index = tables, line, -1
         self._returned = set(line.returned)
         self._copies: list[TensorSpec] = []
         """The specs of the registers of resharded values. All other registers come before these."""
@@ -193,18 +192,23 @@ class CheckedLine:
         for index, each in enumerate(self._line.sequence):
             self._index = index
             checks[type(each)](each)
-        self._index = -1
+        self._index = -2
         self._return(results)
         self.specs.extend(self._copies)
         self._look_at_mortal()
 
     def _error(self, message: str) -> ProgramError:
         """Returns an error at the current instruction."""
-        return ProgramError(message, location=self._line.location(self._index))
+        return ProgramError(message, location=self._line.locations[self._index])
+
+    def _spec(self, type_: ir.Type, sharding: ir.Attribute | None) -> TensorSpec:
+        try:
+            return self._tables.spec(type_, sharding, self.axes)
+        except ProgramError as error:
+            raise self._error(error.message) from None
 
     def _border_spec(self, border: Border) -> TensorSpec:
-        spec = self._tables.spec(border.type, border.sharding, self.axes, self._line.location())
-        return _in_memory(spec, border.memory)
+        return _in_memory(self._spec(border.type, border.sharding), border.memory)
 
     def unfreed(self) -> tuple[TensorSpec, ir.Location] | None:
         """Returns a value that is used, and neither freed nor returned; None where each value is freed or returned."""
@@ -215,13 +219,12 @@ class CheckedLine:
         """Returns the location of a call that is no reshard; reshards have none."""
         indices = [index for index, each in enumerate(self._line.sequence) if isinstance(each, Call)]
         calls = [each for each in self.sequence if isinstance(each, Call) and each.kind != "reshard"]
-        index = next(index for index, each in zip(indices, calls, strict=True) if each is call)
-        return self._line.location(index)
+        return self._line.locations[next(index for index, each in zip(indices, calls, strict=True) if each is call)]
 
     def location_of_end(self, kind: type[Send | Receive], channel: int) -> ir.Location:
         """Returns the location of the send or the receive of this mesh on a channel."""
-        pairs = enumerate(self._line.sequence)
-        return self._line.location(next(n for n, e in pairs if isinstance(e, kind) and e.channel == channel))
+        pairs = zip(self._line.sequence, self._line.locations, strict=False)
+        return next(where for each, where in pairs if isinstance(each, kind) and each.channel == channel)
 
     def _make_mortal(self, registers: Sequence[int]) -> None:
         if self._returned.isdisjoint(registers):
@@ -243,7 +246,7 @@ class CheckedLine:
 
     def _constant(self, each: Literal) -> None:
         value = each.op.results[0]
-        spec = self._tables.spec(value.type, None, self.axes, self._line.location(self._index))
+        spec = self._spec(value.type, None)
         self.specs.append(spec)
         constant = self._constants[each.result] = Constant(each.result, self._tables.constant(each.op), spec)
         self.sequence.append(constant)
@@ -259,7 +262,7 @@ class CheckedLine:
         key = self._line.received[each.result]
         spec = self._received.get(key)
         if spec is None:
-            spec = self._received[key] = self._tables.spec(*key, self.axes, self._line.location(self._index))
+            spec = self._received[key] = self._spec(*key)
         self.specs.append(spec)
         if each.result not in self._returned:
             self._mortal.add(each.result)
@@ -274,7 +277,7 @@ class CheckedLine:
     def _call(self, each: Call) -> None:
         function = self._functions.get(each.function)
         if function is None:
-            where = self._line.location(self._index)
+            where = self._line.locations[self._index]
             function = self._functions[each.function] = self._tables.function(each.function, self.axes, where)
         operands = own = each.operands
         specs = self.specs

@@ -4,13 +4,13 @@
 `write_lines` writes the mesh functions when somebody looks at the module. `read_lines` reads these functions.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import name_of
 from jaxpp.ir.program import Call, Receive, Send
 
 
@@ -35,7 +35,7 @@ class Border(NamedTuple):
 
 @dataclass(slots=True)
 class Literal:
-    """A constant: register `result` holds the value of `op`, a `stablehlo.constant` of this mesh or of no block."""
+    """A constant: register `result` holds the value of `op`, a `stablehlo.constant` in no block."""
 
     result: int
     op: ir.Operation
@@ -55,11 +55,12 @@ class MeshLine:
         sequence: its instructions. A call names its function in the module, and frees operands only.
         returned: the registers that it returns.
         received: the type and the sharding of each register that a receive makes.
-        locations: the location of the calls of each function, where they have no operations.
+        locations: the location of each instruction, of the return (at -2), and of the function (at -1).
+        registers: the number of its registers.
         peak: the most bytes that are alive at once on each device; 0 until `verify-program` has found it.
         host_peak: the same in the memory of the host.
         function: the function `@mesh_k`; None until it is written.
-        ops: the operation of each instruction, and the return; empty until they are written.
+        is_changed: whether the body of `function` is an older one.
     """
 
     mesh: int
@@ -68,37 +69,29 @@ class MeshLine:
     sequence: list[Instruction] = field(default_factory=list[Any])
     returned: list[int] = field(default_factory=list[int])
     received: dict[int, tuple[ir.Type, ir.Attribute | None]] = field(default_factory=dict[int, Any])
-    locations: Mapping[str, ir.Location] = field(default_factory=dict[str, ir.Location])
+    locations: list[ir.Location] = field(default_factory=list[ir.Location])
+    registers: int = 0
     peak: int = 0
     host_peak: int = 0
     function: ir.Operation | None = None
-    ops: list[ir.Operation] = field(default_factory=list[ir.Operation])
-
-    def location(self, index: int | None = None) -> ir.Location:
-        """Returns the location of an instruction, by its index; -1 is the return, and None is the function."""
-        if self.function is not None:
-            return (self.function if index is None else self.ops[index]).location
-        each = self.sequence[index] if index is not None and index >= 0 else None
-        if isinstance(each, Literal):
-            return each.op.location
-        return self.locations[each.function] if isinstance(each, Call) else ir.Location.unknown()
+    is_changed: bool = False
 
     @property
-    def registers(self) -> int:
-        """The number of its registers."""
-        return len(self.arguments) + sum(len(_made(each)) for each in self.sequence)
+    def name(self) -> str:
+        """The name of its function."""
+        return f"mesh_{self.mesh}" if self.function is None else name_of(self.function)
 
     def location_of(self, register: int) -> ir.Location:
         """Returns the location of the instruction that makes a register, or of the function whose argument it is."""
         indices = (index for index, each in enumerate(self.sequence) if register in _made(each))
-        return self.location(next(indices, None))
+        return self.locations[next(indices, -1)]
 
     @property
     def location_of_tasks(self) -> ir.Location | None:
         """The location of the first task, which is in the user's loop; None where the mesh runs no task."""
         tasks = (index for index, each in enumerate(self.sequence) if isinstance(each, Call) and each.tasks)
         first = next(tasks, None)
-        return None if first is None else self.location(first)
+        return None if first is None else self.locations[first]
 
 
 def _made(each: Instruction) -> tuple[int, ...]:
@@ -117,7 +110,7 @@ class MeshLines:
     @property
     def are_written(self) -> bool:
         """Whether the module has the mesh functions."""
-        return self.lines[0].function is not None
+        return all(line.function is not None for line in self.lines)
 
     @property
     def peaks(self) -> list[tuple[int, int]]:

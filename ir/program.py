@@ -65,7 +65,8 @@ class Function:
         return found
 
 
-# Instructions are many, and frozen ones take four times as long to make. They are not frozen, but nobody changes one.
+# Instructions are many, and frozen ones take four times as long to make. They are not frozen, but only `plan-buffers`
+# changes them: what they free, and which of equal functions they call.
 
 
 @dataclasses.dataclass(slots=True)

@@ -131,8 +131,8 @@ def check_borders(lines: Sequence[MeshLine], kind: str, axes: Sequence[MeshAxes]
         for border in own:
             value = values.setdefault(border.number, {})
             if line.mesh in value:
-                message = f"@mesh_{line.mesh} has a second {kind} with {at.NUMBER} = {border.numbers}"
-                raise ProgramError(message, location=line.location())
+                message = f"@{line.name} has a second {kind} with {at.NUMBER} = {border.numbers}"
+                raise ProgramError(message, location=line.locations[-1])
             value[line.mesh] = border
     for number, value in values.items():
         _check_value(f"{kind} {number} of the step", value, lines)
@@ -147,7 +147,7 @@ def _check_value(what: str, value: Mapping[int, Border], lines: Sequence[MeshLin
     """Checks that the meshes agree about a value of the step, and have all its blocks. value: its border on each."""
     first, expected = next(iter(value.items()))
     for mesh, border in value.items():
-        where = lines[mesh].location()
+        where = lines[mesh].locations[-1]
         if border.type != expected.type:
             found = f"of type {border.type} on mesh {mesh}, {expected.type} on mesh {first}"
             raise ProgramError(f"{what} is {found}", location=where)
@@ -159,4 +159,4 @@ def _check_value(what: str, value: Mapping[int, Border], lines: Sequence[MeshLin
         found, count = sorted(map(list, blocks.values())), len(value)
         if found != [[number, count] for number in range(count)]:
             message = f"{what} has the blocks {found}, expected one of {count} on each of its meshes"
-            raise ProgramError(message, location=lines[next(iter(blocks))].location())
+            raise ProgramError(message, location=lines[next(iter(blocks))].locations[-1])

@@ -16,19 +16,23 @@ from jaxpp.ir.steps import handed
 Entry = Mapping[str, ir.Attribute]
 
 
-def mesh_lines(module: ir.Module) -> MeshLines:
-    """Returns the lines of all meshes: as the last pass left them, or read anew. Raises as `read_lines`."""
-    return handed(module, MeshLines) or read_lines(module)
+def mesh_lines(module: ir.Module, *, last_uses: bool = True) -> MeshLines:
+    """Returns the lines of all meshes: as the last pass left them, or read anew by `read_lines`."""
+    return handed(module, MeshLines) or read_lines(module, last_uses=last_uses)
 
 
-def read_lines(module: ir.Module) -> MeshLines:
-    """Reads all mesh functions. Raises ProgramError for an operation or an attribute that no program has."""
+def read_lines(module: ir.Module, *, last_uses: bool = True) -> MeshLines:
+    """Reads all mesh functions, their `jaxpp.last_use` only with `last_uses`.
+
+    Raises ProgramError for an operation or an attribute that no program has.
+    """
     kinds = {
         name: kind.value if isinstance(kind := op.attributes.get(at.KIND), ir.StringAttr) else ""
         for name, op in functions(module).items()
     }
     numbers: dict[ir.Attribute, tuple[int, ...]] = {}
-    return MeshLines([_Reader(mesh, op, kinds, numbers).read() for mesh, op in enumerate(mesh_functions(module))])
+    bodies = enumerate(mesh_functions(module))
+    return MeshLines([_Reader(mesh, op, kinds, numbers, last_uses).read() for mesh, op in bodies])
 
 
 def read_borders(function: ir.Operation, kind: str) -> list[Border]:
@@ -61,16 +65,24 @@ class _Reader:
 
     kinds: the kind of each function of the module.
     numbers: the numbers in attributes that were read; all meshes share them.
+    last_uses: whether `jaxpp.last_use` is read.
     """
 
     def __init__(
-        self, mesh: int, op: ir.Operation, kinds: Mapping[str, str], numbers: dict[ir.Attribute, tuple[int, ...]]
+        self,
+        mesh: int,
+        op: ir.Operation,
+        kinds: Mapping[str, str],
+        numbers: dict[ir.Attribute, tuple[int, ...]],
+        last_uses: bool,
     ) -> None:
-        noted = at.noted_bytes(op)
-        peaks = noted.get("peak", 0), noted.get("host_peak", 0)
-        borders = read_borders(op, "argument"), read_borders(op, "result")
-        self._line = MeshLine(mesh, *borders, peak=peaks[0], host_peak=peaks[1], function=op)
-        self._op, self._kinds, self._numbers = op, kinds, numbers
+        noted = op.attributes.get(at.BYTES)
+        if noted is not None and not isinstance(noted, ir.DictAttr):
+            raise ProgramError(f"{at.BYTES} is {noted}, expected numbers of bytes by name", location=op.location)
+        peaks = at.noted_bytes(op)
+        self._line = MeshLine(mesh, read_borders(op, "argument"), read_borders(op, "result"), function=op)
+        self._line.peak, self._line.host_peak = peaks.get("peak", 0), peaks.get("host_peak", 0)
+        self._op, self._kinds, self._numbers, self._last_uses = op, kinds, numbers, last_uses
         self._known: dict[ir.Value, int] = {value: number for number, value in enumerate(body_of(op).arguments)}
         self._token: ir.Value | None = None
 
@@ -89,14 +101,16 @@ class _Reader:
                 self._begin(op)
             elif name == "func.return":
                 line.returned.extend(self._registers(op))
-                line.ops.append(op)
+                self._frees(op, ())
+                line.locations += [op.location, self._op.location]
             elif name in readers:
                 line.sequence.append(readers[name](op))
-                line.ops.append(op)
+                line.locations.append(op.location)
             else:
                 found = f"a mesh function has a {name}"
                 message = f"{found}: only constants, calls, sends and receives are allowed"
                 raise ProgramError(message, location=op.location)
+        line.registers = len(self._known)
         return line
 
     def _registers(self, op: ir.Operation, values: Sequence[ir.Value] | None = None) -> list[int]:
@@ -124,7 +138,7 @@ class _Reader:
 
     def _literal(self, op: ir.Operation) -> Literal:
         (register,) = self._make(list(op.results))
-        return Literal(register, op)
+        return Literal(register, op.clone(ip=False).operation)
 
     def _transfer(self, op: ir.Operation) -> Send | Receive:
         *values, taken = op.operands
@@ -172,7 +186,7 @@ class _Reader:
     def _frees(self, op: ir.Operation, operands: Sequence[int]) -> tuple[int, ...]:
         """Returns the operands that `jaxpp.last_use` names. Raises ProgramError where it names no operand."""
         attribute = op.attributes.get(at.LAST_USE)
-        if attribute is None:
+        if attribute is None or not self._last_uses:
             return ()
         numbers = self._numbers.get(attribute)
         if numbers is None:

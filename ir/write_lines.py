@@ -6,7 +6,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, callee, create, functions
+from jaxpp.ir.functions import body_of, call, create, functions, operations
 from jaxpp.ir.mesh_functions import TASK
 from jaxpp.ir.mesh_lines import Border, Literal, MeshLine, MeshLines
 from jaxpp.ir.program import Call, Receive, Send, TaskName
@@ -15,33 +15,13 @@ _SEND, _RECEIVE = "stablehlo.send", "stablehlo.recv"
 
 
 def write_lines(module: ir.Module, program: MeshLines) -> None:
-    """Writes the function of each mesh that has none, and what passes have changed into the functions of the others."""
+    """Writes the lines that `module` lacks or has in an older form, and the peaks of all lines."""
     with module.context, ir.Location.unknown():
         writer = _Writer(module, program)
         for line in program.lines:
-            if line.function is None:
-                writer.write(line)
-            else:
-                _update(line)
-            assert line.function is not None
-            at.note_bytes(line.function, peak=line.peak)
-            at.note_bytes(line.function, host_peak=line.host_peak)
-
-
-def _update(line: MeshLine) -> None:
-    """Writes the callees and the last uses of a line that was read from its function."""
-    for op, each in zip(line.ops, line.sequence, strict=False):  # the last of `ops` is the return
-        if isinstance(each, Call) and callee(op) != each.function:
-            op.attributes["callee"] = ir.FlatSymbolRefAttr.get(each.function)
-        if isinstance(each, Call | Send):
-            _set_last_use(op, _last_use(each))
-
-
-def _set_last_use(op: ir.Operation, numbers: Sequence[int]) -> None:
-    if numbers:
-        op.attributes[at.LAST_USE] = at.i64s(numbers)
-    elif at.LAST_USE in op.attributes:
-        del op.attributes[at.LAST_USE]
+            if line.function is None or line.is_changed:
+                line.function, line.is_changed = writer.write(line), False
+            at.write_bytes(line.function, peak=line.peak, host_peak=line.host_peak)
 
 
 def _last_use(each: Call | Send) -> tuple[int, ...]:
@@ -68,31 +48,36 @@ class _Writer:
         self._received: dict[ir.Attribute, ir.Attribute] = {}
         self._token_type = ir.Type.parse("!stablehlo.token")
 
-    def write(self, line: MeshLine) -> None:
-        """Writes the function of one mesh."""
-        inputs, outputs = ([border.type for border in each] for each in (line.arguments, line.results))
-        name, attributes = f"mesh_{line.mesh}", {at.MESH: at.i64(line.mesh)}
-        line.function = create(
-            self._module, name, inputs, outputs, attributes, visibility="public", before=self._before
-        )
-        at.set_tables(line.function, list(map(_entry, line.arguments)), list(map(_entry, line.results)))
-        block = body_of(line.function)
+    def write(self, line: MeshLine) -> ir.Operation:
+        """Writes the function of one mesh, or a new body if there is one; returns the function."""
+        function = line.function or self._function(line)
+        block = body_of(function)
+        for op in reversed(operations(block)):
+            op.erase()
         self._values: list[ir.Value] = list(block.arguments)
         self._ip = ir.InsertionPoint(block)
         self._token: ir.Value = stablehlo.create_token(ip=self._ip)
-        for each in line.sequence:
+        for each, location in zip(line.sequence, line.locations, strict=False):  # the last two are no instructions
             if isinstance(each, Literal):
                 op = each.op.clone(self._ip).operation
                 self._values.append(op.results[0])
             elif isinstance(each, Call):
-                op = self._call(line, each)
+                self._call(line, each, location)
             else:
-                op = self._transfer(line, each)
-            line.ops.append(op)
-        returned = [self._values[register] for register in line.returned]
-        line.ops.append(func.return_(returned, ip=self._ip).operation)
+                self._transfer(line, each, location)
+        func.return_([self._values[register] for register in line.returned], ip=self._ip, loc=line.locations[-2])
+        return function
 
-    def _call(self, line: MeshLine, each: Call) -> ir.Operation:
+    def _function(self, line: MeshLine) -> ir.Operation:
+        inputs, outputs = ([border.type for border in each] for each in (line.arguments, line.results))
+        attributes = {at.MESH: at.i64(line.mesh)}
+        function = create(
+            self._module, line.name, inputs, outputs, attributes, visibility="public", before=self._before
+        )
+        at.set_tables(function, list(map(_entry, line.arguments)), list(map(_entry, line.results)))
+        return function
+
+    def _call(self, line: MeshLine, each: Call, location: ir.Location) -> None:
         operands = [self._values[register] for register in each.operands]
         attributes = self._task(each.tasks) | {at.MESH: at.i64(line.mesh)}
         last_use = _last_use(each)
@@ -101,19 +86,21 @@ class _Writer:
         key = each.function, *attributes
         first = self._first.get(key)
         if first is None:
-            op = call(self._known[each.function], operands, attributes, self._ip, line.locations[each.function])
-            self._first[key] = op
+            op = self._first[key] = call(self._known[each.function], operands, attributes, self._ip, location)
         else:
-            op = self._clone(first, operands, attributes)
+            op = self._clone(first, operands, attributes, location)
         self._values += op.results
-        return op
 
     def _clone(
-        self, first: ir.Operation, operands: Sequence[ir.Value], attributes: dict[str, ir.Attribute]
+        self,
+        first: ir.Operation,
+        operands: Sequence[ir.Value],
+        attributes: dict[str, ir.Attribute],
+        location: ir.Location,
     ) -> ir.Operation:
         """Clones `first` with other operands, and with other values of its attributes."""
         op = first.clone(self._ip).operation
-        places, said = op.operands, op.attributes
+        places, said, op.location = op.operands, op.attributes, location
         for position, value in enumerate(operands):
             places[position] = value
         for name, attribute in attributes.items():
@@ -127,7 +114,7 @@ class _Writer:
         numbers = zip(*[(task.stage, task.microbatch, task.slice) for task in tasks], strict=True)
         return {name: at.one_or_several(each) for name, each in zip(self._task_names, numbers, strict=False)}
 
-    def _transfer(self, line: MeshLine, each: Send | Receive) -> ir.Operation:
+    def _transfer(self, line: MeshLine, each: Send | Receive, location: ir.Location) -> None:
         """Writes a send or a receive."""
         attributes = {"channel_handle": self._handles[each.channel]}
         if isinstance(each, Send):
@@ -145,15 +132,12 @@ class _Writer:
         if first is None:
             attributes["source_target_pairs"] = ir.Attribute.parse(f"dense<[[{pair[0]}, {pair[1]}]]> : tensor<1x2xi64>")
             name = _SEND if isinstance(each, Send) else _RECEIVE
-            op = ir.Operation.create(
-                name, [*types, self._token_type], [*operands, self._token], attributes, ip=self._ip
-            )
-            self._first[key] = op
+            types, operands = [*types, self._token_type], [*operands, self._token]
+            op = self._first[key] = ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=location)
         else:
-            op = self._clone(first, [*operands, self._token], attributes)
+            op = self._clone(first, [*operands, self._token], attributes, location)
         *values, self._token = op.results
         self._values += values
-        return op
 
     def _sharding(self, sharding: ir.Attribute) -> ir.Attribute:
         """Returns the sharding of a receive: one entry for the value, one for the token."""

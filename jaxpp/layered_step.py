@@ -76,7 +76,7 @@ class LayeredStep:
         """
         costs, program = self.compiled.costs(*steps), self.compiled.executable.program
         devices = list(program.partitions)
-        sizes = _DeviceBytes(program, _as_written(self.lowered.program().module))
+        sizes = _DeviceBytes(program, _as_written(self.lowered.program().copy().module))
         resident, shares = sizes.resident(self.schedule, loop_peaks(program)), sizes.shares
         in_costs = mesh_speeds(program, *steps, average=statistics.median)  # costs are medians too
         known = [(slow or {}).get(mesh, 1.0) for mesh in range(len(devices))]
@@ -175,11 +175,10 @@ def _as_written(module: ir.Module) -> Program:
 
     Otherwise values on a mesh whose axis has one device would lack their shardings.
     """
-    copy = own_copy(module)
-    with copy.context:
-        if at.MESH_SIZES in copy.operation.attributes:
-            del copy.operation.attributes[at.MESH_SIZES]
-        return ProgramReader(copy).program
+    with module.context:
+        if at.MESH_SIZES in module.operation.attributes:
+            del module.operation.attributes[at.MESH_SIZES]
+        return ProgramReader(module).program
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -63,7 +64,7 @@ class ProgramModule:
         lines: MeshLines | None = None,
     ) -> None:
         """Takes a module, and the lines of its meshes if the module lacks the mesh functions."""
-        self._module, self._lines = module, lines
+        self._module, self._lines, self._lock = module, lines, threading.Lock()
         self.kept_less, self.schedule = kept_less or {}, schedule
 
     def __repr__(self) -> str:
@@ -72,23 +73,26 @@ class ProgramModule:
 
     @property
     def module(self) -> ir.Module:
-        """The module. It may be changed: the lines are read from it again."""
+        """The module. Whoever takes it may change it."""
         module, self._lines = self._written(), None
         return module
 
     def _written(self) -> ir.Module:
         """Returns the module with its mesh functions."""
-        if self._lines is not None and not self._lines.are_written:
-            write_lines(self._module, self._lines)
+        with self._lock:
+            if self._lines is not None and not self._lines.are_written:
+                write_lines(self._module, self._lines)
         return self._module
+
+    def copy(self) -> "ProgramModule":
+        """Returns a program with a module of its own."""
+        return ProgramModule(own_copy(self._written()), self.kept_less, self.schedule)
 
     @property
     def lines(self) -> MeshLines:
-        """The lines of the meshes."""
-        if self._lines is None:
-            with self._module.context:
-                self._lines = read_lines(self._module)
-        return self._lines
+        """The lines of the meshes. They are read each time once `module` was given away, as its owner may change it."""
+        with self._module.context:
+            return self._lines or read_lines(self._module)
 
     def as_text(self) -> str:
         """Returns the program as MLIR text."""
@@ -101,7 +105,10 @@ class ProgramModule:
     @cached_property
     def loaded(self) -> Program:
         """The program as the runtime takes it."""
-        return load(self._module, self.lines)
+        found = load(self._module, self.lines)
+        if self._lines is not None:
+            self._lines = MeshLines(self._lines.lines)  # without the proof, which is large
+        return found
 
     @property
     def once_per_step_bytes(self) -> dict[str, int]:

@@ -199,8 +199,8 @@ class CompiledStep:
         return self._lowered
 
     def program(self) -> ProgramModule:
-        """Returns the program module of the step."""
-        return self._program
+        """Returns the program module of the step, with a module of its own."""
+        return self._program.copy()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the program and the machine code of the step for `jaxpp.load`, without arguments.

@@ -34,7 +34,7 @@ def _as_data(line: MeshLine) -> list[Any]:
         for each in line.sequence
     ]
     ends = line.mesh, line.peak, line.host_peak, line.arguments, line.results, line.returned
-    return [*ends, sequence, line.received, [str(line.location(index)) for index in range(len(line.sequence))]]
+    return [*ends, sequence, line.received, list(map(str, line.locations))]
 
 
 _TASK = (at.STAGE, at.MICROBATCH, at.SLICE, at.MESH)

@@ -50,6 +50,8 @@ class IdleTasks(Observer):
         lines: a warning for each kind and each stage.
     """
 
+    reads_program = False
+
     def __init__(self, name: str) -> None:
         self.lines: list[str] = []
         self._name = name
@@ -84,6 +86,8 @@ class Timing(Observer):
     Attributes:
         step: the last pass that began, for messages about errors; None before the first one.
     """
+
+    reads_program = False
 
     def __init__(self) -> None:
         self.step: Pass | None = None

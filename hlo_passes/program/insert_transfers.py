@@ -95,6 +95,7 @@ class _Growing:
     Attributes:
         line: the line; its sequence is empty until the end.
         steps: its constants, calls and receives, in order.
+        locations: the location of each entry of `steps`.
         sends: the sends after each entry of `steps`, by its index; -1 is the start.
         results: the value of `@main` of each result.
         numbers: the registers of the values of `@main`: arguments first, then results of `steps`.
@@ -102,6 +103,7 @@ class _Growing:
 
     line: MeshLine
     steps: list[Literal | Call | Receive] = field(default_factory=list[Any])
+    locations: list[ir.Location] = field(default_factory=list[ir.Location])
     sends: dict[int, list[Send]] = field(default_factory=dict[int, Any])
     results: list[ir.Value] = field(default_factory=list[ir.Value])
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
@@ -111,15 +113,20 @@ class _Growing:
         number = self.numbers[value] = len(self.numbers)
         return number
 
-    def finished(self) -> MeshLine:
-        """Returns the line, with the sends in their places."""
-        sequence = self.line.sequence
-        sequence += self.sends.get(-1, ())
+    def finished(self, unknown: ir.Location) -> MeshLine:
+        """Returns the line, with the sends in their places; their location is `unknown`."""
+        line, sequence = self.line, self.line.sequence
+        sequence += (first := self.sends.get(-1, []))
+        line.locations += [unknown] * len(first)
         for place, step in enumerate(self.steps):
             sequence.append(step)
+            line.locations.append(self.locations[place])
             if place in self.sends:
                 sequence += self.sends[place]
-        return self.line
+                line.locations += [unknown] * len(self.sends[place])
+        line.locations += [unknown, unknown]
+        line.registers = len(self.numbers)
+        return line
 
 
 class _TransferPlan:
@@ -127,8 +134,8 @@ class _TransferPlan:
 
     def __init__(self, module: ir.Module, meshes: int) -> None:
         self._main = main_of(module)
-        self._locations: dict[str, ir.Location] = {}
-        self._growing = [_Growing(MeshLine(mesh, locations=self._locations)) for mesh in range(meshes)]
+        self._growing = [_Growing(MeshLine(mesh)) for mesh in range(meshes)]
+        self._unknown = ir.Location.unknown(module.context)
         self._channels = 0
         self._kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}
         self._shardings = Shardings(module)
@@ -232,7 +239,7 @@ class _TransferPlan:
             growing.line.returned.extend(self._bring(growing.results, growing, late=False))
 
     def _lines(self) -> MeshLines:
-        return MeshLines([growing.finished() for growing in self._growing])
+        return MeshLines([growing.finished(self._unknown) for growing in self._growing])
 
     def _add_other(self, step: Step) -> None:
         """Notes a constant for its users. Raises PassError for any operation but constants and blocks of stacks."""
@@ -251,9 +258,8 @@ class _TransferPlan:
             self._sources.setdefault(value, (growing, place, register))
         kind = self._kinds[step.callee]
         tasks = tasks_of_call(step.op, kind) if step.task is None else (TaskName(kind, *step.task[:3]),)
-        if step.callee not in self._locations:
-            self._locations[step.callee] = step.op.location
         growing.steps.append(Call(step.callee, tuple(operands), tuple(results), kind, tasks, ()))
+        growing.locations.append(step.op.location)
 
     def _bring(self, values: Sequence[ir.Value], growing: _Growing, *, late: bool) -> list[int]:
         """Makes or receives each of `values` that the mesh lacks; returns the registers of all `values` there."""
@@ -282,6 +288,7 @@ class _TransferPlan:
     def _receive(self, value: ir.Value, growing: _Growing, channel: int, source: int) -> int:
         register = growing.note(value)
         growing.steps.append(Receive(channel, register, source))
+        growing.locations.append(self._unknown)
         growing.line.received[register] = value.type, self._shardings.of(value)
         return register
 
@@ -296,6 +303,7 @@ class _TransferPlan:
             self._literals[value] = self._constants[value].op.clone(ip=False).operation
         register = growing.note(value)
         growing.steps.append(Literal(register, self._literals[value]))
+        growing.locations.append(self._literals[value].location)
         return register
 
     def _channel(self) -> int:

@@ -45,7 +45,7 @@ class PlanBuffers(Pass):
     def run(self, module: ir.Module) -> None:
         """Finds the last uses, writes the aliases, and merges functions."""
         dying: set[tuple[str, tuple[int, ...]]] = set()
-        lines = mesh_lines(module).lines
+        lines = mesh_lines(module, last_uses=False).lines
         for line in lines:
             dying |= _find_last_uses(line)
         by_name = functions(module)
@@ -58,6 +58,8 @@ class PlanBuffers(Pass):
         for each in (each for line in lines for each in line.sequence):
             if isinstance(each, Call) and each.function in renamed:
                 each.function = renamed[each.function]
+        for line in lines:
+            line.is_changed = True
         leave(module, MeshLines(lines))
 
 
