@@ -20,11 +20,11 @@ LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
   $(addprefix tests/unit/test_,$(addsuffix .py,ci repository benchmarks_published benchmarks_search benchmarks_partition prose)) \
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
-  ir/test_min_cut ir/test_recomputation planning/test_collectives planning/test_sharing \
+  ir/test_min_cut ir/test_recomputation planning/test_collectives \
   $(addprefix runtime/processes/test_,faults watchdog wire))) \
   tests/fuzz \
   tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory \
-  test_benchmarks_truth))
+  test_benchmarks_truth test_benchmarks_truth_sharing))
 # Of `make fuzz`.
 SECONDS ?= 600
 FIRST ?= 0

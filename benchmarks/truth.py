@@ -27,11 +27,12 @@ import numpy as np
 from processes import free_port, join, one_thread
 from processes_models import LAYERS, Model, Tree
 from processes_runs import globally
+from truth_sharing import shared_step
 
 import jaxpp
 from jaxpp import schedules
 from jaxpp.planning import CHIPS, Efficiency, Link, Target
-from jaxpp.planning.estimate import Network, predict
+from jaxpp.planning.estimate import Network
 from jaxpp.runtime import Call, Program
 from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.processes.job import gather
@@ -176,11 +177,10 @@ def line(sizes: Sequence[int], seconds: Sequence[float]) -> Link:
     return Link(bandwidth, max(seconds[0] - sizes[0] / bandwidth, 0.0))
 
 
-def predicted(program: Program, seconds: Seconds, link: Link, ends: Link, processors: Sequence[int]) -> float:
-    """The step in processes whose messages take `link`, and of the processor at each end `ends`."""
+def network_of(link: Link, meshes: int) -> Network:
+    """This machine, with processes for so many meshes, whose messages take `link`."""
     chip = replace(CHIPS["cpu"], inside=link, efficiency=Efficiency(links=1.0))
-    network = Network(Target("this machine", chip, ()), (frozenset((0,)),) * program.meshes, ends)
-    return max(each.end for each in predict(program, seconds, network, processors))
+    return Network(Target("this machine", chip, ()), (frozenset((0,)),) * meshes)
 
 
 def spawn(processes: int, devices: int, job: Sequence[object], options: Sequence[object]) -> Any:
@@ -215,7 +215,8 @@ def be_process(job: Sequence[str], place: str, processes: int, number: int, opti
             _, row, *links = job
             link, ends = (Link(*map(float, links[each : each + 2])) for each in (0, 2))
             program, seconds = trace(CASES[int(row)], options.traces)
-            return predicted(program, seconds, link, ends, [mesh % len(cores) for mesh in range(program.meshes)])
+            processors = [mesh % len(cores) for mesh in range(program.meshes)]
+            return shared_step(program, seconds, network_of(link, program.meshes), ends, processors)
 
 
 def links(given: Sequence[object]) -> tuple[Link, Link]:

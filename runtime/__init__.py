@@ -7,8 +7,9 @@ from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.load import load
 from jaxpp.runtime.measuring.bubbles import BubbleUse, bubble_use
 from jaxpp.runtime.measuring.costs import kept_places, measured_costs, slice_shares
+from jaxpp.runtime.measuring.events import Event
 from jaxpp.runtime.measuring.speeds import mesh_speeds
-from jaxpp.runtime.measuring.trace import Event, trace_step, write_chrome_trace
+from jaxpp.runtime.measuring.trace import trace_step, write_chrome_trace
 
 warn_of_newer_jax()
 

@@ -2,17 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxpp.ir.program import Call, Place, Program, Receive, Send
+from jaxpp.ir.program import Call, Program, Receive, Send
 from jaxpp.planning.chips import Chip, Link
 from jaxpp.planning.compiling import Compiled
-from jaxpp.planning.sharing import Activity, times
 from jaxpp.planning.target import Target
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.execution.route import route_of
+from jaxpp.runtime.measuring.events import StepEvents
 
 
 def seconds_of(compiled: Compiled, chip: Chip) -> float:
@@ -39,13 +39,10 @@ class Network:
     Attributes:
         target: the target, whose chip has the links.
         hosts: for each mesh the hosts of its devices.
-        ends: how long a message keeps the processor busy at each end, as on CPUs: a latency, and a bandwidth for its
-            bytes. None: no processor is busy.
     """
 
     target: Target
     hosts: tuple[frozenset[int], ...]
-    ends: Link | None = None
 
     def across(self, source: int, target: int) -> Link:
         """Returns the link between devices of two meshes: `inside` if both meshes are on the same single host."""
@@ -69,14 +66,6 @@ def message_seconds(program: Program, channel: int, network: Network) -> float:
     return link.latency + busiest_bytes(program, channel) / link.bandwidth / network.target.chip.efficiency.links
 
 
-def end_seconds(program: Program, channel: int, network: Network) -> float:
-    """Returns the seconds for which a transfer keeps the processor busy at each end, at most half of its time."""
-    if network.ends is None:
-        return 0.0
-    taken = network.ends.latency + busiest_bytes(program, channel) / network.ends.bandwidth
-    return min(taken, message_seconds(program, channel, network) / 2)
-
-
 def copy_seconds(program: Program, mesh: int, call: Call, chip: Chip) -> float:
     """Returns the seconds of a copy between a device and its host; 0 if all values stay in their memory."""
     function = program.functions[call.function]
@@ -85,9 +74,7 @@ def copy_seconds(program: Program, mesh: int, call: Call, chip: Chip) -> float:
     return chip.host.latency + moved / chip.host.bandwidth if moved else 0.0
 
 
-def predict(
-    program: Program, seconds: Mapping[str, float], network: Network, processors: Sequence[int] | None = None
-) -> list[Event]:
+def predict(program: Program, seconds: Mapping[str, float], network: Network) -> list[Event]:
     """Predicts the events of a step. Each mesh runs its tasks in order, each as soon as its operands are there.
 
     A pair of meshes has one message under way at a time in each direction. Copies to and from the host run beside the
@@ -97,82 +84,24 @@ def predict(
         program: the program of the step.
         seconds: the seconds of each compiled function, if nothing else runs on its mesh.
         network: the links of the messages.
-        processors: the index of the processor that runs each mesh. Tasks on one processor share it equally, as when a
-            machine runs more processes than it has cores (`benchmarks/truth.py`). None: each mesh has its own
-            processor, as on all targets.
     """
-    step = _Step(program, seconds, network, processors or range(program.meshes))
+    step = StepEvents(program)
     for mesh, each in merged_order(program):
         if isinstance(each, Send):
-            step.send(mesh, each)
+            step.send(mesh, each, message_seconds(program, each.channel, network), (mesh, each.destination))
         elif isinstance(each, Receive):
             step.receive(mesh, each)
         else:
-            step.call(mesh, each)
-    run = times(step.activities)
-    return [
-        _event(mesh, call, run[number][0], run[number][1] - run[number][0], target)
-        for number, mesh, call, target in step.events
-    ]
+            step.call(mesh, each, *call_seconds(program, mesh, each, seconds, network))
+    return step.events
 
 
-class _Step:
-    """The activities of a step.
-
-    events: (index of the activity, mesh, call, receiving mesh of a message or None), for each event.
-    """
-
-    def __init__(
-        self, program: Program, seconds: Mapping[str, float], network: Network, processors: Sequence[int]
-    ) -> None:
-        self.program, self.seconds, self.network, self.processors = program, seconds, network, processors
-        self.activities: list[Activity] = []
-        self.events: list[tuple[int, int, Call | None, int | None]] = []
-        self.lines: dict[object, int] = {}
-        """The last activity of each mesh, of its copies in each direction, and of each link."""
-        self.makers: dict[Place, tuple[int, Call | None]] = {}
-        self.sent: dict[int, tuple[int, Call | None]] = {}
-
-    def add(self, seconds: float, processor: int | None, after: Iterable[int], line: object) -> int:
-        number, last = len(self.activities), self.lines.get(line)
-        before = dict.fromkeys(after if last is None else (*after, last))
-        self.activities.append(Activity(seconds, processor, tuple(before)))
-        self.lines[line] = number
-        return number
-
-    def send(self, mesh: int, send: Send) -> None:
-        maker = self.makers.get((mesh, send.operand))
-        call = maker[1] if maker else None
-        made = () if maker is None else (maker[0],)
-        taken, end = (each(self.program, send.channel, self.network) for each in (message_seconds, end_seconds))
-        if end:
-            made = (self.add(end, self.processors[mesh], made, ("end", mesh)),)
-        number = self.add(taken - 2 * end, None, made, (mesh, send.destination))
-        self.events.append((number, mesh, call, send.destination))
-        if end:
-            number = self.add(end, self.processors[send.destination], (number,), ("end", send.destination))
-        self.sent[send.channel] = number, call
-
-    def receive(self, mesh: int, receive: Receive) -> None:
-        self.makers[mesh, receive.result] = self.sent[receive.channel]
-
-    def call(self, mesh: int, call: Call) -> None:
-        made = [self.makers[mesh, register][0] for register in call.operands if (mesh, register) in self.makers]
-        function = self.program.functions[call.function]
-        if function.is_copy:
-            taken = copy_seconds(self.program, mesh, call, self.network.target.chip)
-            leaves = any(each.memory for each in function.results)
-            number = self.add(taken, None, made, ("copy_out" if leaves else "copy_in", mesh))
-        else:
-            taken = self.seconds.get(call.function, 0.0)
-            number = self.add(taken, self.processors[mesh], made, mesh)
-        self.makers.update({(mesh, register): (number, call) for register in call.results})
-        self.events.append((number, mesh, call, None))
-
-
-def _event(mesh: int, call: Call | None, start: float, seconds: float, target: int | None = None) -> Event:
-    kind = "send" if target is not None else call.kind if call else ""
-    stage, microbatch = (call.stage, call.microbatch) if call else (None, None)
-    fused = call.fused if call and target is None else ()
-    part = call.slice if call else 0
-    return Event(mesh, kind, stage, microbatch, start, start + seconds, seconds, target, fused=fused, slice=part)
+def call_seconds(
+    program: Program, mesh: int, call: Call, seconds: Mapping[str, float], network: Network
+) -> tuple[float, object]:
+    """Returns the seconds of a call, and its line: the mesh, or its copies from or to the host."""
+    function = program.functions[call.function]
+    if not function.is_copy:
+        return seconds.get(call.function, 0.0), mesh
+    is_leaving = any(each.memory for each in function.results)
+    return copy_seconds(program, mesh, call, network.target.chip), ("out" if is_leaving else "in", mesh)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.program import Call, Program
-from jaxpp.runtime.measuring.trace import Event
+from jaxpp.runtime.measuring.events import Event
 
 _ADDING = ("backward", "weight_grad")
 _Steps = Sequence[Sequence[Event]]

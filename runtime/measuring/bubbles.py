@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from jaxpp.runtime.measuring.trace import Event
+from jaxpp.runtime.measuring.events import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.program import Call, Place, Program, Receive, Send, TaskName
 from jaxpp.runtime.measuring.between_runs import gather_times, scatter_times, weights_of
-from jaxpp.runtime.measuring.trace import Event
+from jaxpp.runtime.measuring.events import Event
 from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
 from jaxpp.schedules.formats.chrome_trace import Label

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from jaxpp.ir.program import Program
-from jaxpp.runtime.measuring.trace import Event
+from jaxpp.runtime.measuring.events import Event
 from jaxpp.schedules.formats.chrome_trace import Label
 
 SLOW = 0.75

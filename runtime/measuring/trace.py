@@ -14,58 +14,8 @@ from jaxpp._system import write_file
 from jaxpp.ir.program import Call, Receive, Send, TaskName
 from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.steps import StepLabel
-from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
-    """A task, or a copy to another mesh (kind "send"), of one step.
-
-    Attributes:
-        mesh: the mesh that runs the task or sends the copy.
-        kind: the kind of the task: "forward", "backward", ...
-        stage: the stage of the task, or of the task that made the sent value; None outside the microbatch loop.
-        microbatch: the microbatch of that task; None outside the microbatch loop.
-        start: seconds since the beginning of the step. Start and end are computed: each mesh runs its tasks in order,
-            each as soon as its operands are there, and copies take no time of a mesh.
-        end: the start plus `seconds`.
-        seconds: the measured duration, with nothing else running.
-        target: of a send, the mesh that receives.
-        made: bytes that are allocated at the start, on `mesh` or, for a send, on `target`. They are the bytes of whole
-            values, not of shards. A result that takes the buffer of an operand allocates nothing.
-        freed: bytes on `mesh`, made by this step, whose last use is this event.
-        fused: the names of the tasks if one call runs several. The call then has no stage and no microbatch.
-        slice: the slice of the sequence, where the schedule cuts it.
-        processor_seconds: the processor time of this process during the event.
-    """
-
-    mesh: int
-    kind: str
-    stage: int | None
-    microbatch: int | None
-    start: float
-    end: float
-    seconds: float
-    target: int | None = None
-    made: int = 0
-    freed: int = 0
-    fused: tuple[TaskName, ...] = ()
-    slice: int = 0
-    processor_seconds: float = 0.0
-
-    @property
-    def label(self) -> Label:
-        """The name of the event in a trace."""
-        return Label(self.kind, self.stage, self.microbatch, self.slice)
-
-    @property
-    def labels(self) -> list[Label]:
-        """The names of the event's tasks in a trace; a fused call has several."""
-        return [Label(*task) for task in self.fused] or [self.label]
-
-    def __str__(self) -> str:
-        """Returns `forward 0, 3` for stage 0, microbatch 3, or `forward 0, 3 + backward 1, 2` for two fused tasks."""
-        return " + ".join(map(str, self.labels))
+from jaxpp.runtime.measuring.events import Event, StepEvents
+from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Memory, curve, in_order, print_chrome_trace
 
 
 def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:
@@ -155,20 +105,12 @@ def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
 
 
 class _Tracer:
-    """Times the instructions of a step as they run, and places them as if each mesh had its own processors."""
+    """Times the instructions of a step as they run."""
 
     def __init__(self, executable: Executable) -> None:
-        self.events: list[Event] = []
-        self.program, self.crosses = executable.program, executable.crosses
-        self.last = self.last_processor = math.nan
-        self.processor_seconds = 0.0
-        self.clocks = [0.0] * self.program.meshes
-        self.ready: dict[tuple[int, int], float] = {}
-        self.makers: dict[tuple[int, int], TaskName | None] = {}
-        self.arrivals: dict[int, float] = {}
-        self.bytes: dict[tuple[int, int], int] = {}
-        """The bytes of each (mesh, register) that the step has allocated."""
-        self.begin = math.nan
+        self.step, self.crosses = StepEvents(executable.program), executable.crosses
+        self.events = self.step.events
+        self.begin = self.last = self.last_processor = math.nan
         self.offered: dict[int, tuple[int, float]] = {}
         """For each channel to another process: the index of the send's event, and when the value was there."""
         self.arrived: dict[int, tuple[float, float]] = {}
@@ -193,59 +135,17 @@ class _Tracer:
     def on_step(self, label: StepLabel, made: Sequence[Any], _: object) -> None:
         """Records the instructions of one dispatched step, after waiting for its results."""
         jax.block_until_ready(made)
-        seconds, self.processor_seconds = time.perf_counter() - self.last, time.process_time() - self.last_processor
+        seconds, processor_seconds = time.perf_counter() - self.last, time.process_time() - self.last_processor
         for mesh, instruction in label:
             if isinstance(instruction, Receive):
-                self.receive(mesh, instruction, seconds)
+                there = self.last + seconds
+                if self.crosses(instruction.channel):
+                    self.arrived[instruction.channel] = self.last, there
+                self.step.receive(mesh, instruction, there - self.begin)
             elif isinstance(instruction, Send):
-                self.send(mesh, instruction, seconds)
+                if self.crosses(instruction.channel):
+                    self.offered[instruction.channel] = len(self.events), self.last
+                self.step.send(mesh, instruction, seconds, None, processor_seconds)
             elif isinstance(instruction, Call):
-                self.call(mesh, instruction, seconds)
+                self.step.call(mesh, instruction, seconds, mesh, processor_seconds)
         self.last, self.last_processor = time.perf_counter(), time.process_time()
-
-    def receive(self, mesh: int, receive: Receive, seconds: float) -> None:
-        place, channel, there = (mesh, receive.result), receive.channel, self.last + seconds
-        if self.crosses(channel):
-            self.arrived[channel] = self.last, there
-        self.ready[place] = self.arrivals.setdefault(channel, there - self.begin)
-        self.bytes[place] = self.program.registers[mesh][receive.result].device_bytes
-
-    def send(self, mesh: int, send: Send, seconds: float) -> None:
-        if self.crosses(send.channel):
-            self.offered[send.channel] = len(self.events), self.last
-        place = (mesh, send.operand)
-        start = self.ready.get(place, 0.0)
-        end = self.arrivals[send.channel] = start + seconds
-        maker = self.makers.get(place)
-        stage, microbatch, part = maker[1:] if maker else (None, None, 0)
-        made, freed = self.program.registers[mesh][send.operand].device_bytes, self.free(mesh, send.frees)
-        task = "send", stage, microbatch
-        place = *task, start, end, seconds, send.destination, made, freed
-        self.events.append(Event(mesh, *place, slice=part, processor_seconds=self.processor_seconds))
-
-    def call(self, mesh: int, call: Call, seconds: float) -> None:
-        start = max([self.clocks[mesh], *(self.ready.get((mesh, register), 0.0) for register in call.operands)])
-        end = self.clocks[mesh] = start + seconds
-        made = self.make(mesh, call)
-        freed = self.free(mesh, call.frees)
-        where = mesh, call.kind, call.stage, call.microbatch
-        more = call.fused, call.slice, self.processor_seconds
-        self.events.append(Event(*where, start, end, seconds, None, made, freed, *more))
-        for number, register in enumerate(call.results):
-            self.ready[mesh, register] = end
-            self.makers[mesh, register] = call.maker(number, self.program.functions[call.function])
-
-    def make(self, mesh: int, call: Call) -> int:
-        """Returns the bytes of the results that take no operand's buffer; the other results inherit a count."""
-        function = self.program.functions[call.function]
-        made = 0
-        for register, spec, donor in zip(call.results, function.results, function.donors, strict=True):
-            if donor is None:
-                self.bytes[mesh, register] = spec.device_bytes
-                made += spec.device_bytes
-            else:
-                self.bytes[mesh, register] = self.bytes.pop((mesh, call.operands[donor]), 0)
-        return made
-
-    def free(self, mesh: int, registers: Sequence[int]) -> int:
-        return sum(self.bytes.pop((mesh, register), 0) for register in registers)

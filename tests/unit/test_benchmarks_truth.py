@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jaxpp.planning import Link
+from jaxpp.planning.estimate import predict
 from jaxpp.runtime import Call
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -36,12 +37,14 @@ def test_a_step_is_traced_and_predicted(monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert min(seconds.values()) > 0
     free, slow = Link(1e15, 0.0), Link(1e9, 1e-3)
-    nothing = truth.predicted(program, seconds, free, free, [0, 1])
+    fast_network, slow_network = truth.network_of(free, 2), truth.network_of(slow, 2)
+    nothing = truth.shared_step(program, seconds, fast_network, free, [0, 1])
     assert max(work) <= nothing < sum(work)
-    assert truth.predicted(program, seconds, free, free, [0, 0]) == pytest.approx(sum(work))
-    messages = truth.predicted(program, seconds, slow, free, [0, 1])
+    assert truth.shared_step(program, seconds, fast_network, free, [0, 0]) == pytest.approx(sum(work))
+    messages = truth.shared_step(program, seconds, slow_network, free, [0, 1])
     assert messages > nothing + 2e-3
-    assert truth.predicted(program, seconds, slow, slow, [0, 1]) > messages
+    assert truth.shared_step(program, seconds, slow_network, slow, [0, 1]) > messages
+    assert nothing == pytest.approx(max(each.end for each in predict(program, seconds, fast_network)))
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,17 @@
-"""Simulates activities that wait for one another and share processors."""
+"""Predicts a step of which several meshes share a processor: `predict` of `jaxpp.planning`, with shared processors.
+
+On a machine with more processes than cores, a task takes longer while another one runs on its core.
+"""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from jaxpp.ir.program import Place, Program, Receive, Send
+from jaxpp.planning import Link
+from jaxpp.planning.estimate import Network, busiest_bytes, call_seconds, message_seconds
+from jaxpp.runtime.execution.order import merged_order
 
 
 class Activity(NamedTuple):
@@ -101,3 +109,45 @@ def times(activities: Sequence[Activity]) -> list[tuple[float, float]]:
             if not waits[follower]:
                 heapq.heappush(heap, (now, 1, follower, 0))
     return found
+
+
+def shared_step(
+    program: Program, seconds: Mapping[str, float], network: Network, ends: Link, processors: Sequence[int]
+) -> float:
+    """Returns the seconds of a step.
+
+    Args:
+        program: the program of the step.
+        seconds: the seconds of each compiled function, if nothing else runs on its processor.
+        network: the links of the messages.
+        ends: how long a message keeps the processor busy at each end, at most half of its time.
+        processors: the index of the processor that runs each mesh.
+    """
+    activities: list[Activity] = []
+    lines: dict[object, int] = {}
+    makers: dict[Place, int] = {}
+    sent: dict[int, int] = {}
+
+    def add(seconds: float, processor: int | None, after: Iterable[int], line: object) -> int:
+        number = len(activities)
+        before = dict.fromkeys((*after, *([lines[line]] if line in lines else ())))
+        activities.append(Activity(seconds, processor, tuple(before)))
+        lines[line] = number
+        return number
+
+    for mesh, each in merged_order(program):
+        if isinstance(each, Receive):
+            makers[mesh, each.result] = sent[each.channel]
+        elif isinstance(each, Send):
+            made = [makers[mesh, each.operand]] if (mesh, each.operand) in makers else []
+            taken = message_seconds(program, each.channel, network)
+            end = min(ends.latency + busiest_bytes(program, each.channel) / ends.bandwidth, taken / 2)
+            offered = add(end, processors[mesh], made, ("end", mesh))
+            number = add(taken - 2 * end, None, (offered,), (mesh, each.destination))
+            sent[each.channel] = add(end, processors[each.destination], (number,), ("end", each.destination))
+        else:
+            made = [makers[mesh, register] for register in each.operands if (mesh, register) in makers]
+            taken, line = call_seconds(program, mesh, each, seconds, network)
+            number = add(taken, processors[mesh] if line == mesh else None, made, line)
+            makers.update(((mesh, register), number) for register in each.results)
+    return max(end for _, end in times(activities))

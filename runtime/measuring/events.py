@@ -1,0 +1,132 @@
+"""Places the instructions of a step in time: the one way from durations, measured or estimated, to events."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from jaxpp.ir.program import Call, Place, Program, Receive, Send, TaskName
+from jaxpp.schedules.formats.chrome_trace import Label
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """A task, or a copy to another mesh (kind "send"), of one step.
+
+    Attributes:
+        mesh: the mesh that runs the task or sends the copy.
+        kind: the kind of the task: "forward", "backward", ...
+        stage: the stage of the task, or of the task that made the sent value; None outside the microbatch loop.
+        microbatch: the microbatch of that task; None outside the microbatch loop.
+        start: seconds since the beginning of the step. Start and end are computed: each mesh runs its tasks in order,
+            each as soon as its operands are there, and copies take no time of a mesh.
+        end: the start plus `seconds`.
+        seconds: the measured duration, with nothing else running.
+        target: of a send, the mesh that receives.
+        made: bytes that are allocated at the start, on `mesh` or, for a send, on `target`. They are the bytes of whole
+            values, not of shards. A result that takes the buffer of an operand allocates nothing.
+        freed: bytes on `mesh`, made by this step, whose last use is this event.
+        fused: the names of the tasks if one call runs several. The call then has no stage and no microbatch.
+        slice: the slice of the sequence, where the schedule cuts it.
+        processor_seconds: the processor time of this process during the event.
+    """
+
+    mesh: int
+    kind: str
+    stage: int | None
+    microbatch: int | None
+    start: float
+    end: float
+    seconds: float
+    target: int | None = None
+    made: int = 0
+    freed: int = 0
+    fused: tuple[TaskName, ...] = ()
+    slice: int = 0
+    processor_seconds: float = 0.0
+
+    @property
+    def label(self) -> Label:
+        """The name of the event in a trace."""
+        return Label(self.kind, self.stage, self.microbatch, self.slice)
+
+    @property
+    def labels(self) -> list[Label]:
+        """The names of the event's tasks in a trace; a fused call has several."""
+        return [Label(*task) for task in self.fused] or [self.label]
+
+    def __str__(self) -> str:
+        """Returns `forward 0, 3` for stage 0, microbatch 3, or `forward 0, 3 + backward 1, 2` for two fused tasks."""
+        return " + ".join(map(str, self.labels))
+
+
+class StepEvents:
+    """Places the instructions of a step in time, in their order of dispatch.
+
+    Each one starts as soon as its operands are there and its line is free. A line, such as a mesh, runs one event at a
+    time.
+
+    Attributes:
+        events: the events so far.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.events: list[Event] = []
+        self._program = program
+        self._ends: dict[object, float] = {}
+        """The end of the last event of each line."""
+        self._ready: dict[Place, float] = {}
+        self._makers: dict[Place, TaskName | None] = {}
+        self._arrivals: dict[int, float] = {}
+        self._bytes: dict[Place, int] = {}
+        """The bytes of each register that the step has allocated."""
+        self._results = {
+            name: [(donor, spec.device_bytes) for donor, spec in zip(each.donors, each.results, strict=True)]
+            for name, each in program.functions.items()
+        }
+
+    def receive(self, mesh: int, receive: Receive, arrival: float = 0.0) -> None:
+        """Receives a value. `arrival` is the time of its arrival if its send is in another process."""
+        place = mesh, receive.result
+        self._ready[place] = self._arrivals.setdefault(receive.channel, arrival)
+        self._bytes[place] = self._program.registers[mesh][receive.result].device_bytes
+
+    def send(self, mesh: int, send: Send, seconds: float, line: object, processor_seconds: float = 0.0) -> None:
+        """Adds a send, which takes no time of its mesh. If `line` is None, it waits for no other send."""
+        place = mesh, send.operand
+        start = self._ready.get(place, 0.0)
+        if line is not None:
+            start = max(start, self._ends.get(line, 0.0))
+        end = self._arrivals[send.channel] = self._ends[line] = start + seconds
+        maker = self._makers.get(place)
+        stage, microbatch, part = maker[1:] if maker else (None, None, 0)
+        made, freed = self._program.registers[mesh][send.operand].device_bytes, self._free(mesh, send.frees)
+        task = "send", stage, microbatch
+        what = *task, start, end, seconds, send.destination, made, freed
+        self.events.append(Event(mesh, *what, slice=part, processor_seconds=processor_seconds))
+
+    def call(self, mesh: int, call: Call, seconds: float, line: object, processor_seconds: float = 0.0) -> None:
+        """Adds a call, which runs on `line`."""
+        ready = (self._ready.get((mesh, register), 0.0) for register in call.operands)
+        start = max([self._ends.get(line, 0.0), *ready])
+        end = self._ends[line] = start + seconds
+        made = self._make(mesh, call)
+        freed = self._free(mesh, call.frees)
+        task = call.kind, call.stage, call.microbatch
+        more = call.fused, call.slice, processor_seconds
+        self.events.append(Event(mesh, *task, start, end, seconds, None, made, freed, *more))
+        for number, register in enumerate(call.results):
+            self._ready[mesh, register] = end
+            self._makers[mesh, register] = call.maker(number, self._program.functions[call.function])
+
+    def _make(self, mesh: int, call: Call) -> int:
+        """Returns the bytes of the results that take no operand's buffer; the other results inherit a count."""
+        made = 0
+        for register, (donor, size) in zip(call.results, self._results[call.function], strict=True):
+            if donor is None:
+                self._bytes[mesh, register] = size
+                made += size
+            else:
+                self._bytes[mesh, register] = self._bytes.pop((mesh, call.operands[donor]), 0)
+        return made
+
+    def _free(self, mesh: int, registers: Sequence[int]) -> int:
+        return sum(self._bytes.pop((mesh, register), 0) for register in registers)
