@@ -19,8 +19,8 @@ from jaxpp.hlo_passes.loop.number_stages import LoopOfLayers, find_layers
 from jaxpp.hlo_passes.loop.stage_graph import Reads, stage_reads
 from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.pipelines import mpmd
-from jaxpp.hlo_passes.program.liveness import loop_peaks
 from jaxpp.ir import attributes as at
+from jaxpp.ir.liveness import loop_peaks
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.program import Program
 from jaxpp.ir.read_program import ProgramReader

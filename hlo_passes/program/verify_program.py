@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir.byte_counts import UNITS, parse_bytes
 from jaxpp.ir.errors import LimitError, ProgramError
+from jaxpp.ir.liveness import peaks_of
 from jaxpp.ir.mesh_lines import MeshLines
 from jaxpp.ir.read_lines import mesh_lines
 from jaxpp.ir.read_program import ProgramReader, ProvenLines

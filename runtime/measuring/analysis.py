@@ -7,9 +7,10 @@ programs that are compiled for devices which this machine lacks.
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send, TaskName
+from jaxpp.ir.liveness import peaks_on
+from jaxpp.ir.program import Call, Program, Send, TaskName
 from jaxpp.ir.tensors import TensorSpec
 from jaxpp.runtime.execution.compiling import FunctionStats, Stats
 from jaxpp.runtime.execution.route import route_of
@@ -51,13 +52,39 @@ def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None,
 
 def memory_of(program: Program, mesh: int, stats: Mapping[str, FunctionStats]) -> MemoryStats:
     """Returns the memory of one mesh. `stats` has all functions that the mesh runs."""
-    return _BufferWalk(program, mesh, stats).analysed()
+
+    def size(registers: Iterable[int]) -> int:
+        return sum(program.shard_bytes(mesh, program.registers[mesh][register])[0] for register in registers)
+
+    def buffer(register: int) -> int:
+        while register in reused:
+            register = reused[register]
+        return register
+
+    donors = {name: program.functions[name].donors for name in {each.function for each in program.calls[mesh]}}
+    reused = {
+        result: each.operands[donor]
+        for each in program.calls[mesh]
+        for result, donor in zip(each.results, donors[each.function], strict=True)
+        if donor is not None
+    }
+    arguments = {register for each in program.arguments.values() for at, register in each.registers if at == mesh}
+    results = {register for each in program.results for at, register in each.registers if at == mesh}
+    called = [stats[name] for name in calls(program, mesh)]
+    temporaries = {name: each.temp_size_in_bytes for name, each in stats.items()}
+    return MemoryStats(
+        argument_size_in_bytes=size(arguments),
+        output_size_in_bytes=size(results),
+        alias_size_in_bytes=size(each for each in results if buffer(each) in arguments),
+        temp_size_in_bytes=max((each.temp_size_in_bytes for each in called), default=0),
+        generated_code_size_in_bytes=sum(each.generated_code_size_in_bytes for each in called),
+        peak_memory_in_bytes=peaks_on(program, mesh, temporaries)[0],
+    )
 
 
 def host_bytes(program: Program, mesh: int) -> int:
     """Returns the most bytes of host memory that a step needs at once, for each device of a mesh."""
-    stats = dict.fromkeys(calls(program, mesh), FunctionStats(0, 0, {}))
-    return _BufferWalk(program, mesh, stats, on_host=True).analysed().peak_memory_in_bytes
+    return peaks_on(program, mesh)[1]
 
 
 def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
@@ -152,77 +179,3 @@ def _is_floating(spec: TensorSpec) -> bool:
 
 def _knows(program: Program, mesh: int, stats: Stats) -> bool:
     return calls(program, mesh).keys() <= stats.get(mesh, {}).keys()
-
-
-class _BufferWalk:
-    """Follows the buffers of one device of a mesh through a step, either in device memory or in host memory.
-
-    A buffer is named by its first register. A result that takes the buffer of an operand keeps that name.
-
-    buffers: the buffer of each register.
-    live: the bytes of each buffer that is still needed.
-    total: the sum of `live`.
-    """
-
-    def __init__(self, program: Program, mesh: int, stats: Mapping[str, FunctionStats], on_host: bool = False) -> None:
-        self.program, self.mesh, self.stats, self.on_host = program, mesh, stats, on_host
-        self.buffers: dict[int, int] = {}
-        self.live: dict[int, int] = {}
-        self.total = 0
-        self.arguments = {
-            register: argument
-            for argument in program.arguments.values()
-            for owner, register in argument.registers
-            if owner == mesh
-        }
-        self.peak = 0
-
-    def analysed(self) -> MemoryStats:
-        for register in self.arguments:
-            self._make(register)
-        names = calls(self.program, self.mesh)
-        for each in self.program.sequences[self.mesh]:
-            self._run(each)
-        results = {
-            register for result in self.program.results for owner, register in result.registers if owner == self.mesh
-        }
-        return MemoryStats(
-            argument_size_in_bytes=sum(map(self._size, self.arguments)),
-            output_size_in_bytes=sum(map(self._size, results)),
-            alias_size_in_bytes=sum(self._size(each) for each in results if self.buffers[each] in self.arguments),
-            temp_size_in_bytes=max((self.stats[name].temp_size_in_bytes for name in names), default=0),
-            generated_code_size_in_bytes=sum(self.stats[name].generated_code_size_in_bytes for name in names),
-            peak_memory_in_bytes=self.peak,
-        )
-
-    def _size(self, register: int) -> int:
-        return self.program.shard_bytes(self.mesh, self.program.registers[self.mesh][register])[self.on_host]
-
-    def _make(self, register: int) -> None:
-        self.buffers[register] = register
-        self.live[register] = self._size(register)
-        self.total += self.live[register]
-        self.peak = max(self.peak, self.total)
-
-    def _run(self, each: Instruction) -> None:
-        if isinstance(each, Constant | Receive):
-            self._make(each.result)
-            return
-        taken = self._call(each) if isinstance(each, Call) else set[int]()
-        for register in each.frees:
-            if register not in taken:
-                self.total -= self.live.pop(self.buffers[register], 0)
-
-    def _call(self, call: Call) -> set[int]:
-        """Allocates the results of a call; returns the operands whose buffers the results take over."""
-        function = self.program.functions[call.function]
-        taken: set[int] = set()
-        for register, donor in zip(call.results, function.donors, strict=True):
-            if donor is None:
-                self._make(register)
-            else:
-                self.buffers[register] = self.buffers[call.operands[donor]]
-                taken.add(call.operands[donor])
-        if function.is_compiled:
-            self.peak = max(self.peak, self.total + self.stats[call.function].temp_size_in_bytes)
-        return taken

@@ -1,6 +1,7 @@
 """Computes the peak of live bytes along the sequence of a mesh."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from jaxpp.ir.program import Call, Instruction, Program, Send
 
@@ -10,7 +11,7 @@ def peaks_of(program: Program) -> list[list[int]]:
 
     Both include arguments and constants.
     """
-    return [_bytes_on(program, mesh) for mesh in range(program.meshes)]
+    return [peaks_on(program, mesh) for mesh in range(program.meshes)]
 
 
 def loop_peaks(program: Program) -> list[int]:
@@ -19,11 +20,20 @@ def loop_peaks(program: Program) -> list[int]:
         max((at for at, each in enumerate(line) if isinstance(each, Call) and each.tasks), default=-1)
         for line in program.sequences
     ]
-    return [_bytes_on(program, mesh, last + 1)[0] for mesh, last in enumerate(lasts)]
+    return [peaks_on(program, mesh, count=last + 1)[0] for mesh, last in enumerate(lasts)]
 
 
-def _bytes_on(program: Program, mesh: int, count: int | None = None) -> list[int]:
-    """Returns the peaks of a mesh in device and in host memory, over its first `count` instructions if given."""
+def peaks_on(
+    program: Program, mesh: int, temporaries: Mapping[str, int] = MappingProxyType({}), count: int | None = None
+) -> list[int]:
+    """Returns the peaks of live bytes of a mesh on each device, and in the memory of its host.
+
+    Args:
+        program: the program.
+        mesh: the mesh.
+        temporaries: the bytes that some functions take on each device while they run.
+        count: if given, only this many instructions of the mesh count.
+    """
     sequence = program.sequences[mesh][:count]
     specs = program.registers[mesh]
     keys = list(map(id, specs))  # the reader shares one object among equal specs; hashing a spec takes long
@@ -31,10 +41,10 @@ def _bytes_on(program: Program, mesh: int, count: int | None = None) -> list[int
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     called = {each.function: each.results for each in program.calls[mesh]}  # results of any of its calls
     return [
-        _peak_bytes(program, sequence, [sizes[key][pool] for key in keys], given, called)
+        _peak_bytes(program, sequence, [sizes[key][pool] for key in keys], given, called, taken)
         if any(size[pool] for size in sizes.values())
         else 0
-        for pool in (0, 1)
+        for pool, taken in enumerate((temporaries, {}))
     ]
 
 
@@ -44,6 +54,7 @@ def _peak_bytes(
     sizes: Sequence[int],
     given: Sequence[int],
     called: Mapping[str, Sequence[int]],
+    temporaries: Mapping[str, int],
 ) -> int:
     """Returns the peak of live bytes along `sequence`.
 
@@ -53,18 +64,20 @@ def _peak_bytes(
         sizes: the bytes of each register.
         given: the registers that hold arguments.
         called: for each function that the mesh calls, the registers of the results of one call.
+        temporaries: as in `peaks_on`.
     """
     size = sizes.__getitem__
     made = {name: sum(map(size, results)) for name, results in called.items()}
-    reused = {
-        name: sum(size(results[n]) for n, donor in enumerate(program.functions[name].donors) if donor is not None)
+    beside = {
+        name: temporaries.get(name, 0)
+        - sum(size(results[n]) for n, donor in enumerate(program.functions[name].donors) if donor is not None)
         for name, results in called.items()
     }
     alive = peak = sum(map(size, given))
     for each in sequence:
         if isinstance(each, Call):
             alive += made[each.function]
-            peak = max(peak, alive - reused[each.function])
+            peak = max(peak, alive + beside[each.function])
         elif not isinstance(each, Send):
             alive += sizes[each.result]
             peak = max(peak, alive)
