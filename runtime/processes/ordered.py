@@ -21,7 +21,7 @@ import numpy as np
 from jaxpp import _compat
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.transport import ProcessTransfer
+from jaxpp.runtime.processes.transport import ProcessTransfer, Transport
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure, in_a_line
 from jaxpp.runtime.processes.wire import TICK
 
@@ -64,15 +64,13 @@ def tags_are_wanted() -> bool:
     return found == "1"
 
 
-class OrderedTransport:
+class OrderedTransport(Transport):
     """A transport that makes one transfer after the other, in the order that `begin` is given.
 
     messages: the transport for messages, which sends errors to the peers, and ends waits for peers that are gone.
     """
 
-    name: str
     is_ordered = True
-    counts_all = False
     waits_in_xla = False
     """Whether `move` waits for the other process."""
 

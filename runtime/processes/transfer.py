@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -52,23 +52,6 @@ class _WireArray:
     index: int
 
 
-class SideTransport(Protocol):
-    """The methods that the transport of messages calls on another transport, at the end of Python or of the job."""
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether one of its threads may wait in XLA until the other process ends."""
-        ...
-
-    def finish(self, seconds: float) -> None:
-        """Waits at most so many seconds until its pending sends are done."""
-        ...
-
-    def end(self) -> None:
-        """Ends its threads, because this process leaves its job."""
-        ...
-
-
 WatchCallback = Callable[[Waiting, float], None]
 """Called as (wait, seconds so far) every tenth of a second of a wait. It raises to end the wait."""
 
@@ -79,7 +62,7 @@ def key(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=5).digest(), "big") * NUMBERS
 
 
-class PullTransport:
+class PullTransport(Transport):
     """This process's end of all its transfers: a server, and a connection to each peer. The transport `pull`.
 
     It also carries the messages between processes, whatever transport carries the values. It does not depend on
@@ -96,8 +79,6 @@ class PullTransport:
     """
 
     name = "pull"
-    is_ordered = False
-    counts_all = False
 
     def __init__(self, me: int, device: Any, find: Callable[[int], str], host: str = "127.0.0.1") -> None:
         self.me, self.device, self.host, self._find = me, device, host, find
@@ -107,7 +88,7 @@ class PullTransport:
         self.running: dict[object, Sequence[int]] = {}
         self._broken = ""
         """The error of a step after which other processes may wait in collectives; empty if there was none."""
-        self.others: list[SideTransport] = []
+        self.others: list[Transport] = []
         """The transports that carry values instead of this one."""
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
@@ -138,15 +119,6 @@ class PullTransport:
         if peer in self._connections:
             _compat.poison(self._connections.pop(peer))
 
-    def check(self, peers: Sequence[int]) -> None:
-        pass
-
-    def begin(self, transfers: Sequence[ProcessTransfer], step: int) -> None:
-        pass
-
-    def settle(self, waiting: Waiting) -> None:
-        pass
-
     def offer(self, transfer: ProcessTransfer, step: int, arrays: list[Any]) -> None:
         """Keeps the arrays of a transfer until the receiver pulls them."""
         peer, number = transfer.receiver, transfer.number_at(step)
@@ -165,9 +137,6 @@ class PullTransport:
             coming = _WireTransfer(self._wires[peer], number, payload)
             return [_WireArray(coming, index) for index in range(len(payload.types))]
         return _compat.pull(self.connection(peer), number, self.device, payload.types)
-
-    def abandon(self, reason: str) -> None:
-        """Does nothing, as each step has different numbers."""
 
     def fail(self, transfer: ProcessTransfer, step: int, reason: str) -> None:
         """Offers an error instead of the arrays of a transfer."""
