@@ -121,13 +121,20 @@ class LocalBackend:
             loaded,
             submeshes,
             peers=job.peers(submeshes, text, lowered.described),
-            names=lowered.in_names,
-            mpmd_axis=lowered.mpmd_mesh.mpmd_axis_name,
-            compiler_options=compiler_options,
-            host_callbacks=lowered.host_callbacks,
-            operations=lowered.operations,
             compiled=compiled,
+            **executable_options(lowered, compiler_options),
         )
+
+
+def executable_options(lowered: Lowered, compiler_options: Options | None) -> dict[str, Any]:
+    """Returns the options of `Executable` that are the same in every process of a step."""
+    return {
+        "names": lowered.in_names,
+        "mpmd_axis": lowered.mpmd_mesh.mpmd_axis_name,
+        "compiler_options": compiler_options,
+        "host_callbacks": lowered.host_callbacks,
+        "operations": lowered.operations,
+    }
 
 
 class LocalProgram(Executable):

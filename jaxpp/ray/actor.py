@@ -20,8 +20,6 @@ from ray.util import get_node_ip_address
 from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import FrozenStages, frozen
-from jaxpp.runtime.execution.operations import Operations
-from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes.transfer import Peers, PullTransport
 from jaxpp.runtime.processes.waiting import TransferError
 
@@ -54,6 +52,7 @@ class ProgramPart:
     program: the program without the functions' code and the constants of other actors.
     owners: the actor of each mesh.
     devices: for each mesh of this actor, the indices of its devices, in the shape of the mesh.
+    options: the other options of the `Executable`.
     """
 
     program: Program
@@ -61,11 +60,7 @@ class ProgramPart:
     devices: Mapping[int, np.ndarray[Any, Any]]
     axis_names: Sequence[str]
     axis_types: Any
-    mpmd_axis: str
-    names: Sequence[str]
-    compiler_options: Options | None
-    host_callbacks: Sequence[Any]
-    operations: Operations
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -172,16 +167,7 @@ class Actor:
         if set(part.owners) != {self.number}:
             owners = [[owner] * size for owner, size in zip(part.owners, part.program.partitions, strict=True)]
             peers = Peers(self.transport, self.transport, owners, secret)
-        self.programs[number] = Executable(
-            part.program,
-            submeshes,
-            peers=peers,
-            names=part.names,
-            mpmd_axis=part.mpmd_axis,
-            compiler_options=part.compiler_options,
-            host_callbacks=part.host_callbacks,
-            operations=part.operations,
-        )
+        self.programs[number] = Executable(part.program, submeshes, peers=peers, **part.options)
 
     def step(self, step: StepCall) -> None:
         """Runs one step."""

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpp.backend import key_bits, key_types
+from jaxpp.backend import executable_options, key_bits, key_types
 from jaxpp.ir.program import Argument, Constant, Result
+from jaxpp.lowering import MpmdMesh
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import ProgramPart, StepCall
 from jaxpp.ray.arrays import Buffers, Made, RemoteArray, parts
@@ -48,7 +49,8 @@ class RemoteExecutable:
             (aval, result, shardings.place(result.spec, _meshes(result), result.stacked))
             for result, aval in zip(program.results, lowered.out_avals, strict=True)
         ]
-        parts = {actor: _part(lowered, program, options, self.owners, actor) for actor in self.actors}
+        own = executable_options(lowered, options)
+        parts = {actor: _part(mesh, program, own, self.owners, actor) for actor in self.actors}
         self._number = pool.load(parts)
         self._steps = 0
 
@@ -175,10 +177,9 @@ def _meshes(value: Argument | Result) -> tuple[int, ...]:
 
 
 def _part(
-    lowered: Lowered, program: Program, options: Options | None, owners: Sequence[int], actor: int
+    mesh: MpmdMesh, program: Program, options: Mapping[str, Any], owners: Sequence[int], actor: int
 ) -> ProgramPart:
     """Returns the part of a program that one actor needs."""
-    mesh = lowered.mpmd_mesh
     mine = [number for number, owner in enumerate(owners) if owner == actor]
     devices: dict[int, np.ndarray[Any, Any]] = {}
     first = 0
@@ -192,11 +193,7 @@ def _part(
         devices=devices,
         axis_names=mesh.jax_mesh.axis_names,
         axis_types=mesh.jax_mesh.axis_types,
-        mpmd_axis=mesh.mpmd_axis_name,
-        names=lowered.in_names,
-        compiler_options=options,
-        host_callbacks=lowered.host_callbacks,
-        operations=lowered.operations,
+        options=options,
     )
 
 
