@@ -1,7 +1,7 @@
 """Takes the results of a step out of the registers. The caller owns each result, and may keep or donate it."""
 
-import dataclasses
-from collections.abc import Callable, Collection, Sequence
+import operator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -9,25 +9,9 @@ import jax.numpy as jnp
 
 from jaxpp import _compat
 from jaxpp.ir.program import Program, Result
-from jaxpp.runtime.execution.shardings import Placed, SubmeshShardings
+from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.execution.steps import Flat, getter
 from jaxpp.runtime.processes.arrays import batch_copy
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Source:
-    """The source of a result: one register, the shards of several, or blocks to concatenate.
-
-    register: the register with the result, if it is a single one.
-    shards: the (register, shard) pairs from which `joined` makes the result.
-    blocks: the registers from which `concatenate` makes stacked layers on meshes that share devices.
-    """
-
-    register: int
-    shards: tuple[tuple[int, int], ...] = ()
-    joined: Placed | None = None
-    blocks: tuple[int, ...] = ()
-    concatenate: Callable[[Sequence[Any]], Any] | None = None
 
 
 class Results:
@@ -47,7 +31,7 @@ class Results:
         self._sources: list[int] = []
         self._targets: list[Any] = []
         self._first_copy = flat.count
-        self._results = [self._source(result) for result in program.results]
+        self._readers = [self._reader(result) for result in program.results]
         self._copy: Any = None
         if self._sources:
             flat.count += len(self._sources)
@@ -59,28 +43,19 @@ class Results:
         if self._copy is not None:
             copy, operands, results = self._copy
             registers[results] = copy(operands(registers))
-        found: list[Any] = []
-        for source in self._results:
-            if source is None:
-                found.append(None)
-            elif source.concatenate is not None:
-                found.append(source.concatenate([registers[register] for register in source.blocks]))
-            elif source.joined is None:
-                found.append(registers[source.register])
-            else:
-                shards = [_compat.shards(registers[register])[shard] for register, shard in source.shards]
-                found.append(source.joined.join(shards))
-        return found
+        return [read(registers) for read in self._readers]
 
-    def _source(self, result: Result) -> _Source | None:
+    def _reader(self, result: Result) -> Callable[[list[Any]], Any]:
+        """Returns a function that makes a result from the registers."""
         meshes = tuple(mesh for mesh, _ in result.registers)
         known = sum(map(self._shardings.knows, meshes))
         if not known:
-            return None
+            return lambda _: None
         placed = self._shardings.place(result.spec, meshes, result.stacked)
         if result.stacked and self._shardings.are_shared(meshes):
-            blocks = tuple(self._flat.number(*place) for place in result.registers)
-            return _Source(0, blocks=blocks, concatenate=jax.jit(jnp.concatenate, out_shardings=placed.sharding))
+            blocks = [self._flat.number(*place) for place in result.registers]
+            concatenate: Any = jax.jit(jnp.concatenate, out_shardings=placed.sharding)
+            return lambda registers: concatenate([registers[register] for register in blocks])
         order: dict[int, tuple[int, int]] = {}
         for place, positions in zip(result.registers, self._shardings.shard_numbers(meshes), strict=True):
             if not order.keys().isdisjoint(positions):
@@ -89,8 +64,9 @@ class Results:
                 register = self._own(result, place)
                 order |= {position: (register, shard) for shard, position in enumerate(positions)}
         if known == 1 and order:
-            return _Source(order[0][0])
-        return _Source(0, tuple(each for _, each in sorted(order.items())), placed)
+            return operator.itemgetter(order[0][0])
+        parts = [part for _, part in sorted(order.items())]
+        return lambda registers: placed.join([_compat.shards(registers[register])[shard] for register, shard in parts])
 
     def _own(self, result: Result, place: tuple[int, int]) -> int:
         """Returns the register of a result on one mesh, or of a copy if the register's array is also used elsewhere."""
