@@ -223,7 +223,9 @@ def is_default_layout(array: Any) -> bool:
     """Whether compiled programs that name no layout can read the array without a copy; for random keys always true."""
     from jax._src.interpreters import pxla
 
-    return is_key_type(array.dtype) or pxla.is_default_layout(array.format.layout, array.sharding, array.aval)
+    from jaxpp._keys import is_key
+
+    return is_key(array) or pxla.is_default_layout(array.format.layout, array.sharding, array.aval)
 
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
@@ -399,19 +401,6 @@ def other_devices(jaxpr: Any, mesh: Any) -> str | None:
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
     """Returns the Python functions that a `jax.stages.Lowered` calls back, by the index in its custom calls."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])
-
-
-def is_key_type(dtype: Any) -> bool:
-    """Whether arrays of this dtype hold random keys."""
-    import jax
-    import jax.numpy as jnp
-
-    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
-
-
-def key_implementation(dtype: Any) -> str:
-    """Returns the name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it."""
-    return str(dtype._impl.name)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from jaxpp._compat import key_implementation
-from jaxpp.backend import key_types
+from jaxpp._keys import bits_of, keys_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.processes.fetch import move
 
@@ -26,7 +25,6 @@ class Moves:
     """
 
     def __init__(self, lowered: Lowered) -> None:
-        self._keys = key_types(lowered.in_avals)
         self._donated = lowered.donated
         self._fed = set(lowered.feeds.values())
         self._wanted: Mapping[int, NamedSharding] = {}
@@ -51,7 +49,7 @@ class Moves:
             leaf = leaves[number]
             if not isinstance(leaf, jax.Array) or leaf.sharding is self._seen.get(number) or leaf.is_deleted():
                 continue
-            bits = jax.random.key_data(leaf) if number in self._keys else leaf
+            bits = bits_of(leaf)
             if bits.sharding.is_equivalent_to(wanted, bits.ndim):
                 self._seen[number] = leaf.sharding
             elif self._was_ours(number, bits):
@@ -74,9 +72,7 @@ class Moves:
         known = self._moved.get(number)
         if known is not None and known[0]() is leaf:
             return known[1]
-        moved = move(bits, wanted)
-        if number in self._keys:
-            moved = jax.random.wrap_key_data(moved, impl=key_implementation(self._keys[number]))
+        moved = keys_of(move(bits, wanted), leaf)
         if not self._donated[number]:
             self._moved[number] = weakref.ref(leaf, lambda _: self._moved.pop(number, None)), moved
         return moved

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import jax
-
 from jaxpp import hints
-from jaxpp._compat import is_key_type, key_implementation, weakly_typed
+from jaxpp._compat import weakly_typed
+from jaxpp._keys import bits_of, is_key, keys_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import Host, MpmdMesh
 from jaxpp.planning.backend import PlanBackend
@@ -146,7 +145,7 @@ class LocalProgram(Executable):
     def __init__(self, lowered: Lowered, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._keys_in = key_types(lowered.in_avals)
-        self._keys_out = key_types(lowered.out_avals)
+        self._keys_out = {i: aval for i, aval in enumerate(lowered.out_avals) if is_key(aval)}
         self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
@@ -162,14 +161,14 @@ class LocalProgram(Executable):
         """Converts results of the program to the types that the user's function returns."""
         for i in self._weak_out:
             results[i] = weakly_typed(results[i])
-        for i, dtype in self._keys_out.items():
-            results[i] = jax.random.wrap_key_data(results[i], impl=key_implementation(dtype))
+        for i, aval in self._keys_out.items():
+            results[i] = keys_of(results[i], aval)
         return results
 
 
 def key_types(avals: Sequence[Any]) -> dict[int, Any]:
     """Returns the dtype of each random key among `avals`, by its index."""
-    return {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval.dtype)}
+    return {i: aval.dtype for i, aval in enumerate(avals) if is_key(aval)}
 
 
 def key_bits(leaves: Sequence[Any], keys: Mapping[int, Any], names: Sequence[str]) -> Sequence[Any]:
@@ -191,5 +190,5 @@ def key_bits(leaves: Sequence[Any], keys: Mapping[int, Any], names: Sequence[str
             what = type(leaves[i]).__name__ if given is None else given
             raise TypeError(f"argument `{names[i]}` is {what}; the program was compiled for random keys, {dtype}")
         if not isinstance(leaves[i], Handle):
-            found[i] = jax.random.key_data(leaves[i])
+            found[i] = bits_of(leaves[i])
     return found

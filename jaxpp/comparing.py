@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp._compat import is_key_type, own_copy
+from jaxpp._compat import own_copy
+from jaxpp._keys import bits_of, is_key
 from jaxpp.ir.program import Program
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.measuring.analysis import stages
@@ -198,7 +199,7 @@ def _at_float32(
     step = lowered.at_float32()
     if step is None or not widen(module):
         return None
-    given = [_wide(np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)) for leaf in leaves]
+    given = [_wide(np.asarray(bits_of(leaf))) for leaf in leaves]
     run = _alone(module, lowered.lowered)
     arguments = [_as_given(*pair) for pair in zip(leaves, given, strict=True)]
     expected, ours = run(given), _host(step.compile().run(arguments))
@@ -243,18 +244,13 @@ def _number(leaf: Any) -> Any:
     return fetch(leaf) if isinstance(leaf, jax.Array | Handle) else leaf
 
 
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and is_key_type(leaf.dtype)
-
-
 def _host(tree: Any) -> list[Any]:
     """Returns all leaves as numpy arrays; for random keys their bits."""
-    leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
-    return list(map(np.asarray, fetch(leaves)))
+    return list(map(np.asarray, fetch(list(map(bits_of, jax.tree.leaves(tree))))))
 
 
 def _as_given(leaf: Any, number: Any) -> Any:
-    return leaf if _is_key(leaf) or not hasattr(leaf, "dtype") else number
+    return leaf if is_key(leaf) or not hasattr(leaf, "dtype") else number
 
 
 def _is_narrow(array: Any) -> bool:
@@ -271,7 +267,7 @@ def _nudged(tree: Any, seed: int) -> Any:
     generator = np.random.default_rng(seed)
 
     def nudge(leaf: Any) -> Any:
-        if not hasattr(leaf, "dtype") or _is_key(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if not hasattr(leaf, "dtype") or is_key(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         return nudged(np.asarray(leaf), generator)
 

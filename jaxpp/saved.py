@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxlib.mlir import ir
 
 from jaxpp import _system, trees
-from jaxpp._compat import is_key_type, key_implementation
+from jaxpp._keys import generator_of, is_key
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.runtime.execution.options import Options
@@ -263,9 +263,7 @@ def _check_surrounding(path: Path, description: Mapping[str, Any], name: str, he
 
 def _type(aval: Any) -> list[Any]:
     """Returns [shape, dtype, whether it is weakly typed, implementation of random keys]."""
-    is_key = is_key_type(aval.dtype)
-    name = "" if is_key else aval.dtype.name
-    key = key_implementation(aval.dtype) if is_key else ""
+    name, key = ("", generator_of(aval)) if is_key(aval) else (aval.dtype.name, "")
     return [list(aval.shape), name, bool(getattr(aval, "weak_type", False)), key]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from jaxpp._compat import is_key_type
+from jaxpp._keys import bits_of
 from jaxpp.ir.program import Argument, Program, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.execution.compiling import callers
@@ -48,7 +48,7 @@ def _check_type(name: str, aval: Any, value: Argument | Result) -> None:
     """Checks the shape and dtype of an argument or a result; in a program, a random key is its bits."""
     if not value.registers:  # no mesh has it
         return
-    bits = jax.eval_shape(jax.random.key_data, aval) if is_key_type(aval.dtype) else aval
+    bits = bits_of(aval)
     shape = value.spec.shape
     if value.stacked:
         shape = (shape[0] * len(value.registers), *shape[1:])

@@ -11,7 +11,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp._compat import is_key_type
+from jaxpp._keys import is_key
 from jaxpp._rules import register_key_use
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
@@ -157,7 +157,7 @@ def _identity(*values: Any, **_: Any) -> list[Any]:
 
 def _computed(*values: Any, **_: Any) -> list[Any]:
     """Returns the values, with keys as new objects: `jax_debug_key_reuse` records on each object whether it is used."""
-    return [jax.random.clone(value) if is_key_type(jax.typeof(value).dtype) else value for value in values]
+    return [jax.random.clone(value) if is_key(jax.typeof(value)) else value for value in values]
 
 
 def _identity_primitive(

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 
-from jaxpp._compat import closed_over_as_arguments, is_key_type, key_implementation
+from jaxpp._compat import closed_over_as_arguments
+from jaxpp._keys import bits_of, keys_of
 from jaxpp.lowering.marks import BACKWARD, FORWARD, mark_p, mark_stage_end
 from jaxpp.lowering.microbatch_loop import loop_p
 from jaxpp.lowering.reductions import filled, type_for_op
@@ -166,17 +167,13 @@ def _part(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> Cal
 
 def _loop(fun: Callable[[], Sequence[Any]], avals: Sequence[Any], schedule: str) -> list[Any]:
     """Runs `fun` in a loop of one microbatch, and returns its results; random keys pass as their bits."""
-    keys = {k: aval.dtype for k, aval in enumerate(avals) if is_key_type(aval.dtype)}
 
     def step(index: jax.Array, *_: jax.Array) -> list[jax.Array]:
-        return [index + 1, *(jax.random.key_data(value) if k in keys else value for k, value in enumerate(fun()))]
+        return [index + 1, *map(bits_of, fun())]
 
     index = jnp.int32(0)
     _, *shapes = jax.make_jaxpr(step)(index).out_avals
     initial = [filled(aval.shape, 0, type_for_op(aval)) for aval in shapes]
     body, consts = closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
     results = loop_p.bind(*consts, *initial, body=body, length=1, schedule=schedule)
-    return [
-        jax.random.wrap_key_data(value, impl=key_implementation(keys[k])) if k in keys else value
-        for k, value in enumerate(results)
-    ]
+    return list(map(keys_of, results, avals))

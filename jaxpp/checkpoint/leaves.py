@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import tensorstore
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
-from jaxpp._compat import is_key_type, key_implementation
+from jaxpp._keys import bits_of, generator_of, is_key
 
 NAME_KEYS, NUMBER_KEYS = (DictKey, GetAttrKey), (SequenceKey, FlattenedIndexKey)
 NUMBERS = {number.__name__: number for number in (bool, int, float, complex)}
@@ -45,12 +45,6 @@ def like_tree(tree: Any, leaves: Mapping[str, Any]) -> Any:
             if kind is None or kinds.setdefault(path[:depth], kind) is not kind:
                 return dict(leaves)
     return jax.tree.unflatten(jax.tree.structure(tree), leaves.values())
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether the leaf is an array of random keys, or describes one."""
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and is_key_type(dtype)
 
 
 def number_type(leaf: Any) -> str | None:
@@ -111,7 +105,7 @@ def to_store(name: str, leaf: Any) -> tuple[Any, Held]:
         if leaf.is_deleted():
             raise RuntimeError(f"`{name}` was donated to an earlier call: its array is deleted")
         if is_key(leaf):
-            key, array = key_implementation(leaf.dtype), jax.random.key_data(leaf)
+            key, array = generator_of(leaf), bits_of(leaf)
     else:
         array = np.asarray(leaf)
         if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):

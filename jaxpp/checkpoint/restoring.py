@@ -11,10 +11,11 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import NamedSharding, Sharding
 
-from jaxpp._compat import OwnTransfers, key_implementation, weakly_typed
+from jaxpp._compat import OwnTransfers, weakly_typed
+from jaxpp._keys import bits_of, generator_of, is_key
 from jaxpp.checkpoint.checksums import Checksums, check_metadata, unreadable, warn_unchecked
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, pytree_handler
-from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leaves, number_type, text
+from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, named_leaves, number_type, text
 from jaxpp.compatibility.array import plain
 from jaxpp.lowering import MpmdSharding
 
@@ -203,8 +204,7 @@ def _difference(held: Held, place: Any) -> str:
     wanted: Any = np.empty((), NUMBERS[number]) if number else place
     key = None
     if is_key(place):
-        wanted = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(place.shape, place.dtype))
-        key = key_implementation(place.dtype)
+        wanted, key = bits_of(jax.ShapeDtypeStruct(place.shape, place.dtype)), generator_of(place)
     if hasattr(wanted, "dtype"):
         is_same = (key, wanted.shape) == (held.key, held.shape)
         if not is_same or not _converts(held.dtype, wanted.dtype, exactly=not (number or held.number)):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from jaxpp._compat import is_key_type, key_implementation
+from jaxpp._keys import bits_of, keys_of
 from jaxpp.healing.store import Shard
 from jaxpp.lowering import MpmdSharding
 from jaxpp.runtime.processes.arrays import Bounds, bounds_of, overlap
@@ -34,7 +34,7 @@ def taken(state: Any, is_first: bool) -> list[tuple[Shard, memoryview]]:
 
     A leaf that is not a `jax.Array` is the same in all processes. Only the first process (`is_first`) returns it.
     """
-    leaves = [_bits(leaf) for leaf in jax.tree.leaves(state)]
+    leaves = list(map(bits_of, jax.tree.leaves(state)))
     shards = [
         (number, bounds_of(shard.index, leaf.shape), shard.data)
         for number, leaf in enumerate(leaves)
@@ -79,7 +79,7 @@ def placed(like: Any, places: Any, held: Sequence[HeldShard]) -> Any:
 
 
 def _leaf(leaf: Any, place: Any, held: Sequence[HeldShard]) -> Any:
-    bits = _bits(leaf)
+    bits = bits_of(leaf)
     shape, dtype = np.shape(bits), jnp.dtype(bits.dtype) if hasattr(bits, "dtype") else None
 
     @lru_cache(maxsize=1)  # of stacked layers, consecutive blocks often come from the same shard
@@ -110,16 +110,4 @@ def _leaf(leaf: Any, place: Any, held: Sequence[HeldShard]) -> Any:
         jax.device_put(block(bounds_of(index or (), shape)), device)
         for device, index in sharding.addressable_devices_indices_map(shape).items()
     ]
-    made = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=bits.dtype)
-    if bits is not leaf:
-        return jax.random.wrap_key_data(made, impl=key_implementation(leaf.dtype))
-    return made
-
-
-def _bits(leaf: Any) -> Any:
-    """Returns the bits of random keys, and any other leaf itself."""
-    if not hasattr(leaf, "dtype") or not is_key_type(leaf.dtype):
-        return leaf
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.eval_shape(jax.random.key_data, leaf)
-    return jax.random.key_data(leaf)
+    return keys_of(jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=bits.dtype), leaf)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from jaxpp import _compat
+from jaxpp._keys import keys_of
 from jaxpp.ray.pool import Pool
 from jaxpp.runtime.execution.shardings import Placed
 from jaxpp.runtime.processes.fetch import Handle
@@ -76,9 +76,7 @@ class RemoteArray(np.lib.mixins.NDArrayOperatorsMixin, Handle):
         if self._numbers is None:
             self._numbers = self.buffers.read()
             self._numbers.flags.writeable = False
-        if _compat.is_key_type(self.dtype):
-            return jax.random.wrap_key_data(jnp.asarray(self._numbers), impl=_compat.key_implementation(self.dtype))
-        return self._numbers
+        return keys_of(self._numbers, self)
 
     def copy_to_host_async(self) -> None:
         """Asks for the numbers, without waiting for them. So `jax.device_get` fetches many arrays at once."""

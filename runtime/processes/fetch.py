@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxpp import _compat
+from jaxpp._keys import bits_of, keys_of
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.arrays import are_parts_here, batch_copy, in_default_layout, put
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
@@ -75,16 +75,13 @@ def fetch(tree: Any) -> Any:
     if jax.process_count() == 1:
         return jax.device_get(fetched(tree))
     leaves, structure = jax.tree.flatten(tree)
-    keys = {number: leaf.dtype for number, leaf in enumerate(leaves) if _is_key(leaf)}
-    leaves = [jax.random.key_data(leaf) if number in keys else leaf for number, leaf in enumerate(leaves)]
-    arrays = {number: _Fetched(leaf, number) for number, leaf in enumerate(leaves) if _is_global(leaf)}
+    given = list(map(bits_of, leaves))
+    arrays = {number: _Fetched(leaf, number) for number, leaf in enumerate(given) if _is_global(leaf)}
     if arrays:
         _exchange(structure, arrays)
     with _compat.OwnTransfers():
-        leaves = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(leaves)]
-    for number, dtype in keys.items():
-        leaves[number] = jax.random.wrap_key_data(jnp.asarray(leaves[number]), impl=_compat.key_implementation(dtype))
-    return jax.tree.unflatten(structure, leaves)
+        found = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(given)]
+    return jax.tree.unflatten(structure, map(keys_of, found, leaves))
 
 
 def _exchange(structure: Any, arrays: Mapping[int, "_Fetched"]) -> None:
@@ -120,10 +117,6 @@ def move(array: Any, sharding: Sharding) -> jax.Array:
     """Does `jax.device_put` for shardings over several processes, which all call it. Raises as `fetch`."""
     is_elsewhere = jax.process_count() > 1 and _is_global(array) and not are_parts_here(array, sharding)
     return put(fetch(array) if is_elsewhere else array, sharding)
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and _compat.is_key_type(leaf.dtype)
 
 
 def _is_global(leaf: Any) -> bool:

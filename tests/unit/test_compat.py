@@ -282,16 +282,6 @@ def test_execute_noting_effects() -> None:
     assert said == [1, 2]
 
 
-@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
-def test_key_implementation(implementation: str) -> None:
-    assert _compat.key_implementation(jax.random.key(0, impl=implementation).dtype) == implementation
-
-
-def test_is_key_type() -> None:
-    assert _compat.is_key_type(jax.random.key(0).dtype)
-    assert not _compat.is_key_type(jax.random.key_data(jax.random.key(0)).dtype)
-
-
 def test_trace_context() -> None:
     before = _compat.trace_context()
     with jax.default_matmul_precision("highest"):
