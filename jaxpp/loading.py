@@ -12,6 +12,7 @@ from jaxlib.mlir import ir
 
 from jaxpp import trees
 from jaxpp._compat import make_context
+from jaxpp._system import tell
 from jaxpp.backend import LocalBackend
 from jaxpp.ir.custom_calls import unregistered
 from jaxpp.lowering.arguments import StaticArguments
@@ -22,6 +23,7 @@ from jaxpp.runtime import Program
 from jaxpp.runtime import load as read_program
 from jaxpp.runtime.execution.options import Options, from_json, named
 from jaxpp.runtime.processes import job
+from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.saved import SavedStep, SavedStepError, check_surroundings, refused, types
 from jaxpp.saved_check import check_saved
 from jaxpp.step import CompiledStep
@@ -82,17 +84,26 @@ def _in_all(make: Callable[[], _Made]) -> _Made:
     return made
 
 
-def read_for(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> "ReadStep | None":
-    """Reads the step of this process; None if `load` would refuse it, or if it takes arguments of other types."""
-    try:
+def load_for(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> CompiledStep | None:
+    """Loads a step that takes these arguments, as `load`; returns None in all processes if one of them can't."""
+
+    def read() -> ReadStep:
         found = _read(path, None, trees.nodes_of(arguments))
+        expected, taken = jax.tree.leaves(jax.eval_shape(_same, *arguments)), found.lowered.in_avals
+        are_same = [(each.shape, each.dtype) for each in taken] == [(each.shape, each.dtype) for each in expected]
+        if not are_same or found.lowered.in_tree != jax.tree.structure((arguments, {})):
+            raise SavedStepError(f"{path}: the step takes other arguments")
+        return found
+
+    try:
+        found = _in_all(read)
     except (SavedStepError, OSError):
         return None
-    taken: Any = jax.eval_shape(_same, *arguments)
-    expected = [(each.shape, each.dtype) for each in jax.tree.leaves(taken)]
-    types_ = [(each.shape, each.dtype) for each in found.lowered.in_avals]
-    is_same = found.lowered.in_tree == jax.tree.structure((arguments, {})) and types_ == expected
-    return found if is_same else None
+    try:
+        return _in_all(found.loaded)
+    except (SavedStepError, ProcessError) as error:
+        tell(f"a saved step is made again: {error}")
+        return None
 
 
 @dataclass(frozen=True)

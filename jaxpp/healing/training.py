@@ -13,12 +13,11 @@ from jaxpp.auto_step import AutoStep
 from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.ir.program import Program
-from jaxpp.loading import read_for
+from jaxpp.loading import load_for
 from jaxpp.runtime import Event
-from jaxpp.runtime.processes import job, membership
+from jaxpp.runtime.processes import membership
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import TransferError, in_a_line
-from jaxpp.saved import SavedStepError
 from jaxpp.step import CompiledStep
 
 
@@ -214,7 +213,7 @@ def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...]) -> C
 
     made: a step of `mpmd_jit_with_loop`. Raises as `train`.
     """
-    if (step := _loaded(folder, arguments)) is not None:
+    if (step := load_for(folder, arguments)) is not None:
         return step
     step = made.lower(*arguments).compile()
     if isinstance(step, AutoStep):
@@ -224,17 +223,3 @@ def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...]) -> C
     except OSError as error:
         tell(f"the step is not saved for the next time: {error}")
     return step
-
-
-def _loaded(folder: Path, arguments: tuple[Any, ...]) -> CompiledStep | None:
-    """Returns the step that each process has saved; None in all processes if one of them can't load it."""
-    found, step, error = read_for(folder, arguments), None, ""
-    all_have_it = all(job.gather("found" if found else ""))
-    if found is None or not all_have_it:
-        return None
-    try:
-        step = found.loaded()
-    except (SavedStepError, ProcessError) as caught:  # `gather` also tells the others
-        error = str(caught)
-        tell(f"a saved step is made again: {error}")
-    return None if any(job.gather(error)) else step

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,12 @@ import pytest
 from unit.end_to_end.compare import ROWS, WIDTH, batch, layers, make_mesh, weights
 
 import jaxpp
-from jaxpp import _compat, schedules, trees
+from jaxpp import _compat, loading, schedules, trees
 from jaxpp.healing.training import loaded_or_compiled
-from jaxpp.loading import read_for
-from jaxpp.runtime.processes import job
+from jaxpp.loading import load_for
 from jaxpp.saved import SavedStep, SavedStepError
 from jaxpp.schedules.rewrites import insert
+from jaxpp.step import LoweredStep
 
 EXPLICIT = jax.sharding.AxisType.Explicit
 
@@ -328,13 +329,13 @@ class Counted:
 
 
 def test_what_fits_is_what_load_takes(tmp_path: Path) -> None:
-    """A step whose results have a class that its arguments lack can't be loaded by what `read_for` has."""
+    """A step whose results have a class that its arguments lack can't be loaded by what `load_for` has."""
     arguments = jnp.eye(4), jnp.ones((2, 3, 4))
     for result in (lambda out: {"out": out}, lambda out: Counted(out, 3)):
         step = jaxpp.mpmd_jit_with_loop(lambda w, xs, result=result: result(doubled(w, xs)), make_mesh(1))
         step.compile(*arguments).save(tmp_path)
-        assert (read_for(tmp_path, arguments) is not None) == isinstance(step(*arguments), dict)
-    assert read_for(tmp_path, (jnp.eye(4), jnp.ones((4, 3, 4)))) is None
+        assert (load_for(tmp_path, arguments) is not None) == isinstance(step(*arguments), dict)
+    assert load_for(tmp_path, (jnp.eye(4), jnp.ones((4, 3, 4)))) is None
 
 
 def test_static_data() -> None:
@@ -359,32 +360,46 @@ def test_a_training_that_heals_compiles_again_what_xla_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also what is damaged, and what another process can't load."""
-    told: list[str] = []
-    monkeypatch.setattr(job, "gather", lambda text: [told.append(text) or text])
     made, arguments = jaxpp.mpmd_jit_with_loop(doubled, make_mesh(1)), (jnp.eye(4), jnp.ones((2, 3, 4)))
+    compiled = mock.Mock(wraps=LoweredStep.compile)
+    monkeypatch.setattr(LoweredStep, "compile", lambda *given: compiled(*given))
 
-    def run() -> list[str]:
-        """What this process tells the others."""
-        told.clear()
-        np.testing.assert_array_equal(loaded_or_compiled(made, tmp_path, arguments)(*arguments), made(*arguments))
-        return told
+    def run() -> tuple[bool, str]:
+        """Whether the step is compiled, and what is told."""
+        compiled.reset_mock()
+        step = loaded_or_compiled(made, tmp_path, arguments)
+        is_compiled = compiled.called
+        np.testing.assert_array_equal(step(*arguments), made(*arguments))
+        return is_compiled, capsys.readouterr().err
 
-    assert run() == [""]
-    assert run() == ["found", ""]
+    assert run() == (True, "")
+    assert run() == (False, "")
     found = SavedStep.read(tmp_path)
     SavedStep(found.description, found.program, dict.fromkeys(found.code, b"code")).write(tmp_path)
-    refused = f"{tmp_path}: XLA can't load it: "
-    assert run()[1].startswith(refused)
-    assert capsys.readouterr().err.startswith(f"jaxpp: a saved step is made again: {refused}")
-    assert run() == ["found", ""]
+    is_compiled, told = run()
+    assert is_compiled
+    assert told.startswith(f"jaxpp: a saved step is made again: {tmp_path}: XLA can't load it: ")
+    assert run() == (False, "")
     (tmp_path / "process_0").write_bytes(b"damaged")
-    assert run() == [""]
-    assert run() == ["found", ""]
-    monkeypatch.setattr(job, "gather", lambda text: [told.append(text) or text, "XLA can't load it"])
+    assert run() == (True, "")
+    assert run() == (False, "")
+    in_all = loading._in_all
+
+    def in_no_other(make: Any) -> Any:
+        in_all(make)
+        if make.__name__ == "loaded":
+            raise SavedStepError("the step can't be loaded in process 1: XLA can't load it")
+        return in_all(make)
+
+    monkeypatch.setattr(loading, "_in_all", in_no_other)
     with monkeypatch.context() as of_others:
         of_others.setattr(SavedStep, "write", lambda self, folder: (_ for _ in ()).throw(OSError("the disk is full")))
-        assert run() == ["found", ""]
-    assert capsys.readouterr().err == "jaxpp: the step is not saved for the next time: the disk is full\n"
+        is_compiled, told = run()
+    assert is_compiled
+    assert told == (
+        "jaxpp: a saved step is made again: the step can't be loaded in process 1: XLA can't load it\n"
+        "jaxpp: the step is not saved for the next time: the disk is full\n"
+    )
 
 
 def doubled(w: Any, xs: Any, schedule: Any = None, callback: bool = False) -> Any:
