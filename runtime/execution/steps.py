@@ -161,7 +161,7 @@ class Flat:
 
     def send(self, mesh: int, send: Send) -> None:
         """Copies the pieces that stay in this process, and offers the others to their receivers."""
-        if self.links is not None and not self.links.is_local(mesh, send.destination):
+        if self.links is not None and not self.links.exchange.is_local(mesh, send.destination):
             self.offer(self.links, mesh, send)
         elif self.is_batched and route_of(self.program, send.channel).is_direct:
             self.sends.append((mesh, send))
@@ -199,11 +199,11 @@ class Flat:
         """Offers the pieces that go to other processes, and copies those that stay in this one."""
         self.copy_pending()
         self.arrive(mesh, send.operand)
-        offer = links.offer(mesh, send)
+        offer = links.offer(send)
         if (mesh, send.operand) in self.fragile:
             sharding = self.shardings.place(self.program.registers[mesh][send.operand], (mesh,)).sharding
             offer = _after(batch_copy([sharding], always=True), offer)
-        stays, cut, devices = links.stays(mesh, send)
+        stays, cut, devices = links.exchange.stays(send.channel)
         results = self.reserve(len(stays))
         if stays:
             self.copied[send.channel] = dict(zip(stays, range(self.count)[results], strict=True))
@@ -216,7 +216,7 @@ class Flat:
 
         If the value was already asked for at its send, this waits for it at the latest.
         """
-        if self.links is None or self.links.is_local(mesh, receive.source):
+        if self.links is None or self.links.exchange.is_local(mesh, receive.source):
             if not self.is_batched:
                 copied = self.in_flight.pop(receive.channel)
                 self.add(list, getter([copied]), self.define([(mesh, receive.result)]), [copied], (mesh, receive))
@@ -245,7 +245,7 @@ class Flat:
 
     def finish(self, links: Links) -> None:
         """Waits for the meshes that this process shares with others."""
-        for mesh, call, register in links.shared():
+        for mesh, call, register in links.exchange.shared():
             self.add(links.finish(mesh, call), getter([self.number(mesh, register)]), slice(0, 0), ())
 
 
