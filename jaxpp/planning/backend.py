@@ -31,7 +31,7 @@ class PlannedProgram:
     def stats(self) -> Stats:
         """The compiler's statistics of each function, for each mesh."""
         meshes = range(self.program.meshes)
-        return {mesh: {name: self._compiled[name].stats for name in calls(self.program, mesh)} for mesh in meshes}
+        return {(name, mesh): self._compiled[name].stats for mesh in meshes for name in calls(self.program, mesh)}
 
     def __call__(self, arguments: Sequence[Any], /) -> NoReturn:
         """Raises PlanError: the devices are not here."""

@@ -114,7 +114,8 @@ def _mesh_plan(program: Program, mesh: int, programs: Mapping[str, ProgramPlan],
     """Returns the plan of one mesh. Its peak is the program's own, plus padding, temporaries and machine code."""
     counts = calls(program, mesh)
     stats = {
-        name: FunctionStats(programs[name].temp_bytes + max(programs[name].padding_bytes, 0), 0, {}) for name in counts
+        (name, mesh): FunctionStats(programs[name].temp_bytes + max(programs[name].padding_bytes, 0), 0, {})
+        for name in counts
     }
     memory = memory_of(program, mesh, stats)
     return MeshPlan(

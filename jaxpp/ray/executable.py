@@ -76,7 +76,7 @@ class RemoteExecutable:
         self.pool.ship(self._number)
         calls = [self.pool.call(actor, "stats", self._number) for actor in self.actors]
         parts = self.pool.calls.get(calls, "memory_analysis")
-        return {mesh: each for part in parts for mesh, each in part.items()}
+        return {key: each for part in parts for key, each in part.items()}
 
     def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
         """Returns the pending calls, the results, and the name of the step in messages."""

@@ -49,8 +49,8 @@ class FunctionStats:
         return cls(memory.temp_size_in_bytes, memory.generated_code_size_in_bytes, costs)
 
 
-Stats = Mapping[int, Mapping[str, FunctionStats]]
-"""The statistics of each mesh's functions, by their names. Meshes that only other processes run are missing."""
+Stats = Mapping[tuple[str, int], FunctionStats]
+"""The statistics of each (function, mesh) pair. Meshes that only other processes run are missing."""
 
 
 def compile_program(
@@ -110,13 +110,11 @@ def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
 
 
 def statistics(program: Program, executables: Executables, options: Options) -> Stats:
-    """Returns the compiler's statistics of each function, by mesh. Asks once for all meshes with the same options."""
-    found: dict[int, dict[str, FunctionStats]] = {}
+    """Returns the compiler's statistics of each function. Asks once for all meshes with the same options."""
+    found: dict[tuple[str, int], FunctionStats] = {}
     for name, meshes in callers(program, sorted({mesh for _, mesh in executables})).items():
         for alike in variants(name, meshes, options).values():
-            stats = FunctionStats.of(executables[name, alike[0]])
-            for mesh in alike:
-                found.setdefault(mesh, {})[name] = stats
+            found |= dict.fromkeys([(name, mesh) for mesh in alike], FunctionStats.of(executables[name, alike[0]]))
     return found
 
 

@@ -7,12 +7,12 @@ programs that are compiled for devices which this machine lacks.
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from jaxpp.ir.liveness import peaks_on
 from jaxpp.ir.program import Call, Program, Send, TaskName
 from jaxpp.ir.tensors import TensorSpec
-from jaxpp.runtime.execution.compiling import FunctionStats, Stats
+from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.route import route_of
 
 ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
@@ -45,12 +45,11 @@ class MemoryStats:
 def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None, ...]:
     """Returns the memory of each mesh; None for a mesh that only other processes run."""
     return tuple(
-        memory_of(program, mesh, stats[mesh]) if _knows(program, mesh, stats) else None
-        for mesh in range(program.meshes)
+        memory_of(program, mesh, stats) if _knows(program, mesh, stats) else None for mesh in range(program.meshes)
     )
 
 
-def memory_of(program: Program, mesh: int, stats: Mapping[str, FunctionStats]) -> MemoryStats:
+def memory_of(program: Program, mesh: int, stats: Stats) -> MemoryStats:
     """Returns the memory of one mesh. `stats` has all functions that the mesh runs."""
 
     def size(registers: Iterable[int]) -> int:
@@ -70,14 +69,14 @@ def memory_of(program: Program, mesh: int, stats: Mapping[str, FunctionStats]) -
     }
     arguments = {register for each in program.arguments.values() for at, register in each.registers if at == mesh}
     results = {register for each in program.results for at, register in each.registers if at == mesh}
-    called = [stats[name] for name in calls(program, mesh)]
-    temporaries = {name: each.temp_size_in_bytes for name, each in stats.items()}
+    called = {name: stats[name, mesh] for name in calls(program, mesh)}
+    temporaries = {name: each.temp_size_in_bytes for name, each in called.items()}
     return MemoryStats(
         argument_size_in_bytes=size(arguments),
         output_size_in_bytes=size(results),
         alias_size_in_bytes=size(each for each in results if buffer(each) in arguments),
-        temp_size_in_bytes=max((each.temp_size_in_bytes for each in called), default=0),
-        generated_code_size_in_bytes=sum(each.generated_code_size_in_bytes for each in called),
+        temp_size_in_bytes=max(temporaries.values(), default=0),
+        generated_code_size_in_bytes=sum(each.generated_code_size_in_bytes for each in called.values()),
         peak_memory_in_bytes=peaks_on(program, mesh, temporaries)[0],
     )
 
@@ -99,7 +98,7 @@ def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | No
             continue
         total: Counter[str] = Counter()
         for name, count in calls(program, mesh).items():
-            total.update({key: count * value for key, value in stats[mesh][name].costs.items() if key in ADDED})
+            total.update({key: count * value for key, value in stats[name, mesh].costs.items() if key in ADDED})
         found.append(dict(total))
     return tuple(found)
 
@@ -178,4 +177,4 @@ def _is_floating(spec: TensorSpec) -> bool:
 
 
 def _knows(program: Program, mesh: int, stats: Stats) -> bool:
-    return calls(program, mesh).keys() <= stats.get(mesh, {}).keys()
+    return all((name, mesh) in stats for name in calls(program, mesh))

@@ -70,8 +70,10 @@ def measure(way: str) -> dict[str, int]:
         time.sleep(SETTLED)
         alive = [each for each in registers if each is not None and not each.is_deleted()]
         held = {id(each): each.nbytes for each in alive if id(each) not in ours}
-        called = [each.function for _, each in label if isinstance(each, Call) and each.function in executable.stats[0]]
-        temporaries = max([executable.stats[0][name].temp_size_in_bytes for name in called], default=0)
+        called = [
+            each.function for _, each in label if isinstance(each, Call) and (each.function, 0) in executable.stats
+        ]
+        temporaries = max([executable.stats[name, 0].temp_size_in_bytes for name in called], default=0)
         accounted = max(accounted, sum(held.values()) + temporaries)
 
     executable.run(given, observe)  # what is made once

@@ -24,8 +24,7 @@ Arguments, temporaries of the largest task and peak memory: of each device; the 
 
 def test_the_table() -> None:
     program = Pipeline(3, 4, data=2).executable().program
-    each = {name: FunctionStats(3000, 0, {}) for name in program.functions}
-    stats = {0: each, 1: each, 2: each}
+    stats = {(name, mesh): FunctionStats(3000, 0, {}) for name in program.functions for mesh in range(3)}
     assert summary(program, stats, name="step", device="test device", state={0, 1, 2}) == TABLE
 
 
