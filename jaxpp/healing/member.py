@@ -129,7 +129,7 @@ class Membership:
 
         error: the error because of which it leaves. lost: the processes that it found dead or frozen.
         """
-        if not self._can_go_on():
+        if membership.is_stuck() or not _jobs.started_platforms() <= {"cpu"}:
             self._head.send(leaves=error or "it is started again")
             tell("this process is started again, as its backend can't be")
             os._exit(RESTART)
@@ -176,9 +176,6 @@ class Membership:
     def done(self) -> None:
         """Tells the head that this process has made all steps."""
         self._head.send(done=True)
-
-    def _can_go_on(self) -> bool:
-        return _jobs.started_platforms() <= {"cpu"} and not membership.is_stuck()
 
     def _ask(self, holders: Sequence[str], function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function with each Store that holds a part, until one answers. Raises BrokenError if none does."""

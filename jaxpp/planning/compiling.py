@@ -18,7 +18,7 @@ from jaxpp._absent import compile_only, module_costs
 from jaxpp._system import write_file
 from jaxpp.ir.flops import product_flops
 from jaxpp.ir.program import Program
-from jaxpp.planning.collectives import Sent, collective_bytes
+from jaxpp.planning.collectives import collective_bytes
 from jaxpp.planning.target import PlanError, Target
 from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
 from jaxpp.runtime.execution.options import Options, options_of
@@ -195,7 +195,8 @@ def compile_now(
         PlanError: libtpu can't compile a collective of this size, or jaxlib can't read the compiler's output.
     """
     executable = _executable(bytecode, devices, options, host_callbacks)
-    sent = [_sent(each.to_string(), devices) for each in _modules(executable, devices[0].platform)]
+    hosts, modules = [device.process_index for device in devices], _modules(executable, devices[0].platform)
+    sent = [collective_bytes(each.to_string(), hosts) for each in modules]
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
     seconds = max(costs.get("optimal_seconds", 0.0), 0.0) if devices[0].platform == "tpu" else 0.0
@@ -255,10 +256,6 @@ def _modules(executable: Any, platform: str) -> Sequence[Any]:
             f"jaxlib {version('jaxlib')} can't read what the installed compiler for {platform} makes: install the one "
             f"for jax {version('jax')}, pip install 'jaxpp[{_EXTRAS[platform]}]'"
         ) from error
-
-
-def _sent(text: str, devices: Sequence[Any]) -> Sent:
-    return collective_bytes(text, [device.process_index for device in devices])
 
 
 def _costs(executable: Any) -> dict[str, float]:

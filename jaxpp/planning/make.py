@@ -5,11 +5,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from jaxpp.ir.kinds import AROUND
-from jaxpp.ir.program import Program
+from jaxpp.ir.program import Call, Program
 from jaxpp.planning.compiling import Compiled, compilers
 from jaxpp.planning.estimate import Network, busiest_bytes, message_seconds, predict, seconds_of
 from jaxpp.planning.numbers import HopPlan, MeshPlan, ProgramPlan
@@ -41,18 +40,19 @@ def make_plan(
         schedule: its schedule as a grid.
     """
     network = Network(target, tuple(frozenset(device.process_index for device in devices) for devices in meshes))
-    homes = _homes(program)
+    users: dict[str, list[tuple[int, Call]]] = {}
+    for mesh, called in enumerate(program.calls):
+        for each in called:
+            users.setdefault(each.function, []).append((mesh, each))
     seconds = {function: seconds_of(each, target.chip) for function, each in compiled.items()}
     events = predict(program, seconds, network)
     programs = [
-        _program_plan(program, homes[function], each, seconds[function], target, function)
-        for function, each in compiled.items()
+        _program_plan(program, users[function], each, seconds[function], target) for function, each in compiled.items()
     ]
     by_name = {each.name: each for each in programs}
-    counts = _all_calls(program)
     elements: Counter[str] = Counter()
     for function, each in compiled.items():
-        elements.update({element: counts[function] * count for element, count in each.products.items()})
+        elements.update({element: len(users[function]) * count for element, count in each.products.items()})
     return Plan(
         name=name,
         target=target.name,
@@ -70,32 +70,21 @@ def make_plan(
     )
 
 
-def _homes(program: Program) -> dict[str, int]:
-    """Returns for each function the first mesh that calls it."""
-    found: dict[str, int] = {}
-    for mesh in range(program.meshes):
-        for function in calls(program, mesh):
-            found.setdefault(function, mesh)
-    return found
-
-
-def _all_calls(program: Program) -> Counter[str]:
-    return sum((calls(program, mesh) for mesh in range(program.meshes)), Counter[str]())
-
-
 def _program_plan(
-    program: Program, mesh: int, compiled: Compiled, seconds: float, target: Target, name: str
+    program: Program, users: Sequence[tuple[int, Call]], compiled: Compiled, seconds: float, target: Target
 ) -> ProgramPlan:
-    function = program.functions[name]
+    """Returns the plan of a function that is compiled. `users` are its calls, each with its mesh."""
+    mesh, call = users[0]
+    function = program.functions[call.function]
     on_host = 1 if target.chip.platform == "cuda" else 0  # its compiler counts both memories together
     sizes = [program.shard_bytes(mesh, spec) for spec in (*function.arguments, *function.results)]
     taken = [program.shard_bytes(mesh, function.arguments[donor]) for donor in function.donors if donor is not None]
     accounted = sum(size[0] + on_host * size[1] for size in sizes) - sum(size[0] + on_host * size[1] for size in taken)
     return ProgramPlan(
-        name=name,
+        name=function.name,
         kind=function.kind,
-        stages=tuple(sorted(_stages_of(program, name))),
-        calls=_all_calls(program)[name],
+        stages=tuple(sorted({task.stage for _, each in users for task in each.tasks})),
+        calls=len(users),
         argument_bytes=compiled.argument_bytes,
         output_bytes=compiled.output_bytes,
         alias_bytes=compiled.alias_bytes,
@@ -155,12 +144,6 @@ def _model_flops(program: Program, programs: Sequence[ProgramPlan]) -> int:
         is_training = any(task.kind != "forward" for task in tasks)
         return (3 if is_training else 1) * sum(each.calls * each.products for each in forwards)
     return sum(each.calls * each.products for each in programs if each.kind not in AROUND)
-
-
-def _stages_of(program: Program, function: str) -> set[int]:
-    """Returns the stages of the tasks that call a function."""
-    calls = chain.from_iterable(program.calls)
-    return {task.stage for each in calls if each.function == function for task in each.tasks}
 
 
 def _cost_table(program: Program, events: Sequence[Event], network: Network) -> dict[str, object]:
