@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -14,15 +14,16 @@ from jaxpp import _compat
 from jaxpp.ir.program import Constant, Program
 from jaxpp.runtime.execution.arguments import Door, check_donated_once
 from jaxpp.runtime.execution.compiling import Stats, compile_program, serialized, statistics
-from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks
+from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks, without
 from jaxpp.runtime.execution.invalid_values import InvalidValues
 from jaxpp.runtime.execution.links import Links
 from jaxpp.runtime.execution.operations import Operations, check_operations
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.execution.order import merged_order
+from jaxpp.runtime.execution.registers import NOTHING, Registers
 from jaxpp.runtime.execution.results import Results
 from jaxpp.runtime.execution.shardings import SubmeshShardings
-from jaxpp.runtime.execution.steps import NOTHING, Flat, FlatStep, StepLabel, flatten
+from jaxpp.runtime.execution.steps import FlatStep, StepLabel, flatten
 from jaxpp.runtime.processes.arrays import put
 from jaxpp.runtime.processes.transfer import Peers
 
@@ -62,24 +63,25 @@ class Executable:
     ) -> None:
         check_operations(program, operations)
         self.program, self.names = program, tuple(names)
-        self._operations = operations
         self._lock = threading.Lock()
         self._runner: int | None = None
         """The thread that runs a step now."""
-        self._without: tuple[tuple[Tasks, bool], Sequence[FlatStep]] | None = None
+        self._without: tuple[tuple[Tasks, bool], list[FlatStep]] | None = None
         """The tasks that the last run left out, and the steps without them."""
         self._shardings = shardings = SubmeshShardings(program, submeshes, mpmd_axis)
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
         self._links = Links(program, peers, shardings, self._name) if peers else None
-        self._order = merged_order(program)
         self.gather, self.exchange = (peers.gather, peers.exchange) if peers else (None, None)
         self._compiled, self._compiler_options, self._here = compiled, compiler_options or {}, here
         self._executables = compile_program(program, here, compiler_options, host_callbacks, compiled)
-        self._runs = {
+        runs = {
             key: _compat.execute_noting_effects(each) if host_callbacks else each.execute_sharded
             for key, each in self._executables.items()
         }
-        self._flat = flat = flatten(program, self._order, self._runs, shardings, self._links, operations=operations)
+        self._registers = registers = Registers()
+        order = merged_order(program)
+        self._flatten = partial(flatten, program, order, runs, shardings, registers, self._links, operations)
+        self._steps = self._flatten(is_batched=True)
         doors = [
             Door(number, self._name(number), argument, shardings)
             for number, argument in program.arguments.items()
@@ -88,12 +90,12 @@ class Executable:
         if self._links:
             for door in doors:
                 door.note = self._links.note
-        self._doors = [(door, [flat.number(*place) for place in door.places]) for door in doors]
+        self._doors = [(door, [registers.number(*place) for place in door.places]) for door in doors]
         self._argument_count = len(self.names) or max(program.arguments, default=-1) + 1
         self._donated = self._find_donated()
         constants = self._make_constants(here)
-        self._results = Results(program, flat, shardings, constants.keys())
-        self._template: list[Any] = [constants.get(register) for register in range(flat.count)]
+        self._results = Results(program, registers, shardings, constants.keys())
+        self._template: list[Any] = [constants.get(register) for register in range(registers.count)]
 
     def __repr__(self) -> str:
         return f"Executable({self.program})"
@@ -114,7 +116,7 @@ class Executable:
         and its mesh as a note. Arguments that the failed step has already donated are lost. Under `jax_debug_nans` or
         `jax_debug_infs` raises FloatingPointError, see `InvalidValues.check`.
         """
-        return self._run(arguments, self._flat)
+        return self._run(arguments, self._steps)
 
     def run(
         self,
@@ -129,7 +131,7 @@ class Executable:
         on_start: called with the registers before the first instruction; arguments may still be on their way.
         one_by_one: if False, batches of copies and early pulls stay as in a normal call.
         """
-        return self._run(arguments, self._one_by_one if one_by_one else self._flat, observe, on_start)
+        return self._run(arguments, self._one_by_one if one_by_one else self._steps, observe, on_start)
 
     def crosses(self, channel: int) -> bool:
         """Whether other processes take part in a transfer."""
@@ -137,14 +139,13 @@ class Executable:
         return self._links is not None and not self._links.exchange.is_local(hop.source, hop.target)
 
     @cached_property
-    def _one_by_one(self) -> Flat:
-        program, shardings, links = self.program, self._shardings, self._links
-        return flatten(program, self._order, self._runs, shardings, links, self._flat, self._operations)
+    def _one_by_one(self) -> list[FlatStep]:
+        return self._flatten(is_batched=False)
 
     def _run(
         self,
         arguments: Sequence[Any],
-        flat: Flat,
+        steps: list[FlatStep],
         observe: Observe | None = None,
         on_start: Callable[[Sequence[Any]], None] | None = None,
     ) -> list[jax.Array]:
@@ -152,11 +153,11 @@ class Executable:
             raise RuntimeError("a step was called by one of its own operations; it would wait for itself")
         with self._lock, self._running():
             left_out = frozen_tasks(self.program, current_frozen())
-            steps = self._steps(flat, left_out)
+            steps = self._left_out(steps, left_out) if left_out else steps
             invalid = InvalidValues.wanted(self.program)
             with contextlib.nullcontext() if invalid is None else invalid.unchecked():
                 registers = self._enter(arguments, left_out)
-            registers.extend([None] * (flat.count - len(registers)))
+            registers.extend([None] * (self._registers.count - len(registers)))
             with _compat.OwnTransfers():
                 if invalid is not None:
                     self._look_at_arguments(invalid, registers)
@@ -169,13 +170,11 @@ class Executable:
                     invalid.check(results)
                 return results
 
-    def _steps(self, flat: Flat, left_out: Tasks) -> Sequence[FlatStep]:
+    def _left_out(self, steps: list[FlatStep], left_out: Tasks) -> list[FlatStep]:
         """Returns the steps of a program without the weight gradients that this run leaves out."""
-        if not left_out:
-            return flat.steps
-        key = left_out, flat.is_batched
+        key = left_out, steps is self._steps
         if self._without is None or self._without[0] != key:
-            self._without = key, flat.without(left_out)
+            self._without = key, without(left_out, steps, self._registers, self.program, self._shardings)
         return self._without[1]
 
     @contextlib.contextmanager
@@ -266,7 +265,7 @@ class Executable:
                         key = (mesh, each.spec, each.value.tobytes())
                         if key not in made:
                             made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
-                        constants[self._flat.number(mesh, each.result)] = made[key]
+                        constants[self._registers.number(mesh, each.result)] = made[key]
         return constants
 
     def _name(self, number: int) -> str:

@@ -1,6 +1,6 @@
 """Weight gradients that a step leaves out: `jaxpp.frozen`."""
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain
@@ -8,7 +8,9 @@ from numbers import Integral, Real
 from typing import Any, cast
 
 from jaxpp.ir.program import Call, Program
+from jaxpp.runtime.execution.registers import Registers
 from jaxpp.runtime.execution.shardings import SubmeshShardings
+from jaxpp.runtime.execution.steps import FlatStep
 from jaxpp.runtime.processes.arrays import batch_copy
 
 FrozenStages = Mapping[int, float | Collection[int]]
@@ -116,19 +118,26 @@ def _spread(microbatches: Sequence[int], share: float) -> list[int]:
     return [each for n, each in enumerate(microbatches) if (n + 1) * wanted // count > n * wanted // count]
 
 
-def passed_on(
-    program: Program, shardings: SubmeshShardings, mesh: int, call: Call
-) -> tuple[list[int], Callable[[Sequence[Any]], Sequence[Any]]]:
-    """Returns the replacement of a call that is left out: the registers of its sums, and a function of these arrays.
+def without(
+    left_out: Tasks, flat: Sequence[FlatStep], registers: Registers, program: Program, shardings: SubmeshShardings
+) -> list[FlatStep]:
+    """Returns the steps of a program. A weight gradient that is left out only returns its sums, and has no label.
 
-    The function returns the sums, or copies of them if anything else may hold a sum, such as a constant or an argument:
-    the next task may take the buffer.
+    It returns copies of the sums if anything else may hold a sum, such as a constant or an argument: the next task may
+    take the buffer.
     """
-    function = program.functions[call.function]
-    registers = [call.operands[number] for number in function.sums]
-    given = {register for each in program.arguments.values() for at, register in each.registers if at == mesh}
-    dying = {*call.frees, *(call.operands[number] for number in function.donates)} - given
-    if dying.issuperset(registers):
-        return registers, list
-    placed = [shardings.place(spec, (mesh,)).sharding for spec in function.results]
-    return registers, batch_copy(placed, always=True)
+    given = {place for each in program.arguments.values() for place in each.registers}
+    steps: list[FlatStep] = []
+    for step in flat:
+        _, _, results, frees, _, label = step
+        mesh, call = label[0] if len(label) == 1 else (0, None)
+        if not (isinstance(call, Call) and call.kind == "weight_grad" and (call.stage, call.microbatch) in left_out):
+            steps.append(step)
+            continue
+        function, run = program.functions[call.function], list[Any]
+        sums = [call.operands[number] for number in function.sums]
+        dying = {*call.frees, *(call.operands[number] for number in function.donates)}
+        if not dying.issuperset(sums) or any((mesh, register) in given for register in sums):
+            run = batch_copy([shardings.place(spec, (mesh,)).sharding for spec in function.results], always=True)
+        steps.append((run, registers.read(mesh, sums), results, frees, None, ()))
+    return steps

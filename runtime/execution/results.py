@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from jaxpp import _compat
 from jaxpp.ir.program import Program, Result
+from jaxpp.runtime.execution.registers import Registers, getter
 from jaxpp.runtime.execution.shardings import SubmeshShardings
-from jaxpp.runtime.execution.steps import Flat, getter
 from jaxpp.runtime.processes.arrays import batch_copy
 
 
@@ -23,19 +23,21 @@ class Results:
     taken: further registers that must be copied, such as those of constants.
     """
 
-    def __init__(self, program: Program, flat: Flat, shardings: SubmeshShardings, taken: Collection[int]) -> None:
-        self._flat, self._shardings = flat, shardings
+    def __init__(
+        self, program: Program, registers: Registers, shardings: SubmeshShardings, taken: Collection[int]
+    ) -> None:
+        self._registers, self._shardings = registers, shardings
         arguments = program.arguments.values()
-        self._taken = {flat.numbers[place] for each in arguments if not each.donated for place in each.registers
-                       if place in flat.numbers} | set(taken)  # fmt: skip
+        kept = [place for each in arguments if not each.donated for place in each.registers]
+        self._taken = {registers.numbers[place] for place in kept if place in registers.numbers} | set(taken)
         self._sources: list[int] = []
         self._targets: list[Any] = []
-        self._first_copy = flat.count
+        self._first_copy = registers.count
         self._readers = [self._reader(result) for result in program.results]
         self._copy: Any = None
         if self._sources:
-            flat.count += len(self._sources)
-            results = slice(self._first_copy, flat.count)
+            registers.reserve(len(self._sources))
+            results = slice(self._first_copy, registers.count)
             self._copy = batch_copy(self._targets, always=True), getter(self._sources), results
 
     def take(self, registers: list[Any]) -> list[jax.Array]:
@@ -53,7 +55,7 @@ class Results:
             return lambda _: None
         placed = self._shardings.place(result.spec, meshes, result.stacked)
         if result.stacked and self._shardings.are_shared(meshes):
-            blocks = [self._flat.number(*place) for place in result.registers]
+            blocks = [self._registers.number(*place) for place in result.registers]
             concatenate: Any = jax.jit(jnp.concatenate, out_shardings=placed.sharding)
             return lambda registers: concatenate([registers[register] for register in blocks])
         order: dict[int, tuple[int, int]] = {}
@@ -70,7 +72,7 @@ class Results:
 
     def _own(self, result: Result, place: tuple[int, int]) -> int:
         """Returns the register of a result on one mesh, or of a copy if the register's array is also used elsewhere."""
-        number = self._flat.number(*place)
+        number = self._registers.number(*place)
         if number in self._taken:
             self._sources.append(number)
             self._targets.append(self._shardings.place(result.spec, place[:1]).sharding)

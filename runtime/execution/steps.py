@@ -1,24 +1,22 @@
 """A program flattened for dispatch: one list of small tuples over the registers of all meshes of this process."""
 
-import operator
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from types import MappingProxyType
+from functools import cached_property, partial
 from typing import Any
 
 from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.ir.program import Call, Instruction, Place, Program, Receive, Send
-from jaxpp.runtime.execution.frozen import Tasks, passed_on
 from jaxpp.runtime.execution.links import Links
 from jaxpp.runtime.execution.operations import Operations, bound
 from jaxpp.runtime.execution.order import Merged
+from jaxpp.runtime.execution.registers import NOTHING, Operands, Registers, getter
 from jaxpp.runtime.execution.route import Parts, route_of
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.processes.arrays import batch_copy
 
-Operands = Callable[[list[Any]], Sequence[Any]]
 Labelled = tuple[int, Instruction]
 """(mesh, instruction)"""
 
@@ -37,69 +35,47 @@ Runs = Mapping[tuple[str, int], Callable[..., Any]]
 
 Copy = Callable[[Sequence[Any]], list[Any]]
 
-NOTHING: Operands = operator.itemgetter(slice(0, 0))
-"""The operands of a step that asks other processes for values, which may come only after later steps."""
 
+@dataclasses.dataclass
+class _Emitter:
+    """Emits the steps of one instruction after the other.
 
-class Flat:
-    """The flat steps of a program, and the flat register of each register of a mesh.
-
-    numbers: (mesh, the mesh's register) -> flat register.
-    count: the number of flat registers.
-    batched: the Flat whose registers this one shares. Each instruction is then a separate step.
+    Attributes:
+        is_batched: whether a step may be several copies. Otherwise each instruction is a separate step.
+        sends: the sends that the next batch of copies has so far.
+        in_flight: for each channel within this process, the register of the copy, if the receive is a separate step.
+        handlers: the result handlers of each function, by mesh.
+        copies: for each function that only copies to another memory, by mesh, the function that runs it.
+        coming: (receive, pieces, registers) of the values that were asked for and not yet waited for.
+        asked: the channels whose values were asked for.
+        copied: for each channel between processes, the pieces that stay in this process, piece -> register.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        runs: Runs,
-        shardings: SubmeshShardings,
-        links: Links | None = None,
-        batched: "Flat | None" = None,
-        operations: Operations = MappingProxyType({}),
-    ) -> None:
-        self.program, self.runs, self.shardings, self.links = program, runs, shardings, links
-        self.operations = operations
-        self.steps: list[FlatStep] = []
-        self.numbers: dict[Place, int] = batched.numbers if batched else {}
-        self.count = batched.count if batched else 0
-        self.is_batched = batched is None
-        self.always_copies = shardings.are_shared(range(program.meshes))
+    program: Program
+    runs: Runs
+    shardings: SubmeshShardings
+    registers: Registers
+    links: Links | None
+    operations: Operations
+    is_batched: bool
+    steps: list[FlatStep] = dataclasses.field(default_factory=list[FlatStep])
+    sends: list[tuple[int, Send]] = dataclasses.field(default_factory=list[tuple[int, Send]])
+    in_flight: dict[int, int] = dataclasses.field(default_factory=dict[int, int])
+    handlers: dict[tuple[str, int], list[Any]] = dataclasses.field(default_factory=dict[tuple[str, int], list[Any]])
+    copies: dict[tuple[str, int], Copy] = dataclasses.field(default_factory=dict[tuple[str, int], Copy])
+    coming: dict[Place, tuple[Receive, list[int], list[int]]] = dataclasses.field(default_factory=dict[Any, Any])
+    asked: set[int] = dataclasses.field(default_factory=set[int])
+    copied: dict[int, dict[int, int]] = dataclasses.field(default_factory=dict[int, dict[int, int]])
+
+    @cached_property
+    def fragile(self) -> set[Place]:
+        """The registers whose arrays may be donated or deleted before another process has fetched them."""
+        return _fragile(self.program)
+
+    @cached_property
+    def always_copies(self) -> bool:
         """Whether to copy between meshes that share devices: a mesh may donate a value that the other still needs."""
-        self.sends: list[tuple[int, Send]] = []
-        """The sends that the next batch of copies has so far."""
-        self.in_flight: dict[int, int] = {}
-        """For each channel within this process: the register of the copy, if the receive is a separate step."""
-        self.handlers: dict[tuple[str, int], list[Any]] = {}
-        self.copies: dict[tuple[str, int], Copy] = {}
-        """For each function that only copies to another memory, by mesh: the function that runs it."""
-        self.coming: dict[Place, tuple[Receive, list[int], list[int]]] = {}
-        """(receive, pieces, registers) of the values that were asked for and not yet waited for."""
-        self.asked: set[int] = set()
-        """The channels whose values were asked for."""
-        self.copied: dict[int, dict[int, int]] = {}
-        """For each channel between processes: the pieces that stay in this process, piece -> register."""
-        self.fragile = _fragile(program) if links else set[Place]()
-
-    def define(self, places: Sequence[Place]) -> slice:
-        """Defines flat registers of these (mesh, register) pairs, next to each other."""
-        for place in places:
-            if place not in self.numbers:
-                self.numbers[place] = self.count
-                self.count += 1
-        start = self.numbers[places[0]] if places else self.count
-        return slice(start, start + len(places))
-
-    def number(self, mesh: int, register: int) -> int:
-        """Returns the flat register of a (mesh, register); defines it for an argument or a constant."""
-        if (mesh, register) not in self.numbers:
-            self.define([(mesh, register)])
-        return self.numbers[mesh, register]
-
-    def reserve(self, count: int) -> slice:
-        """Returns new flat registers that stand for no register of a mesh."""
-        self.count += count
-        return slice(self.count - count, self.count)
+        return self.shardings.are_shared(range(self.program.meshes))
 
     def add(
         self,
@@ -127,9 +103,9 @@ class Flat:
             self.handlers[key] = [each.join for each in placed]
             if function.is_copy:
                 self.copies[key] = batch_copy([each.sharding for each in placed])
-        operands = getter([self.number(mesh, register) for register in call.operands])
-        results = self.define([(mesh, register) for register in call.results])
-        frees = tuple(self.number(mesh, register) for register in call.frees)  # also unused results
+        operands = self.registers.read(mesh, call.operands)
+        results = self.registers.define([(mesh, register) for register in call.results])
+        frees = tuple(self.registers.number(mesh, register) for register in call.frees)  # also unused results
         if function.is_operation:
             run = bound(call, self.operations, self.shardings.devices_here(mesh)[0], wait=not self.is_batched)
             self.add(run, operands, results, frees, (mesh, call))
@@ -137,16 +113,6 @@ class Flat:
             self.add(self.copies[key], operands, results, frees, (mesh, call))
         else:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
-
-    def without(self, left_out: Tasks) -> list[FlatStep]:
-        """Returns the steps. A weight gradient that is left out only returns its sums, and has no label for traces."""
-        return [self._left_out(step) if _is_of(step[-1], left_out) else step for step in self.steps]
-
-    def _left_out(self, step: FlatStep) -> FlatStep:
-        _, _, results, frees, _, ((mesh, call),) = step
-        assert isinstance(call, Call)
-        registers, run = passed_on(self.program, self.shardings, mesh, call)
-        return run, getter([self.number(mesh, register) for register in registers]), results, frees, None, ()
 
     def pass_on(self, mesh: int, call: Call) -> bool:
         """Replaces a copy within one memory by its operands, if they all are on their way; returns whether it did."""
@@ -173,13 +139,13 @@ class Flat:
         self.copy_pending()
         self.arrive(mesh, send.operand)
         copy = _copy_of(self.program, self.shardings, send.channel)
-        frees = [self.number(mesh, register) for register in send.frees]
-        operands = getter([self.number(mesh, send.operand)])
+        frees = [self.registers.number(mesh, register) for register in send.frees]
+        operands = self.registers.read(mesh, [send.operand])
         if self.is_batched:
-            results = self.define([self.program.hops[send.channel][2:]])
+            results = self.registers.define([self.program.hops[send.channel][2:]])
         else:
-            results = self.reserve(1)
-            self.in_flight[send.channel] = results.start
+            (self.in_flight[send.channel],) = made = self.registers.reserve(1)
+            results = slice(made.start, made.stop)
         self.add(copy, operands, results, frees, (mesh, send))
 
     def copy_pending(self) -> None:
@@ -187,12 +153,12 @@ class Flat:
             return
         for mesh, send in self.sends:
             self.arrive(mesh, send.operand)
-        operands = getter([self.number(mesh, send.operand) for mesh, send in self.sends])
-        frees = [self.number(mesh, register) for mesh, send in self.sends for register in send.frees]
+        operands = getter([self.registers.number(mesh, send.operand) for mesh, send in self.sends])
+        frees = [self.registers.number(mesh, register) for mesh, send in self.sends for register in send.frees]
         destinations = [self.program.hops[send.channel][2:] for _, send in self.sends]
         placed = [self.shardings.place(self.program.registers[mesh][value], (mesh,)) for mesh, value in destinations]
         copy = batch_copy([each.sharding for each in placed], self.always_copies)
-        self.add(copy, operands, self.define(destinations), frees, *self.sends)
+        self.add(copy, operands, self.registers.define(destinations), frees, *self.sends)
         self.sends = []
 
     def offer(self, links: Links, mesh: int, send: Send) -> None:
@@ -204,12 +170,13 @@ class Flat:
             sharding = self.shardings.place(self.program.registers[mesh][send.operand], (mesh,)).sharding
             offer = _after(batch_copy([sharding], always=True), offer)
         stays, cut, devices = links.exchange.stays(send.channel)
-        results = self.reserve(len(stays))
+        made = self.registers.reserve(len(stays))
         if stays:
-            self.copied[send.channel] = dict(zip(stays, range(self.count)[results], strict=True))
+            self.copied[send.channel] = dict(zip(stays, made, strict=True))
             offer = _both(_on_shards(cut, batch_copy([SingleDeviceSharding(device) for device in devices])), offer)
-        operands = getter([self.number(mesh, send.operand)])
-        self.add(offer, operands, results, [self.number(mesh, register) for register in send.frees], (mesh, send))
+        frees = [self.registers.number(mesh, register) for register in send.frees]
+        operands = self.registers.read(mesh, [send.operand])
+        self.add(offer, operands, slice(made.start, made.stop), frees, (mesh, send))
 
     def receive(self, mesh: int, receive: Receive) -> None:
         """Asks for the pieces that come from other processes. A copy within this process is there already.
@@ -219,7 +186,8 @@ class Flat:
         if self.links is None or self.links.exchange.is_local(mesh, receive.source):
             if not self.is_batched:
                 copied = self.in_flight.pop(receive.channel)
-                self.add(list, getter([copied]), self.define([(mesh, receive.result)]), [copied], (mesh, receive))
+                results = self.registers.define([(mesh, receive.result)])
+                self.add(list, getter([copied]), results, [copied], (mesh, receive))
             return
         if receive.channel in self.asked:
             if not self.is_batched:
@@ -227,9 +195,9 @@ class Flat:
             return
         self.asked.add(receive.channel)
         run, pieces = self.links.pull(receive)
-        results = self.reserve(len(pieces))
-        self.add(run, NOTHING, results, (), (mesh, receive))
-        self.coming[mesh, receive.result] = receive, pieces, list(range(self.count)[results])
+        made = self.registers.reserve(len(pieces))
+        self.add(run, NOTHING, slice(made.start, made.stop), (), (mesh, receive))
+        self.coming[mesh, receive.result] = receive, pieces, list(made)
         if not self.is_batched and not self.links.is_ordered:
             self.arrive(mesh, receive.result)
 
@@ -241,12 +209,12 @@ class Flat:
         for piece, copied in self.copied.pop(receive.channel, {}).items():
             pieces, registers = [*pieces, piece], [*registers, copied]
         run = self.links.arrive(mesh, receive, pieces)
-        self.add(run, getter(registers), self.define([(mesh, register)]), registers, (mesh, receive))
+        self.add(run, getter(registers), self.registers.define([(mesh, register)]), registers, (mesh, receive))
 
     def finish(self, links: Links) -> None:
         """Waits for the meshes that this process shares with others."""
         for mesh, call, register in links.exchange.shared():
-            self.add(links.finish(mesh, call), getter([self.number(mesh, register)]), slice(0, 0), ())
+            self.add(links.finish(mesh, call), self.registers.read(mesh, [register]), slice(0, 0), ())
 
 
 def flatten(
@@ -254,43 +222,35 @@ def flatten(
     order: Merged,
     runs: Runs,
     shardings: SubmeshShardings,
-    links: Links | None = None,
-    batched: Flat | None = None,
-    operations: Operations = MappingProxyType({}),
-) -> Flat:
+    registers: Registers,
+    links: Links | None,
+    operations: Operations,
+    is_batched: bool,
+) -> list[FlatStep]:
     """Returns the flat steps of this process, in the merged order of all meshes.
 
-    Consecutive sends within this process are one batch of copies, and their receives cost nothing. Values from other
-    processes are asked for early, and waited for right before their use.
-
+    registers: the registers of the steps, which this function defines.
     operations: the user's functions.
-    batched: the earlier result of this function. If given, each instruction is a separate step over the same registers.
-        A sent value then arrives with the receive, and is not asked for earlier.
+    is_batched: whether consecutive sends within this process are one batch of copies, and their receives cost nothing.
+        Values from other processes are then asked for early, and waited for right before their use. Otherwise each
+        instruction is a separate step. A sent value then arrives with the receive.
     """
-    flat = Flat(program, runs, shardings, links, batched, operations)
+    emitter = _Emitter(program, runs, shardings, registers, links, operations, is_batched)
     if links:
-        flat.add(links.start, NOTHING, slice(0, 0), ())
-    for mesh, instruction in links.in_order(order, flat.is_batched) if links else order:
+        emitter.add(links.start, NOTHING, slice(0, 0), ())
+    for mesh, instruction in links.in_order(order, is_batched) if links else order:
         if isinstance(instruction, Call):
-            flat.call(mesh, instruction)
+            emitter.call(mesh, instruction)
         elif isinstance(instruction, Send):
-            flat.send(mesh, instruction)
+            emitter.send(mesh, instruction)
         else:
-            flat.receive(mesh, instruction)
-    flat.copy_pending()
-    for place in list(flat.coming):
-        flat.arrive(*place)
+            emitter.receive(mesh, instruction)
+    emitter.copy_pending()
+    for place in list(emitter.coming):
+        emitter.arrive(*place)
     if links:
-        flat.finish(links)
-    return flat
-
-
-def _is_of(label: StepLabel, tasks: Tasks) -> bool:
-    """Whether a step is the weight gradient of one of these stages and microbatches."""
-    if len(label) != 1 or not isinstance(label[0][1], Call):
-        return False
-    call = label[0][1]
-    return call.kind == "weight_grad" and (call.stage, call.microbatch) in tasks
+        emitter.finish(links)
+    return emitter.steps
 
 
 def _fragile(program: Program) -> set[Place]:
@@ -304,14 +264,6 @@ def _fragile(program: Program) -> set[Place]:
             if isinstance(call, Call):
                 found.update((mesh, call.operands[number]) for number in program.functions[call.function].donates)
     return found
-
-
-def getter(numbers: Sequence[int]) -> Operands:
-    """Returns a function that reads these registers, always as a sequence."""
-    if len(numbers) > 1:
-        return operator.itemgetter(*numbers)
-    start = numbers[0] if numbers else 0
-    return operator.itemgetter(slice(start, start + len(numbers)))
 
 
 def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Copy:

@@ -38,7 +38,7 @@ def watched(executable: runtime.Executable, look: Callable[[int, Any, Live], Non
 
     def observe(label: StepLabel, _: Sequence[Any], registers: Sequence[Any]) -> None:
         live: dict[int, dict[int, jax.Array]] = collections.defaultdict(dict)
-        for (mesh, register), number in executable._flat.numbers.items():
+        for (mesh, register), number in executable._registers.numbers.items():
             if registers[number] is not None:
                 live[mesh][register] = registers[number]
         for mesh, instruction in label:

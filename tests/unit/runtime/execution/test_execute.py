@@ -200,7 +200,7 @@ def test_live_activations_are_those_of_one_f_one_b(microbatches: int) -> None:
 def test_a_failing_task_is_named_and_the_next_step_works() -> None:
     pipeline = Pipeline(2, 2, donate=False)
     executable = pipeline.executable()
-    steps = executable._flat.steps
+    steps = executable._steps
     position = next(i for i, step in enumerate(steps) if "backward of stage 0, microbatch 1" in str(step[-1][0][1]))
 
     def fail(_: Any) -> Any:

@@ -38,7 +38,7 @@ def raised(function: Callable[[], Any]) -> None:
 
 def act_in_mid_step(step: Any, task: str, act: Callable[[], Any]) -> None:
     """Do something when the step comes to a task, and tell when that was."""
-    steps = step.executable._flat.steps
+    steps = step.executable._steps
     position = next(i for i, each in enumerate(steps) if each[-1] and task in str(each[-1][0][1]))
 
     def hit(*_: Any) -> Any:

@@ -771,7 +771,7 @@ def a_failing_task() -> tuple[str, str, float]:
     """Process 0 runs out of memory in a step; the next step works."""
     step = compiled(2).compile(*arguments(2))
     before = jax.device_get(shards_of(step(*arguments(2))[0][jax.process_index()]))
-    steps = step.executable._flat.steps
+    steps = step.executable._steps
 
     def fail(_: Any) -> Any:
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
