@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jaxpp.schedules.check import check
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.language import Pattern, PlanStep
 from jaxpp.schedules.schedule import Schedule
@@ -48,6 +48,7 @@ def block(
             a valid schedule. Also when the block is not one that `tighten` supports.
     """
     microbatches = whole_number(microbatches, "microbatches", least=1)
+    check_size(name, stages=placement.stages, microbatches=microbatches)
     steps = {_single(pattern): whole_number(slot, f"the slot of {pattern}", least=0) for pattern, slot in slots.items()}
     for step in steps:
         if step.stages[0] >= placement.stages:

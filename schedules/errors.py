@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import reprlib
 from collections.abc import Sequence
-from typing import SupportsIndex, cast
+from typing import Final, SupportsIndex, cast
 
 import numpy as np
+
+_MOST: Final = 10_000_000
+"""The largest product of stages, microbatches and slices of a schedule. A larger one would run out of memory."""
+
+_MOST_OF_ONE: Final = 1_000
+"""The largest number of meshes, chunks, slices, layers, steps or parts. The time to make some schedules grows with its
+square."""
 
 
 class ScheduleError(ValueError):
@@ -36,6 +44,20 @@ def whole_number(value: object, what: str, *, least: int) -> int:
     except TypeError:
         pass
     raise ScheduleError(f"{what} must be a whole number of at least {least}, found {value!r}")
+
+
+def check_size(what: str, **sizes: int) -> None:
+    """Checks that `what`, a schedule or a placement, is not too large to be made in some seconds or minutes.
+
+    Raises:
+        ScheduleError: when the product of the sizes is too large, or one of them, besides stages and microbatches.
+    """
+    if len(sizes) > 1 and math.prod(sizes.values()) > _MOST:
+        found = ", ".join(f"{value} {name}" for name, value in sizes.items())
+        raise ScheduleError(f"{what}: {found} are too many: their product may be at most {_MOST:,}")
+    for name, value in sizes.items():
+        if value > _MOST_OF_ONE and name not in ("stages", "microbatches"):
+            raise ScheduleError(f"{what}: {name} must be at most {_MOST_OF_ONE:,}, found {value}")
 
 
 def instance_of(kind: type, value: object, what: str, how: str = "") -> None:

@@ -41,7 +41,7 @@ from operator import itemgetter
 from typing import Final, TypeAlias
 
 from jaxpp.schedules.check import check
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.kinds import LETTERS, Kind
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task, Unit
@@ -275,13 +275,14 @@ class Plan:
         slices: the number of slices of each microbatch's sequence.
 
     Raises:
-        ScheduleError: when a number is below 1.
+        ScheduleError: when a number is below 1, or the schedule would be too large.
     """
 
     def __init__(self, name: str, placement: Placement, microbatches: int, slices: int = 1) -> None:
         self.name, self.placement = name, placement
         self.microbatches = whole_number(microbatches, "microbatches", least=1)
         slices = whole_number(slices, "slices", least=1)
+        check_size(name, stages=placement.stages, microbatches=self.microbatches, slices=slices)
         self.rows = tuple(MeshOrder(range(self.microbatches), slices) for _ in range(placement.meshes))
 
     def __iter__(self) -> Iterator[MeshOrder]:

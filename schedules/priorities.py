@@ -17,7 +17,7 @@ from typing import Any
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import Dispatch
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import task_times
@@ -65,6 +65,7 @@ def by_priority(
     costs = replace(costs, microbatches=())
     kinds = {kind if isinstance(kind, str) else kind.name: kind for kind in tasks}
     parts = range(whole_number(slices, "slices", least=1))
+    check_size(name, stages=placement.stages, microbatches=microbatches, slices=len(parts))
     types = [
         [Task(kind, stage, mb, part) for mb in range(microbatches)]
         for kind, stage, part in product(kinds, range(placement.stages), parts)

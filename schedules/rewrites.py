@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jaxpp.schedules.check import check
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.kinds import ALL, Kind
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.schedule import Schedule, check_type
@@ -158,10 +158,12 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
         parts: the number of new stages for each stage.
 
     Raises:
-        ScheduleError: when `parts` is not a whole number of at least 1, or the schedule has other kinds of tasks.
+        ScheduleError: when `parts` is not a whole number of at least 1 or too large, or the schedule has other kinds of
+            tasks.
     """
     check_type(schedule)
     parts = whole_number(parts, "subdivide: parts", least=1)
+    check_size("subdivide", stages=schedule.stages, microbatches=schedule.microbatches, parts=parts)
     other = next((task for task in schedule if task.kind not in _DIVISIBLE), None)
     if other is not None:
         raise ScheduleError(

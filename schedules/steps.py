@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jaxpp.schedules.check import check
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.kinds import BUILTIN_KINDS, COMPUTE, Kind, Need
 from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.task import Cell, Task
@@ -38,10 +38,11 @@ def repeat(schedule: Schedule, steps: int, waits: bool = False) -> Schedule:
         waits: whether an update waits for the gradients of all stages, as an update that clips by their norm does.
 
     Raises:
-        ScheduleError: when `steps` is below 1, or the schedule already has updates.
+        ScheduleError: when `steps` is below 1 or too large, or the schedule already has updates.
     """
     check_type(schedule)
     steps = whole_number(steps, "steps", least=1)
+    check_size("repeat", stages=schedule.stages, microbatches=schedule.microbatches, steps=steps)
     count = schedule.microbatches
 
     def later(cell: Cell, step: int) -> Cell:

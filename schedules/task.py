@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.kinds import KIND_NAME, LETTERS
 
 
@@ -178,8 +178,9 @@ class Placement:
 
         It is from arXiv 2104.04473, section 2.2.
         """
-        meshes = whole_number(meshes, "meshes", least=1)
-        return cls.of(*list(range(meshes)) * whole_number(chunks, "chunks", least=1))
+        meshes, chunks = whole_number(meshes, "meshes", least=1), whole_number(chunks, "chunks", least=1)
+        check_size("a placement", meshes=meshes, chunks=chunks)
+        return cls.of(*list(range(meshes)) * chunks)
 
     @classmethod
     def waves(cls, meshes: int, chunks: int) -> Placement:
@@ -187,11 +188,10 @@ class Placement:
 
         2 is V-shaped (arXiv 2405.15362), 4 a W.
         """
-        meshes = whole_number(meshes, "meshes", least=1)
+        meshes, chunks = whole_number(meshes, "meshes", least=1), whole_number(chunks, "chunks", least=1)
+        check_size("a placement", meshes=meshes, chunks=chunks)
         down = list(range(meshes))
-        return cls.of(
-            *(mesh for chunk in range(whole_number(chunks, "chunks", least=1)) for mesh in down[:: 1 - chunk % 2 * 2])
-        )
+        return cls.of(*(mesh for chunk in range(chunks) for mesh in down[:: 1 - chunk % 2 * 2]))
 
     def __getitem__(self, stage: int) -> int:
         """Returns the home mesh of a stage's weights."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, cast
 
 from jaxpp._system import collector_paused
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b, pipedream_2bw
 from jaxpp.schedules.library.exchange import slimpipe
@@ -64,16 +63,8 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = {
 options."""
 
 
-MOST: Final = 10_000_000
-"""The largest product of stages, microbatches and slices that `make` accepts. A larger schedule would run out of
-memory."""
-
 _MULTIPLIES: Final = ("chunks", "slices", "steps", "layers")
 """The options that give a schedule more tasks."""
-
-_MOST_OF_AN_OPTION: Final = 1_000
-"""The largest value of an option in `_MULTIPLIES`: the time to make some schedules grows with its square."""
-
 
 _OTHER_NAMES: Final = {
     **dict.fromkeys(("zerobubble", "zbh", "zb1"), "zb-h1"),
@@ -129,11 +120,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     sizes["microbatches"] = whole_number(microbatches, "microbatches", least=1)
     for option in [each for each, value in options.items() if each in _MULTIPLIES and value is not None]:
         sizes[option] = whole_number(options[option], option, least=1)
-        if sizes[option] > _MOST_OF_AN_OPTION:
-            raise ScheduleError(f"{name}: {option} must be at most {_MOST_OF_AN_OPTION:,}, found {sizes[option]}")
-    if math.prod(sizes.values()) > MOST:
-        found = ", ".join(f"{value} {each}" for each, value in sizes.items())
-        raise ScheduleError(f"{name}: {found} are too many: their product may be at most {MOST:,}")
+    check_size(name, **sizes)
     with collector_paused():
         return LIBRARY[name](sizes["meshes"], sizes["microbatches"], **options)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.language import B, F, Plan
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.schedule import Schedule
@@ -108,6 +108,7 @@ def pipedream_2bw(meshes: int, microbatches: int, steps: int = 1, delay: int = 1
         ScheduleError: a count is below 1, or there are too few microbatches for the delay.
     """
     steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=1)
+    check_size("pipedream-2bw", delay=delay)
     if steps > delay + 1 and microbatches * delay < meshes - 1:
         least = -(-(meshes - 1) // delay)
         raise ScheduleError(

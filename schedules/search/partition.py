@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxpp.schedules.cost_values import is_list, number, positive
 from jaxpp.schedules.costs import Costs, given_costs
-from jaxpp.schedules.errors import ScheduleError, true_or_false, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, true_or_false, whole_number
 from jaxpp.schedules.problem import Limits
 from jaxpp.schedules.report import Release
 from jaxpp.schedules.schedule import Schedule
@@ -100,6 +100,7 @@ def partition(
     """
     meshes = whole_number(meshes, "meshes", least=1)
     microbatches = whole_number(microbatches, "microbatches", least=1)
+    check_size("partition", meshes=meshes, microbatches=microbatches)
     seed = whole_number(seed, "seed", least=0)
     split_backward = true_or_false(split_backward, "split_backward")
     layers = given_costs(costs).stages

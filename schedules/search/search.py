@@ -15,7 +15,7 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.errors import ScheduleError, one_of, true_or_false, whole_number
+from jaxpp.schedules.errors import ScheduleError, check_size, one_of, true_or_false, whole_number
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
 from jaxpp.schedules.problem import (
     OBJECTIVES,
@@ -153,6 +153,7 @@ def search(
     """
     meshes = whole_number(meshes, "meshes", least=1)
     microbatches = whole_number(microbatches, "microbatches", least=1)
+    check_size("search", meshes=meshes, microbatches=microbatches)
     rng = np.random.default_rng(whole_number(seed, "seed", least=0))
     one_of(OBJECTIVES, objective, "objective")
     split_backward = true_or_false(split_backward, "split_backward")

@@ -169,6 +169,26 @@ def test_a_task_that_needs_all_of_very_many_microbatches_is_refused_at_once() ->
         S.Schedule.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("placement: 0 999999999\nmesh 0: 0F0", "line 2: mesh 1 holds no stage, but mesh 999999999 does"),
+        ("placement: 0\nmesh 999999999: 0F0", "line 3: expected the row of mesh 0, found that of mesh 999999999"),
+        ("placement: 0\nmesh 0: 0F0 999999999F0", "mesh 0 position 1: F(stage 999999999, mb 0) does not belong here"),
+        ("placement: 0\nmesh 0: 0F0.999999999 0optimizer0", "F(stage 0, mb 0) is missing: mesh 0 should run it"),
+        ("placement: 0 0\nafter: . 999999999\nmesh 0: 0F0", "line 3: stage 1 can't come after stage 999999999"),
+        (
+            "placement: 0\nkind a: forward@+999999999#all forward#-999999999\nmesh 0: 0F0 0F2 0a0",
+            "F(stage 0, mb 1) is missing: mesh 0 should run it",
+        ),
+    ],
+)
+def test_huge_numbers_in_a_short_grid_are_refused_at_once(lines: str, message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        S.parse(f"schedule: x\n{lines}")
+    assert str(error.value).startswith(message)
+
+
 def test_what_is_left_out_must_exist() -> None:
     with pytest.raises(S.ScheduleError) as error:
         S.parse("schedule: a\nplacement: 0\nskipped: 7W3\nmesh 0: 0F0 0B0")

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.blocks import block
 from jaxpp.schedules.classes import LibrarySchedule, ScheduleTasks
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.priorities import by_priority
+from jaxpp.schedules.rewrites import subdivide
+from jaxpp.schedules.steps import repeat
 
 
 @settings(deadline=None, max_examples=150)
@@ -387,6 +390,52 @@ def test_schedules_beyond_all_memory_are_refused() -> None:
 def test_an_option_has_a_limit(words: str) -> None:
     with pytest.raises(S.ScheduleError, match=r"must be at most 1,000, found 99999"):
         S.resolve(words, meshes=4, microbatches=8)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: S.make("zb-v", meshes=10**5, microbatches=10), "zb-v: meshes must be at most 1,000, found 100000"),
+        (
+            lambda: S.make("gpipe", meshes=1, microbatches=10**5, placement=S.Placement.of(*[0] * 1000)),
+            "gpipe: 1000 stages, 100000 microbatches, 1 slices are too many: their product may be at most 10,000,000",
+        ),
+        (
+            lambda: S.make("1f1b", meshes=1, microbatches=10**5, placement=S.Placement.of(*[0] * 1000)),
+            "1f1b: 1000 stages, 100000 microbatches, 1 slices are too many",
+        ),
+        (
+            lambda: S.resolve("1f1b{chunks=1000000000}", meshes=4, microbatches=8),
+            "1f1b: 4 meshes, 8 microbatches, 100",
+        ),
+        (
+            lambda: S.resolve("pipedream-2bw{delay=1000000000 steps=2}", meshes=4, microbatches=8),
+            "pipedream-2bw: delay must be at most 1,000, found 1000000000",
+        ),
+        (lambda: S.Std1F1B(10**9).placement(), "a placement: 1000000000 meshes, 1 chunks are too many"),
+        (lambda: S.Placement.waves(1, 10**6), "a placement: chunks must be at most 1,000, found 1000000"),
+        (lambda: S.Plan("mine", S.Placement.linear(2), 10**9), "mine: 2 stages, 1000000000 microbatches, 1 slices are"),
+        (
+            lambda: block("mine", S.Placement.linear(1), 10**9, {S.F(0): 0}),
+            "mine: 1 stages, 1000000000 micro",
+        ),
+        (lambda: S.search(10**9, 1), "search: 1000000000 meshes, 1 microbatches are too many"),
+        (lambda: S.tune(S.Costs(), meshes=1, microbatches=10**9), "search: 1 meshes, 1000000000 microbatches are too"),
+        (
+            lambda: S.partition(S.Costs(forward=[1.0] * 4), meshes=2, microbatches=10**9),
+            "partition: 2 meshes, 1000000000 microbatches are too many",
+        ),
+        (lambda: subdivide(S.make("gpipe", meshes=1, microbatches=1), 10**6), "subdivide: parts must be at most 1,000"),
+        (
+            lambda: repeat(S.make("gpipe", meshes=1, microbatches=1), 10**6),
+            "repeat: steps must be at most 1,000",
+        ),
+    ],
+)
+def test_everything_that_makes_schedules_has_a_limit(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        build()
+    assert str(error.value).startswith(message)
 
 
 def test_what_a_recompute_reads_may_be_offloaded() -> None:
