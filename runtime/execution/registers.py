@@ -35,7 +35,8 @@ class Registers:
 
     def number(self, mesh: int, register: int) -> int:
         """Returns the flat register of a (mesh, register); defines it for an argument or a constant."""
-        return self.define([(mesh, register)]).start
+        place = mesh, register
+        return self.numbers[place] if place in self.numbers else self.define([place]).start
 
     def reserve(self, count: int) -> range:
         """Returns new flat registers that stand for no register of a mesh."""
