@@ -16,35 +16,42 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.picture.scene import Scene
 from jaxpp.schedules.report import Report
+from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.found import Found
+from jaxpp.schedules.simulate import simulate
+
+Drawn: TypeAlias = Report | Schedule
 
 SUFFIXES = (".svg", ".png", ".html")
 
 
-def draw(report: Report | Sequence[Report], path: str | Path) -> None:
+def draw(run: Drawn | Sequence[Drawn], path: str | Path) -> None:
     """Writes a picture of a simulated run as SVG, PNG or HTML; the suffix of the path selects the format.
 
-    Several runs are drawn one below the other, on one scale of time.
+    A schedule is drawn as `simulate` runs it without costs. Several runs are drawn one below the other, on one scale of
+    time.
 
     Raises:
         ScheduleError: when the path has another suffix, or matplotlib is not installed.
         OSError: when the file cannot be written.
     """
-    Path(path).write_bytes(picture(report, path))
+    Path(path).write_bytes(picture(run, path))
 
 
-def picture(report: Report | Sequence[Report], path: str | Path) -> bytes:
+def picture(run: Drawn | Sequence[Drawn], path: str | Path) -> bytes:
     """Returns the bytes that `draw` writes.
 
     Raises:
         ScheduleError: in the same cases as `draw`.
     """
     suffix = _suffix(path, SUFFIXES)
-    scenes = [Scene(each) for each in ([report] if isinstance(report, Report) else report)]
+    runs = [run] if isinstance(run, Report | Schedule) else run
+    scenes = [Scene(each if isinstance(each, Report) else simulate(each)) for each in runs]
     with _installed():
         if suffix == ".html":
             from jaxpp.schedules.formats.picture.page import page

@@ -190,6 +190,12 @@ def test_copies_that_take_no_time_are_drawn() -> None:
     assert ">offload</text>" in picture(run, "a.svg").decode()
 
 
+def test_a_schedule_is_drawn_as_it_is_simulated_without_costs() -> None:
+    schedule = S.make("zb-h1", meshes=3, microbatches=4)
+    assert picture(schedule, "a.svg") == picture(S.simulate(schedule), "a.svg")
+    assert picture([schedule, S.simulate(schedule)], "a.svg") == picture([schedule, schedule], "a.svg")
+
+
 def test_png(tmp_path: Path) -> None:
     S.draw(S.simulate(gpipe(1, 1)), tmp_path / "a.PNG")
     assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
