@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -24,7 +25,12 @@ class Made:
 def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int = 6, microbatches: int = 9) -> Made:
     """Any schedule of the library, with any numbers that it allows, up to about those given."""
     name = draw(st.sampled_from(names))
-    p, m, v = draw(st.integers(1, meshes)), draw(st.integers(1, microbatches)), draw(st.integers(1, 3))
+    return made(name, meshes, microbatches, lambda values: draw(st.sampled_from(values)))
+
+
+def made(name: str, meshes: int, microbatches: int, pick: Callable[[Sequence[int]], int]) -> Made:
+    """A schedule of the library, with numbers that it allows, up to about those given; `pick` chooses one."""
+    p, m, v = pick(range(1, meshes + 1)), pick(range(1, microbatches + 1)), pick((1, 2, 3))
     options: dict[str, int] = {}
     chunks = 1
     if name in ("chimera", "bitpipe", "dualpipe"):
@@ -42,13 +48,13 @@ def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int =
     if name == "po-h":
         chunks = options["chunks"] = v + 1
     if name in ("gis", "po-h", "po-f"):
-        options["group"] = draw(st.sampled_from([g for g in range(-(-p // 2), p + 1) if m % g == 0]))
+        options["group"] = pick([g for g in range(-(-p // 2), p + 1) if m % g == 0])
     if name.startswith("vocab"):
         chunks = 3 if name == "vocab-v-half" else 2
     if name.startswith("seq1f1b") or name == "slimpipe":
         options["slices"] = v
     if name == "slimpipe":
-        chunks = 3 * options.setdefault("layers", draw(st.integers(1, 2))) + 1
+        chunks = 3 * options.setdefault("layers", pick((1, 2))) + 1
     if name == "seq1f1b-i":
-        chunks = options["chunks"] = draw(st.integers(1, 3))
+        chunks = options["chunks"] = pick((1, 2, 3))
     return Made(S.make(name, meshes=p, microbatches=m, **options), p, m, chunks, options)
