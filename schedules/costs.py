@@ -25,7 +25,7 @@ from jaxpp.schedules.cost_values import (
     per_stage,
     shares,
 )
-from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, true_or_false, whole_number
+from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, whole_number
 from jaxpp.schedules.kinds import COMPUTE, KIND_NAME
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
@@ -53,8 +53,6 @@ class Costs:
         hop: the latency from the end of a task on one mesh to the start of a task that needs it on another mesh.
         bandwidth: the bytes per unit of time of a link from one mesh to another.
         message_bytes: the bytes that a stage sends to the next stage. The gradient that comes back has the same bytes.
-        contention: whether a link carries one message at a time, so that the next message waits. Messages of tasks that
-            run beside their mesh may use the link slightly out of the order of time.
         activation_bytes: the bytes that a forward keeps for the backward, including the input of its stage. A stage
             that recomputes keeps only that input until the recompute. The input is the message of the previous stage;
             the first stage's input is the batch.
@@ -91,7 +89,6 @@ class Costs:
     hop: PerPair = 0.0
     bandwidth: PerPair = math.inf
     message_bytes: PerStage = 0.0
-    contention: bool = False
     activation_bytes: PerStage = 0.0
     weight_grad_bytes: PerStage | None = None
     copy_bandwidth: PerMesh = math.inf
@@ -125,7 +122,6 @@ class Costs:
         put(self, "slices", shares(self.slices))
         put(self, "microbatches", factors(self.microbatches))
         one_of(list(UNITS), self.unit, "unit")
-        put(self, "contention", true_or_false(self.contention, "contention"))
 
     def in_unit(self, unit: str) -> Costs:
         """Returns the same costs in another unit of time.

@@ -45,21 +45,18 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
     Args:
         schedule: a schedule with separate weight gradients. A stage with a whole backward gets a share of 0, because
             `jaxpp.frozen` accepts no other; `split_backward` splits such backwards.
-        costs: the costs, as for `simulate`, without contention.
+        costs: the costs, as for `simulate`.
         budget: the largest share of all weight gradients to leave out, on average over the stages.
         most: the largest share of one stage.
 
     Raises:
-        ScheduleError: when a share is not from 0 to 1, or no stage has all its weight gradients as separate tasks. Also
-            when the costs have contention, which is not linear.
+        ScheduleError: when a share is not from 0 to 1, or no stage has all its weight gradients as separate tasks.
     """
     check_type(schedule)
     costs = costs or Costs()
     for name, share in (("budget", budget), ("most", most)):
         if not 0 <= share <= 1:
             raise ScheduleError(f"{name} must be a share from 0 to 1, found {share!r}")
-    if costs.contention:
-        raise ScheduleError("freeze_ratios: links with contention are no linear programme")
     if not any(task.kind == "weight_grad" for task in schedule):
         raise ScheduleError(
             f"{schedule.name} has no weight gradients of their own: take a schedule such as zb-h1, or split_backward"
@@ -90,7 +87,7 @@ class _Programme:
         self.graph, self.stages = schedule.graph, schedule.stages
         self.split = _split_stages(schedule)
         self.times = task_times(schedule, costs)
-        self.delays = transfer_times(schedule, costs)[0] or [0.0] * len(self.graph.transfers)
+        self.delays = transfer_times(schedule, costs) or [0.0] * len(self.graph.transfers)
         self.rows: list[dict[int, float]] = []
         """For each constraint the coefficients of its variables; the sum is at least the bound."""
         self.bounds: list[float] = []

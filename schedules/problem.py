@@ -271,7 +271,7 @@ def make_problem(
     objective: Objective,
     split_backward: bool,
 ) -> Problem:
-    """Returns the problem of a placement under costs and limits; it ignores the contention of links.
+    """Returns the problem of a placement under costs and limits.
 
     Raises:
         ScheduleError: when a stage is on several meshes, or the stages are a graph. Also when the costs are for other

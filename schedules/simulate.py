@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeAlias
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.between_runs import Touched
@@ -16,12 +15,6 @@ from jaxpp.schedules.pools import byte_sizes, moved
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.sweep import NEVER, sweep
-
-MoveTimes: TypeAlias = dict[int, tuple[float, float]]
-"""For each task that takes memory from a peer, its latency and how long it occupies the link.
-
-Tasks whose time the costs give are left out.
-"""
 
 
 def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
@@ -42,10 +35,9 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     if not graph.tasks or graph.lacking or not kinds_known or max(t.stage for t in graph.tasks) >= schedule.stages:
         check(schedule)
     with collector_paused():
-        moves = _moves(schedule, costs)
-        durations = task_times(schedule, costs, moves)
+        durations = task_times(schedule, costs)
         leads = leads_of(schedule, costs)
-        run = sweep(graph, durations, *transfer_times(schedule, costs, moves), leads=leads)
+        run = sweep(graph, durations, transfer_times(schedule, costs), leads=leads)
     if NEVER in run.starts:
         check(schedule)
     if not math.isfinite(max(run.ends)):
@@ -53,13 +45,8 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     return Report(schedule, costs, run)
 
 
-def task_times(schedule: Schedule, costs: Costs, moves: MoveTimes | None = None) -> list[float]:
+def task_times(schedule: Schedule, costs: Costs) -> list[float]:
     """Returns the duration of each task of `schedule.graph`; the tasks of a fused cell add up to its duration.
-
-    Args:
-        schedule: the schedule.
-        costs: the costs of its tasks.
-        moves: the times of moves, if they are already known.
 
     Raises:
         ScheduleError: when the costs are for other stages, or lack a kind of task.
@@ -76,8 +63,8 @@ def task_times(schedule: Schedule, costs: Costs, moves: MoveTimes | None = None)
         durations = [time * size(task) for time, task in zip(durations, tasks, strict=True)]
     for number, share in _copied(schedule, costs):
         durations[number] *= share
-    for number, (latency, seconds) in (_moves(schedule, costs) if moves is None else moves).items():
-        durations[number] = latency + seconds
+    for number, time in _moves(schedule, costs):
+        durations[number] = time
     if costs.fused != 1 and schedule.fused:
         for number, span in enumerate(graph.spans):
             for part in range(number, number + span if span > 1 else number):
@@ -116,44 +103,33 @@ def _copied(schedule: Schedule, costs: Costs) -> Iterator[tuple[int, float]]:
                 yield number, copied(task) / whole(task)
 
 
-def _moves(schedule: Schedule, costs: Costs) -> MoveTimes:
+def _moves(schedule: Schedule, costs: Costs) -> Iterator[tuple[int, float]]:
+    """Yields (number, time) for each task that takes memory from a peer and has no time of its own."""
     graph = schedule.graph
     rules = [graph.rules[kind] for kind in graph.numbers if kind in graph.rules and graph.rules[kind].moves]
     amounts = {rule.name: abs(rule.amount("peer")) for rule in rules if not costs.is_told(rule.name, schedule)}
     if not amounts:
-        return {}
+        return
     latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
     size = moved(graph, byte_sizes(schedule, costs))
-    found: MoveTimes = {}
     for number, source in graph.sources.items():
         task, start, end = graph.tasks[number], graph.homes[source], graph.homes[number]
         if task.kind in amounts:
             seconds = amounts[task.kind] * size(task) / bandwidth[start][end]
-            found[number] = (latency[start][end], seconds) if start != end else (0.0, 0.0)
-    return found
+            yield number, latency[start][end] + seconds if start != end else 0.0
 
 
-def transfer_times(
-    schedule: Schedule, costs: Costs, moves: MoveTimes | None = None
-) -> tuple[list[float], list[float], dict[int, float]]:
-    """Returns the times of transfers, the times for which they occupy their links, and the same for moves.
-
-    The second and third are empty if a link carries any number at once.
-    """
+def transfer_times(schedule: Schedule, costs: Costs) -> list[float]:
+    """Returns the time of each transfer of `schedule.graph`; empty if transfers take no time."""
     graph = schedule.graph
     if costs.hop == 0 and costs.bandwidth == math.inf:
-        return [], [], {}
+        return []
     latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
     sizes, size = costs.bytes("message_bytes", schedule), costs.size(schedule) or one
     delays: list[float] = []
-    busy: list[float] = []
     for (number, end), border in zip(graph.transfers, graph.borders, strict=True):
         start = graph.homes[number]
         # Between two stages go the outputs of the lower stage, or their gradients.
         sent = sizes[border] * size(graph.tasks[number]) if border >= 0 else 0.0
-        busy.append(sent / bandwidth[start][end])
-        delays.append(latency[start][end] + busy[-1])
-    if not costs.contention:
-        return delays, [], {}
-    moves = _moves(schedule, costs) if moves is None else moves
-    return delays, busy, {number: seconds for number, (_, seconds) in moves.items()}
+        delays.append(latency[start][end] + sent / bandwidth[start][end])
+    return delays

@@ -36,8 +36,6 @@ def sweep(
     graph: Graph,
     durations: Sequence[float],
     delays: Sequence[float] = (),
-    busy: Sequence[float] = (),
-    moves: Mapping[int, float] = MappingProxyType({}),
     one_track: bool = False,
     leads: Mapping[int, float] = MappingProxyType({}),
 ) -> SweptTimes:
@@ -50,13 +48,10 @@ def sweep(
         graph: the schedule. A need that it lacks is not waited for.
         durations: the duration of each task; a fused cell takes the sum.
         delays: for each transfer, the time from its start to its arrival. Empty: no time.
-        busy: for each transfer, how long it occupies its link from one mesh to another. Empty: a link carries any
-            number of transfers at once.
-        moves: for each task that takes memory from a peer, how long it occupies the link from there.
         one_track: whether all tasks of a mesh run one after the other, also copies.
         leads: for the first task of a cell, how long its mesh does other work before it. That work waits for nothing.
     """
-    run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy, moves, leads)
+    run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), leads)
     if one_track:
         run.tracks, run.asides = {}, set()
     while run.runnable:
@@ -73,12 +68,9 @@ class _Sweep:
         graph: Graph,
         durations: Sequence[float],
         delays: Sequence[float],
-        busy: Sequence[float],
-        moves: Mapping[int, float],
         leads: Mapping[int, float],
     ) -> None:
-        self.graph, self.durations, self.delays, self.busy, self.moves = graph, durations, delays, busy, moves
-        self.leads = leads
+        self.graph, self.durations, self.delays, self.leads = graph, durations, delays, leads
         self.starts = [NEVER] * len(graph.tasks)
         # The end of each task, followed by the arrival of each transfer.
         self.ready = [NEVER] * (len(graph.tasks) + len(graph.transfers))
@@ -89,13 +81,6 @@ class _Sweep:
         self.waiting: dict[int, list[int]] = {}
         self.tracks, self.asides = graph.tracks, graph.asides
         self.track_clocks: dict[tuple[int, str], float] = {}
-        self.links: dict[tuple[int, int], float] = {}
-        # A peer takes an activation when the task that makes it ends, and gives it back when a task asks for it.
-        self.left: dict[int, float] = {}
-        self.takers: dict[int, list[int]] = {}
-        for number in moves:
-            if graph.sources[number] not in graph.sources:
-                self.takers.setdefault(graph.sources[number], []).append(number)
 
     def advance(self, mesh: int) -> None:
         """Runs the cells of one mesh until a cell has to wait."""
@@ -119,7 +104,7 @@ class _Sweep:
                 if head not in asides:
                     clock = start + duration
                 for number in range(head, head + span):
-                    finish(mesh, number, start, start + duration)
+                    finish(number, start, start + duration)
                 head += span
                 continue
             break
@@ -132,24 +117,10 @@ class _Sweep:
         """
         clocks, keys = self.track_clocks, [(mesh, name) for name in self.tracks[number]]
         start = max([start, *(clocks.get(key, 0.0) for key in keys)])
-        for part in range(number, number + self.graph.spans[number]):
-            if part in self.moves:
-                source = self.graph.homes[self.graph.sources[part]]
-                start = max(start, self.left.get(part, 0.0) or self.leave(source, part, start))
         clocks.update(dict.fromkeys(keys, start + duration))
         return start
 
-    def leave(self, source: int, number: int, ready: float) -> float:
-        """Occupies the link from a peer for a task that takes memory there.
-
-        Returns the time from which the link was free.
-        """
-        link = (source, self.graph.homes[number])
-        self.left[number] = leaves = max(ready, self.links.get(link, 0.0))
-        self.links[link] = leaves + self.moves[number]
-        return leaves
-
-    def finish(self, mesh: int, number: int, start: float, end: float) -> None:
+    def finish(self, number: int, start: float, end: float) -> None:
         """Records the times of a task, sends its result, and wakes the meshes that wait for it."""
         ready, waiting = self.ready, self.waiting
         self.starts[number] = start
@@ -157,15 +128,8 @@ class _Sweep:
         if number in waiting:
             self.runnable += waiting.pop(number)
         for transfer in self.graph.sends[number]:
-            leaves = end
-            if self.busy:
-                link = (mesh, self.graph.transfers[transfer][1])
-                leaves = max(end, self.links.get(link, 0.0))
-                self.links[link] = leaves + self.busy[transfer]
             slot = len(self.starts) + transfer
-            self.sent[transfer] = leaves
-            ready[slot] = leaves + self.delays[transfer]
+            self.sent[transfer] = end
+            ready[slot] = end + self.delays[transfer]
             if slot in waiting:
                 self.runnable += waiting.pop(slot)
-        for taker in self.takers.get(number, ()):
-            self.leave(mesh, taker, end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TypeAlias
@@ -128,7 +128,7 @@ def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
 
 
 def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[float], objective: Objective) -> Cells:
-    """Returns the cells of a schedule, mesh by mesh in its order; contention of links is ignored.
+    """Returns the cells of a schedule, mesh by mesh in its order.
 
     Args:
         schedule: a valid one.
@@ -137,8 +137,8 @@ def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[flo
         rooms: the memory limit of each mesh and then, if hosts are limited, the bytes of each mesh's host.
         objective: the value to minimize.
     """
-    graph, costs = schedule.graph, replace(costs, contention=False)
-    durations, (delays, *_) = task_times(schedule, costs), transfer_times(schedule, costs)
+    graph = schedule.graph
+    durations, delays = task_times(schedule, costs), transfer_times(schedule, costs)
     heads = [number for number, span in enumerate(graph.spans) if span]
     cell_of = [cell for cell, head in enumerate(heads) for _ in range(graph.spans[head])]
     groups = [range(head, head + graph.spans[head]) for head in heads]

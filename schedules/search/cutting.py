@@ -189,7 +189,7 @@ class Cutting:
                 if not fits_bytes(stages.schedule, costs, self.placed.left(cuts)):
                     continue
                 # In the schedule a recompute may start before the gradient of its backward arrives.
-                stages = replace(stages, value=simulate(stages.schedule, replace(costs, contention=False)).makespan)
+                stages = replace(stages, value=simulate(stages.schedule, costs).makespan)
             if found is None or stages.value < found.value:
                 found = stages
         self.tried[cuts] = seconds, found
@@ -263,8 +263,7 @@ class Cutting:
             # Layers without activations need no limit: their resident bytes already fit.
             in_bytes = limits if any(costs.bytes("activation_bytes", schedule)) else None
             better = improve(schedule, costs, memory_bytes=in_bytes, seconds=seconds, seed=seed)
-            if fits_bytes(better, costs, limits):  # the search ignores contention, this check does not
-                schedule, value = replace(better, name=schedule.name), better.value
+            schedule, value = replace(better, name=schedule.name), better.value
         return cuts, schedule, value
 
     def _finished(self, found: list[_Finished], until: float) -> list[_Finished]:
@@ -305,7 +304,7 @@ class Cutting:
                 kept = keep_less(plan, costs, limits, self.effort)
                 if kept is not None and fits_bytes(kept, costs, limits):
                     left, fits = left - 1, True
-                    yield cuts, kept, simulate(kept, replace(costs, contention=False)).makespan
+                    yield cuts, kept, simulate(kept, costs).makespan
 
 
 def _recomputing(problem: Problem, costs: Costs, again: Sequence[int], careful: bool) -> Problem:

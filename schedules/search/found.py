@@ -23,7 +23,7 @@ class Found(Schedule):
     """The best schedule that a search has found; equal to any schedule with the same tasks, placement and name.
 
     Attributes:
-        value: the value of the objective, in the unit of the costs; contention of links is ignored.
+        value: the value of the objective, in the unit of the costs.
         lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
         history: when each value and bound became known; `formats.picture.draw_history` draws it.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import fields
 from random import Random
 from typing import Final
 
@@ -60,7 +60,7 @@ def improve(
 
     Args:
         schedule: a valid one, within the limits unless changes of its tasks bring it there.
-        costs: the costs of its tasks and hops; contention of links is ignored.
+        costs: the costs of its tasks and hops.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
         released_at: when activations are released: "W", "B" or "half", see `Report.peak_activations`.
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
@@ -82,7 +82,7 @@ def improve(
     check_type(schedule)
     check(schedule)
     one_of(OBJECTIVES, objective, "objective")
-    costs = replace(given_costs(costs).merged(schedule.stages), contention=False)
+    costs = given_costs(costs).merged(schedule.stages)
     rng, effort = Random(whole_number(seed, "seed", least=0)), Effort(positive(seconds, "seconds"))
     memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at, costs)
     hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, costs, "host_bytes").limits

@@ -48,7 +48,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
             f"{name}: costs would mix forwards and backwards, and here all forwards come first: leave them out, "
             "or take 1f1b"
         )
-    costs = replace(costs.merged(made.stages), contention=False)
+    costs = costs.merged(made.stages)
     report = simulate(made, costs)
     hosts = [peak or math.inf for peak in report.peak_host_bytes()]
     limits = report.peak_activations("W")

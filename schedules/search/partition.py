@@ -32,7 +32,7 @@ class Partition:
         cuts: how many layers each stage has, from the first one on.
         schedule: the order of the tasks, with the recomputes and offloads that a memory limit asks for.
         costs: the costs of the stages.
-        value: the makespan of the schedule on these costs, in their unit; contention of links is ignored.
+        value: the makespan of the schedule on these costs, in their unit.
         lower_bound: no cuts and no order on the placements that were tried take less.
     """
 

@@ -132,7 +132,7 @@ def search(
         meshes: number of meshes, at least 1.
         microbatches: at least 1.
         costs: of tasks and hops; by default a forward, an input gradient and a weight gradient of a mesh take 1 each.
-            Contention of links is ignored. Of lists for more stages than a placement has, neighbours are added.
+            Of lists for more stages than a placement has, neighbours are added.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
         placement: "linear", "v", "looped", "waves", "any" (the search chooses), or a `Placement` with one mesh for each
             stage. Graphs of stages and stages on several meshes are possible, too. For these the search improves the

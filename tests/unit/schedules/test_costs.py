@@ -58,7 +58,6 @@ rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
             "slices must be parts that make 1 together, as many for each stage, found ((0.5, 0.5), (1, 0, 0))",
         ),
         ({"unit": "h"}, "unit must be one of s, ms, us, units, found 'h'"),
-        ({"contention": 1}, "contention must be true or false, found 1"),
     ],
 )
 def test_costs_that_are_none(costs: dict[str, object], message: str) -> None:
@@ -68,8 +67,7 @@ def test_costs_that_are_none(costs: dict[str, object], message: str) -> None:
 
 
 def test_truth_values_and_shares_of_numpy() -> None:
-    costs = S.Costs(contention=np.True_, slices=np.array([0.5, 0.5]))  # pyright: ignore[reportArgumentType]
-    assert costs.contention is True
+    costs = S.Costs(slices=np.array([0.5, 0.5]))  # pyright: ignore[reportArgumentType]
     assert (costs.slices, S.Costs(slices=np.array([])).slices) == ((0.5, 0.5), ())  # pyright: ignore[reportArgumentType]
     found = S.search(1, 1, split_backward=np.False_, seconds=0.01)  # pyright: ignore[reportArgumentType]
     assert "backward" in {task.kind for task in found}
@@ -146,7 +144,6 @@ def test_what_only_its_rules_tell() -> None:
             "activation_bytes": per_stage,
             "weight_grad_bytes": per_stage,
             "copy_bandwidth": positive,
-            "contention": st.booleans(),
             "fused": positive | st.dictionaries(st.sampled_from(["backward+forward", "forward+forward"]), positive),
             "microbatches": st.lists(positive, max_size=3).map(tuple),
             "speed": positive | st.lists(positive, min_size=2, max_size=2),

@@ -87,12 +87,6 @@ def test_it_leaves_out_no_more_than_it_takes() -> None:
         ),
         (S.make("zb-h1", meshes=2, microbatches=2), S.Costs(), {"budget": 1.5}, "budget must be a share from 0 to 1"),
         (S.make("zb-h1", meshes=2, microbatches=2), S.Costs(), {"budget": 1.0, "most": -1}, "most must be a share"),
-        (
-            S.make("zb-h1", meshes=2, microbatches=2),
-            S.Costs(hop=1.0, bandwidth=1.0, message_bytes=1.0, contention=True),
-            {"budget": 1.0},
-            "links with contention are no linear programme",
-        ),
     ],
 )
 def test_what_is_refused(schedule: S.Schedule, costs: S.Costs, shares: dict[str, float], message: str) -> None:

@@ -1,7 +1,6 @@
 """The simulator beyond the formulas: hops, links, tracks, what is skipped, memory, bubbles."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -55,13 +54,11 @@ def test_a_hop_and_a_bandwidth_per_pair_of_meshes() -> None:
     ]
 
 
-def test_messages_wait_for_one_another_on_a_link_with_contention() -> None:
+def test_a_link_carries_any_number_of_messages_at_once() -> None:
     schedule = S.make("gpipe", meshes=2, microbatches=3)
     costs = S.Costs(bandwidth=1, message_bytes=3, hop=0.5)
-    free = [t.end for t in S.simulate(schedule, costs).transfers if t.source == 0]
-    shared = [t.end for t in S.simulate(schedule, replace(costs, contention=True)).transfers if t.source == 0]
-    assert sorted(free) == [4.5, 5.5, 6.5]
-    assert sorted(shared) == [4.5, 7.5, 10.5]
+    ends = [t.end for t in S.simulate(schedule, costs).transfers if t.source == 0]
+    assert sorted(ends) == [4.5, 5.5, 6.5]
 
 
 MOVED = (
@@ -79,14 +76,6 @@ def test_what_moves_to_a_peer_is_one_message_each_way() -> None:
     assert report.times(S.Task("load", 0, 0)) == (2.0, 3.0)
     moved = [(str(t.task), t.source, t.target, t.end - t.start) for t in report.transfers if "F" not in str(t.task)]
     assert sorted(moved) == [("0evict0", 0, 1, 1.0), ("0load0", 1, 0, 1.0), ("1B0", 1, 0, 0.5), ("1B1", 1, 0, 0.5)]
-
-
-def test_what_moves_to_a_peer_shares_its_link() -> None:
-    """With contention messages of 0.5 and moves of 0.75 wait for one another, each way."""
-    costs = S.Costs(bandwidth=8, activation_bytes=[6, 6], message_bytes=[4, 4], contention=True)
-    report = S.simulate(parsed(*MOVED), costs)
-    there = sorted((t.start, t.end, str(t.task)) for t in report.transfers if t.source == 0)
-    assert there == [(1.0, 1.5, "0F0"), (1.5, 2.25, "0evict0"), (2.25, 2.75, "0F1")]
 
 
 OFFLOAD = (
@@ -244,11 +233,10 @@ def test_a_higher_cost_never_makes_it_faster(made: Made, data: st.DataObject) ->
     schedule = made.schedule
     values = st.sampled_from([0.5, 1.0, 2.0, 3.5])
     stages = [data.draw(st.lists(values, min_size=schedule.stages, max_size=schedule.stages)) for _ in range(3)]
-    bandwidth, size, contention = data.draw(values), data.draw(values), data.draw(st.booleans())
-    hop = data.draw(values)
+    bandwidth, size, hop = data.draw(values), data.draw(values), data.draw(values)
 
     def makespan(stages: list[list[float]], hop: float) -> float:
-        costs = S.Costs(*stages, hop=hop, bandwidth=bandwidth, message_bytes=size, contention=contention)
+        costs = S.Costs(*stages, hop=hop, bandwidth=bandwidth, message_bytes=size)
         return S.simulate(schedule, costs).makespan
 
     before = makespan(stages, hop)
