@@ -16,8 +16,8 @@ from jaxpp.hlo_passes.stages.split_forward import SplitForward
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.read_lines import read_lines
 from jaxpp.schedules import Costs, Schedule
+from jaxpp.schedules.engine.durations import task_times
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
-from jaxpp.schedules.simulate import task_times
 from jaxpp.task_times import TaskTimes
 
 

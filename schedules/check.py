@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Protocol
 
+from jaxpp.schedules.engine.run import cells_of_graph, run
 from jaxpp.schedules.errors import ScheduleError, marked
 from jaxpp.schedules.graph import Graph
-from jaxpp.schedules.sweep import sweep
 from jaxpp.schedules.task import Task
 
 
@@ -141,7 +141,13 @@ def _check_moves(graph: Graph) -> None:
 
 
 def _check_deadlock(graph: Graph) -> None:
-    heads = sweep(graph, [1.0] * len(graph.tasks)).heads
+    cells = cells_of_graph(graph, [1.0] * len(graph.tasks))
+    counts = run(cells, cells.rows).counts
+    # For each mesh the first task of the cell that it is stuck at, or the end of its row.
+    heads = [
+        graph.heads[row[count]] if count < len(row) else tasks.stop
+        for row, count, tasks in zip(cells.rows, counts, graph.rows, strict=True)
+    ]
     mesh = next((mesh for mesh, row in enumerate(graph.rows) if heads[mesh] != row.stop), None)
     if mesh is None:
         return

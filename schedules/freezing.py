@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.durations import cells_of, task_times
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.schedule import Schedule, check_type
-from jaxpp.schedules.simulate import leads_of, task_times, transfer_times
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,54 +79,45 @@ def _split_stages(schedule: Schedule) -> set[int]:
 
 
 class _Programme:
-    """The linear program. Its variables are the makespan, the share of each stage, and the start of each task."""
+    """The linear program. Its variables are the makespan, the share of each stage, and the start of each cell."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
-        self.graph, self.stages = schedule.graph, schedule.stages
-        self.split = _split_stages(schedule)
-        self.times = task_times(schedule, costs)
-        self.delays = transfer_times(schedule, costs) or [0.0] * len(self.graph.transfers)
+        self.stages, self.split = schedule.stages, _split_stages(schedule)
+        self.cells = cells = cells_of(schedule, costs)
         self.rows: list[dict[int, float]] = []
         """For each constraint the coefficients of its variables; the sum is at least the bound."""
         self.bounds: list[float] = []
-        self.leads = leads_of(schedule, costs)
-        for head in (number for number, span in enumerate(self.graph.spans) if span):
-            for earlier, delay in self._before(head):
-                self._after(self._start(head), earlier, delay)
-            self._after(0, head, 0.0)
-            # The first run of a mesh follows no task, but must gather its weights.
-            self.rows.append({self._start(head): 1.0})
-            self.bounds.append(self.leads.get(head, 0.0))
-
-    def _start(self, number: int) -> int:
-        return 1 + self.stages + number
-
-    def _after(self, variable: int, head: int, delay: float) -> None:
-        """Adds the constraint that a variable is at least the end of a cell plus a delay."""
-        row = {variable: 1.0, self._start(head): -1.0}
-        bound = delay
-        for number in range(head, head + self.graph.spans[head]):
-            task, time = self.graph.tasks[number], self.times[number]
-            bound += time
+        # The time of each cell, and of its weight gradients by stage.
+        self.weights: list[dict[int, float]] = [{} for _ in cells.times]
+        graph = schedule.graph
+        for cell, task, time in zip(graph.cell_of, graph.tasks, task_times(schedule, costs), strict=True):
             if task.kind == "weight_grad":
-                row[1 + task.stage] = row.get(1 + task.stage, 0.0) + time
-        self.rows.append(row)
-        self.bounds.append(bound)
+                self.weights[cell][task.stage] = self.weights[cell].get(task.stage, 0.0) + time
+        for row in cells.rows:
+            last: dict[object, int] = {}
+            leads = cells.leads(row)
+            for cell in row:
+                used = cells.tracks.get(cell, ())
+                # A cell beside its mesh waits for the previous cell, but the next cell does not wait for it.
+                ahead = [
+                    (last[each], leads.get(cell, 0.0) if each == "" else 0.0) for each in ("", *used) if each in last
+                ]
+                for earlier, delay in (*cells.waits[cell], *ahead):
+                    self._after(self._start(cell), earlier, delay)
+                self._after(0, cell, 0.0)
+                # The first run of a mesh follows no task, but must gather its weights.
+                self.rows.append({self._start(cell): 1.0})
+                self.bounds.append(leads.get(cell, 0.0))
+                last.update(dict.fromkeys(used if cell in cells.asides else ("", *used), cell))
 
-    def _before(self, head: int) -> Iterator[tuple[int, float]]:
-        """Yields the cells that the cell at `head` waits for, each with the delay after its end."""
-        graph, base = self.graph, len(self.graph.tasks)
-        for slot in graph.waits[head]:
-            number, delay = (slot, 0.0) if slot < base else (graph.transfers[slot - base][0], self.delays[slot - base])
-            yield _head(graph, number), delay
-        row = graph.rows[graph.homes[head]]
-        # A task beside its mesh waits for tasks that use its resources. The next task of the mesh does not wait for it.
-        for used in ("", *graph.tracks.get(head, ())):
-            for number in range(head - 1, row.start - 1, -1):
-                same = used in graph.tracks.get(number, ()) if used else number not in graph.asides
-                if graph.spans[number] and same:
-                    yield number, 0.0 if used else self.leads.get(head, 0.0)
-                    break
+    def _start(self, cell: int) -> int:
+        return 1 + self.stages + cell
+
+    def _after(self, variable: int, cell: int, delay: float) -> None:
+        """Adds the constraint that a variable is at least the end of a cell plus a delay."""
+        weights = {1 + stage: time for stage, time in self.weights[cell].items()}
+        self.rows.append({variable: 1.0, self._start(cell): -1.0, **weights})
+        self.bounds.append(delay + self.cells.times[cell])
 
     def solve(self, budget: float, most: float) -> np.ndarray:
         """Returns the values of all variables."""
@@ -136,14 +125,14 @@ class _Programme:
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix
 
-        count = 1 + self.stages + len(self.graph.tasks)
+        count = 1 + self.stages + len(self.cells.times)
         spent = {1 + stage: -1.0 / self.stages for stage in range(self.stages)}
         rows, bounds = [*self.rows, spent], np.array([*self.bounds, -budget])
         entries = [(at, variable, factor) for at, row in enumerate(rows) for variable, factor in row.items()]
         where, variables, factors = zip(*entries, strict=True)
         matrix = csr_matrix((factors, (where, variables)), shape=(len(rows), count))
         limits = [(0.0, np.inf), *((0.0, most if stage in self.split else 0.0) for stage in range(self.stages))]
-        limits += [(0.0, np.inf)] * len(self.graph.tasks)
+        limits += [(0.0, np.inf)] * len(self.cells.times)
         goal = np.zeros(count)
         goal[0] = 1.0
         first = linprog(goal, -matrix, -bounds, bounds=limits)
@@ -153,9 +142,3 @@ class _Programme:
         goal = np.array([float(0 < n <= self.stages) for n in range(count)])
         second = linprog(goal, -matrix, -bounds, bounds=limits)
         return first.x if second.x is None else second.x
-
-
-def _head(graph: Graph, number: int) -> int:
-    while not graph.spans[number]:
-        number -= 1
-    return number

@@ -1,7 +1,7 @@
 """A schedule as a graph of numbered tasks, which the check, the merged order, the grid and the simulator use.
 
 Tasks are numbered mesh by mesh in the order in which they run. A mesh is therefore a range of numbers, and a fused cell
-is a run of neighbouring numbers. Building the graph and sweeping over it (`jaxpp.schedules.sweep`) take time linear in
+is a run of neighbouring numbers. Building the graph and running it (`jaxpp.schedules.engine.run`) take time linear in
 the number of tasks and needs.
 """
 
@@ -41,7 +41,6 @@ class Graph:
         sources: for each task that takes memory from a peer, the number of the task there. It is its own transfer.
         transfers: (number of a task, mesh that its result goes to), once for each mesh that needs it.
         borders: for each transfer the lower of the two stages between which it goes, or -1 within one stage.
-        sends: for each task its transfers, as indices into `transfers`.
         waits: for the first task of each cell the tasks and transfers that it waits for, apart from the end of the
             previous cell. An entry is the number of a task, or `len(tasks)` + the index of a transfer.
     """
@@ -61,13 +60,22 @@ class Graph:
     lacking: dict[int, list[Task]] = field(default_factory=dict)
     transfers: list[tuple[int, int]] = field(default_factory=list)
     borders: list[int] = field(default_factory=list)
-    sends: list[TaskNumbers] = field(default_factory=list)
     waits: list[TaskNumbers] = field(default_factory=list)
 
     @cached_property
     def homes(self) -> list[int]:
         """The mesh that runs each task."""
         return [mesh for mesh, row in enumerate(self.rows) for _ in row]
+
+    @cached_property
+    def heads(self) -> list[int]:
+        """The first task of each cell."""
+        return [number for number, span in enumerate(self.spans) if span]
+
+    @cached_property
+    def cell_of(self) -> list[int]:
+        """The index in `heads` of the cell of each task."""
+        return [cell for cell, head in enumerate(self.heads) for _ in range(self.spans[head])]
 
     def key(self, task: Task) -> int:
         """Returns the key of the task in `numbers[task.kind]`."""
@@ -173,9 +181,8 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
 def _find_waits(graph: Graph) -> None:
     meshes, base = len(graph.rows), len(graph.tasks)
     tasks, asides, sources, borders = graph.tasks, graph.asides, graph.sources, graph.borders
-    transfers, sends, all_waits = graph.transfers, graph.sends, graph.waits
+    transfers, all_waits = graph.transfers, graph.waits
     nothing: TaskNumbers = ()
-    sends.extend([nothing] * base)
     known: dict[int, int] = {}
     for mesh, row in enumerate(graph.rows):
         start, stop = row.start, row.stop
@@ -200,7 +207,6 @@ def _find_waits(graph: Graph) -> None:
                     transfer = known[key] = len(transfers)
                     transfers.append((need, mesh))
                     borders.append(-1)
-                    sends[need] = (*sends[need], transfer)
                 if borders[transfer] < 0 and tasks[need].stage != tasks[number].stage:
                     borders[transfer] = min(tasks[need].stage, tasks[number].stage)
                 waits = (*waits, base + transfer)

@@ -19,15 +19,16 @@ The grid has one row per mesh, and one column per time slot of a run in which ev
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
+from jaxpp.schedules.engine.run import time_slots
 from jaxpp.schedules.errors import ScheduleError, marked
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.kinds import LETTERS, Kind
-from jaxpp.schedules.sweep import NEVER, sweep
 from jaxpp.schedules.task import Placement, Task
 
 _CELL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)([0-9]{1,9})(?:\.([0-9]{1,9}))?")
@@ -71,16 +72,14 @@ def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task
 
 def _time_slots(graph: Graph) -> list[list[str]]:
     """Returns for each mesh the words of its time slots; a fused cell takes one slot."""
-    starts = sweep(graph, [min(span, 1) for span in graph.spans], one_track=True).starts
+    starts = iter(time_slots(graph))
     rows: list[list[str]] = []
-    number = 0
     for row in graph.cells:
         slots: list[str] = []
-        for cell in row:
-            if starts[number] != NEVER:
-                slots += [_BUBBLE] * (int(starts[number]) - len(slots))
+        for cell, start in zip(row, starts, strict=False):
+            if start < math.inf:
+                slots += [_BUBBLE] * (int(start) - len(slots))
             slots.append("+".join(map(str, cell)))
-            number += len(cell)
         rows.append(slots)
     return rows
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 
 from jaxpp.schedules.check import check
+from jaxpp.schedules.engine.run import cells_of_graph, run
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.sweep import NEVER, sweep
 from jaxpp.schedules.task import Task
 
 
@@ -32,10 +32,11 @@ def start_times(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -
     for task, duration in zip(graph.tasks, durations, strict=True):
         if not 0 < duration < math.inf:
             raise ScheduleError(f"the cost of {task.words} must be a positive number, found {duration!r}")
-    starts = sweep(graph, durations).starts
-    if NEVER in starts:
+    cells = cells_of_graph(graph, durations)
+    starts = run(cells, cells.rows).starts
+    if math.inf in starts:
         check(schedule)
-    return [starts[row.start : row.stop] for row in graph.rows]
+    return [[starts[graph.cell_of[number]] for number in row] for row in graph.rows]
 
 
 def merged_order(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, Task]]:

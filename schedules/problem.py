@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from jaxpp.schedules.between_runs import BetweenRuns, Touched
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.run import Cells, run
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.pools import share_sizes
 from jaxpp.schedules.report import KEPT, Release
@@ -154,36 +155,33 @@ class Problem:
 
     def run(self, orders: Orders) -> list[list[float]] | None:
         """Returns the end of each task of each mesh, in its order; None if the orders deadlock."""
-        needs, delays, times = self.needs, self.delays, self.times
-        between, touched = self.between, self.touched
-        leads = [between.leads(touched[each] for each in order) for order in orders] if between else None
-        ends: list[list[float]] = [[] for _ in times]
-        rows: list[list[float]] = [[] for _ in orders]
-        clocks = [0.0] * len(orders)
-        waiting: dict[int, int] = {}
-        runnable = list(range(len(orders)))
-        while runnable:
-            mesh = runnable.pop()
-            order, row, clock = orders[mesh], rows[mesh], clocks[mesh]
-            for position in range(len(row), len(order)):
-                each, start = order[position], clock
-                need, mine = needs[each], ends[each]
-                if leads:
-                    start += leads[mesh][position]
-                if need >= 0:
-                    if len(ends[need]) <= len(mine):
-                        # A type has at most one user on another mesh, so at most one mesh waits for it.
-                        waiting[need] = mesh
-                        break
-                    arrives = ends[need][len(mine)] + delays[each]
-                    start = max(start, arrives)
-                clock = start + times[each]
-                mine.append(clock)
-                row.append(clock)
-                if each in waiting:
-                    runnable.append(waiting.pop(each))
-            clocks[mesh] = clock
-        return None if any(len(row) != len(order) for row, order in zip(rows, orders, strict=True)) else rows
+        rows = self.rows(orders)
+        found = run(self.cells, rows)
+        return [[found.ends[cell] for cell in row] for row in rows] if found.whole else None
+
+    def rows(self, orders: Orders) -> list[list[int]]:
+        """Returns the cells of each mesh, in its order: cell `type * microbatches + microbatch`."""
+        most, counts = self.microbatches, [0] * self.types
+        rows: list[list[int]] = []
+        for order in orders:
+            row: list[int] = []
+            for each in order:
+                row.append(each * most + counts[each])
+                counts[each] += 1
+            rows.append(row)
+        return rows
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The tasks of all microbatches, one by one."""
+        most, needs = self.microbatches, list(zip(self.needs, self.delays, strict=True))
+        return Cells(
+            self.rows(self.one_by_one),
+            [time for time in self.times for _ in range(most)],
+            [[(need * most + number, delay)] if need >= 0 else [] for need, delay in needs for number in range(most)],
+            between=self.between,
+            touched=[touched for touched in self.touched for _ in range(most)] if self.between else (),
+        )
 
     def value(self, orders: Orders) -> float:
         """Returns the objective for orders that fit the memory; infinity if they deadlock."""

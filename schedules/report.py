@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from jaxpp.schedules.costs import UNITS, Costs
+from jaxpp.schedules.engine.run import SimulatedTimes
 from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.formats.chrome_trace import (
     COMPUTE,
@@ -24,7 +25,6 @@ from jaxpp.schedules.formats.chrome_trace import (
 )
 from jaxpp.schedules.pools import Sizes, byte_sizes, changes, share_sizes
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.sweep import SweptTimes
 from jaxpp.schedules.task import Task
 
 Release: TypeAlias = Literal["W", "B", "half"]
@@ -65,7 +65,7 @@ class Report:
 
     schedule: Schedule
     costs: Costs
-    run: SweptTimes
+    run: SimulatedTimes
 
     @cached_property
     def start(self) -> tuple[Floats, ...]:

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from jaxpp.schedules.engine.run import cells_of_graph, run, time_slots
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.kinds import LETTERS, Kind, rules_of
-from jaxpp.schedules.sweep import sweep
 from jaxpp.schedules.task import Placement, Task
 
 _NUMBER: Final = "0|[1-9][0-9]{0,8}"
@@ -248,15 +248,13 @@ def _word(cell: Sequence[Task]) -> str:
 
 
 def _in_slots(graph: Graph) -> list[list[str]]:
-    starts = sweep(graph, [min(span, 1) for span in graph.spans], one_track=True).starts
+    starts = iter(time_slots(graph))
     rows: list[list[str]] = []
-    for cells, numbers in zip(graph.cells, graph.rows, strict=True):
+    for cells in graph.cells:
         row: list[str] = []
-        number = numbers.start
         for cell in cells:
-            row += [""] * (int(starts[number]) - len(row))
+            row += [""] * (int(next(starts)) - len(row))
             row.append(_word(cell))
-            number += len(cell)
         rows.append(row)
     width = max(map(len, rows))
     return [row + [""] * (width - len(row)) for row in rows]
@@ -268,10 +266,9 @@ def _with_copies(graph: Graph) -> list[list[str]]:
     Both cells of a message are written together with the task that makes it. So any two meshes agree on the order of
     the messages between them.
     """
-    starts = sweep(graph, [1.0] * len(graph.tasks), one_track=True).starts
-    heads = [
-        (starts[number], mesh, number) for mesh, row in enumerate(graph.rows) for number in row if graph.spans[number]
-    ]
+    times = cells_of_graph(graph, [1.0] * len(graph.tasks), one_track=True)
+    starts = run(times, times.rows).starts
+    heads = [(start, graph.homes[head], head) for start, head in zip(starts, graph.heads, strict=True)]
     sends: dict[Task, _TableMessage] = {message.made: message for message in _messages(graph)}
     rows: list[list[str]] = [[] for _ in graph.rows]
     for _, mesh, head in sorted(heads):

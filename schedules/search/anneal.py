@@ -16,10 +16,10 @@ from random import Random
 from typing import Final
 
 from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.orders import OrderedCells, Rows, ordered_cells_of_problem
+from jaxpp.schedules.engine.settled import settled
 from jaxpp.schedules.problem import Orders, Problem
-from jaxpp.schedules.search.cells import Cells, Rows, cells_of_problem
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.settled import settled
 
 _HOT: Final = 2e-3
 """The initial temperature, as a share of the value: the cost that a move may add on average."""
@@ -53,7 +53,7 @@ _STEP: Final = 3
 
 
 def anneal(
-    cells: Cells, effort: Effort, seconds: float, rng: Random, heat: float = 1.0
+    cells: OrderedCells, effort: Effort, seconds: float, rng: Random, heat: float = 1.0
 ) -> Iterator[tuple[Rows, float]]:
     """Yields better and better orders with their values.
 
@@ -81,7 +81,7 @@ def anneal_orders(
     problem: Problem, orders: Orders, effort: Effort, seconds: float, rng: Random, heat: float = 1.0
 ) -> Iterator[Orders]:
     """Yields better and better orders of the types of a problem. The other arguments are as for `anneal`."""
-    for rows, _ in anneal(cells_of_problem(problem, orders), effort, seconds, rng, heat):
+    for rows, _ in anneal(ordered_cells_of_problem(problem, orders), effort, seconds, rng, heat):
         yield [[cell // problem.microbatches for cell in row] for row in rows]
 
 
@@ -93,7 +93,7 @@ class _Orders:
         path: the cells of a critical path, which may be some moves old.
     """
 
-    def __init__(self, cells: Cells, rng: Random) -> None:
+    def __init__(self, cells: OrderedCells, rng: Random) -> None:
         self.cells, self.rng, self.now = cells, rng, settled(cells)
         self.path, self.changes = self._critical(), 0
 

@@ -12,9 +12,9 @@ from itertools import pairwise, product
 from typing import TypeAlias
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.orders import OrderedCells
 from jaxpp.schedules.kinds import ALL
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search.cells import Cells
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Cell
 
@@ -103,7 +103,7 @@ def _starts(schedule: Schedule, costs: Costs) -> list[list[float]]:
     return [[run.starts[number] for number in row if graph.spans[number]] for row in graph.rows]
 
 
-def bound_at_any_home(schedule: Schedule, costs: Costs, cells: Cells) -> float:
+def bound_at_any_home(schedule: Schedule, costs: Costs, cells: OrderedCells) -> float:
     """Returns a lower bound for all orders of the cells and all choices of meshes for microbatches.
 
     All meshes share the work, and hops take no time.

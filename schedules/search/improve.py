@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from random import Random
 from typing import Final
@@ -12,13 +12,13 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.orders import OrderedCells, ordered_cells
 from jaxpp.schedules.errors import ScheduleError, one_of, whole_number
 from jaxpp.schedules.pools import Sizes, byte_sizes, share_sizes
 from jaxpp.schedules.problem import OBJECTIVES, Limits, MemoryLimits, Objective
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.search.anneal import anneal
-from jaxpp.schedules.search.cells import Cells, Rows, cells_of
 from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found, memory_limits
@@ -117,14 +117,14 @@ def improve(
     return found
 
 
-def _cells(schedule: Schedule, costs: Costs, kept: Kept, objective: Objective) -> Cells:
+def _cells(schedule: Schedule, costs: Costs, kept: Kept, objective: Objective) -> OrderedCells:
     """Returns the cells of a schedule with its limits."""
     limits = (*kept.memory.limits, *(kept.hosts if min(kept.hosts) < math.inf else ()))
     rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in limits]
-    return cells_of(schedule, costs, _sizes(schedule, costs, kept.memory), rooms, objective)
+    return ordered_cells(schedule, costs, _sizes(schedule, costs, kept.memory), rooms, objective)
 
 
-def _ordered(schedule: Schedule, rows: Rows) -> Schedule:
+def _ordered(schedule: Schedule, rows: Sequence[Sequence[int]]) -> Schedule:
     """Returns the schedule with its cells in this order."""
     numbered = [cell for row in schedule.cells for cell in row]
     orders = [[numbered[cell] for cell in row] for row in rows]
@@ -147,7 +147,7 @@ def _least(schedule: Schedule, costs: Costs, kept: Kept, change: Collection[str]
     return bound * least_factor(schedule, costs, change)
 
 
-def _bound(cells: Cells) -> float:
+def _bound(cells: OrderedCells) -> float:
     """Returns a lower bound for all orders of these cells.
 
     A mesh runs all its cells, and needs the least paths before and after them.

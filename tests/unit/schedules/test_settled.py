@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from unit.schedules.test_search import problems
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.orders import ordered_cells_of_problem
+from jaxpp.schedules.engine.run import run
+from jaxpp.schedules.engine.settled import Partly
 from jaxpp.schedules.problem import MemoryLimits, Problem, make_problem
-from jaxpp.schedules.search.cells import cells_of_problem
-from jaxpp.schedules.search.order_times import OrderTimes
-from jaxpp.schedules.search.settled import Partly
 
 
 def changed_somewhere(now: Partly, random: Random, most: float) -> bool:
@@ -34,19 +34,20 @@ def changed_somewhere(now: Partly, random: Random, most: float) -> bool:
 @settings(deadline=None, max_examples=60)
 def test_what_changes_is_as_if_all_had_run(made: tuple[Problem, S.Costs], random: Random) -> None:
     problem, _ = made
-    cells = cells_of_problem(problem, problem.one_by_one)
+    cells = ordered_cells_of_problem(problem, problem.one_by_one)
     now = Partly(cells)
     for _ in range(25):
         before = [row.copy() for row in now.rows]
         taken = changed_somewhere(now, random, now.cost * random.choice([0.9, 1.0, 1.1, 2.0]))
         assert taken or now.rows == before
-        run = OrderTimes(cells, now.rows, math.inf)
-        assert run.whole
-        count = len(cells.times)
-        assert now.end_of[:count] == run.end_of
-        assert (now.value, now.last) == (run.value, run.last)
-        assert now.cost == pytest.approx(run.cost)
-        fresh = Partly(cells_of_problem(problem, [[cell // problem.microbatches for cell in row] for row in now.rows]))
+        found = run(cells, now.rows)
+        assert found.whole
+        assert now.end_of[: len(cells.times)] == found.ends
+        value, cost, last = cells.measured(now.rows, found)
+        assert (now.value, now.last) == (value, last)
+        assert now.cost == pytest.approx(cost)
+        orders = [[cell // problem.microbatches for cell in row] for row in now.rows]
+        fresh = Partly(ordered_cells_of_problem(problem, orders))
         assert now.tails == fresh.tails
         for level, expected in zip(now.levels, fresh.levels, strict=True):
             assert level == pytest.approx(expected)
@@ -58,7 +59,7 @@ def test_what_would_wait_for_itself_is_refused() -> None:
     problem = make_problem(S.Placement.linear(2), 2, S.Costs(), memory, "makespan", False)
     forward, backward = (0, 1), (2, 3)
     orders = [[forward[0], forward[0], backward[0], backward[0]], [forward[1], forward[1], backward[1], backward[1]]]
-    now = Partly(cells_of_problem(problem, orders))
+    now = Partly(ordered_cells_of_problem(problem, orders))
     ends, tails, rows = now.end_of.copy(), now.tails.copy(), [row.copy() for row in now.rows]
     one, other, *_ = now.rows[0][1:3]
     assert not now.change(0, 1, [other, one], math.inf)

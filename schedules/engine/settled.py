@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Final
 
-from jaxpp.schedules.search.cells import Cells
-from jaxpp.schedules.search.order_times import EARLY, OrderTimes, special_cells
+from jaxpp.schedules.engine.orders import EARLY, Measured, OrderedCells
+from jaxpp.schedules.engine.run import Run, run
 
 _STEP: Final = 4
 """The work to rerun one cell after a move, in cells of a complete run."""
@@ -34,7 +34,7 @@ class Settled(ABC):
         rows: the cells of each mesh.
         end_of: when each cell ends.
         value: the value of the objective.
-        cost: the value to minimize, see `OrderTimes.cost`.
+        cost: the value to minimize, see `Measured.cost`.
         last: a cell that ends last, and when the time of its mesh begins.
         work: the work so far, in cells that have run.
     """
@@ -44,9 +44,9 @@ class Settled(ABC):
     cost: float
     last: tuple[int, float]
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: OrderedCells) -> None:
         self.cells, self.work = cells, 0.0
-        self.rows = [row.copy() for row in cells.rows]
+        self.rows = [list(row) for row in cells.rows]
         self.mesh_of = [0] * len(cells.times)
         for mesh, row in enumerate(self.rows):
             for cell in row:
@@ -66,7 +66,7 @@ class Settled(ABC):
     def has_room(self, mesh: int, first: int, window: list[int]) -> bool:
         """Whether the memory of a mesh has room for these cells in this order.
 
-        Memory that depends on times is not checked here, but after a run (`OrderTimes.fits_by_time`).
+        Memory that depends on times is not checked here, but after a run (`OrderedCells.fits_by_time`).
         """
         room, takes, gives = self.cells.rooms[mesh], self.cells.takes, self.cells.gives
         if room == math.inf:
@@ -95,9 +95,10 @@ class Settled(ABC):
         """Returns the cells of the same mesh that end at `latest` or later and for which a cell may have waited."""
 
 
-def settled(cells: Cells) -> Settled:
+def settled(cells: OrderedCells) -> Settled:
     """Returns these orders after a run, in the class that suits the cells."""
-    return Whole(cells) if special_cells(cells) or cells.by_time or cells.between else Partly(cells)
+    is_plain = not (cells.asides or cells.tracks or cells.by_time or cells.between)
+    return Partly(cells) if is_plain else Whole(cells)
 
 
 class Whole(Settled):
@@ -107,24 +108,28 @@ class Whole(Settled):
     depends on the previous cell.
     """
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: OrderedCells) -> None:
         super().__init__(cells)
-        self.special = special_cells(cells)
-        self._take(OrderTimes(cells, self.rows, math.inf))
+        found = run(cells, self.rows)
+        self._take(found, cells.measured(self.rows, found))
 
-    def _take(self, run: OrderTimes) -> None:
-        self.end_of, self.value, self.cost, self.last = run.end_of, run.value, run.cost, run.last
-        self.ends, self.leads = run.ends, run.leads
+    def _take(self, found: Run, measured: Measured) -> None:
+        self.value, self.cost, self.last = measured
+        self.end_of, self.leads = found.ends, [self.cells.leads(row) for row in self.rows]
 
     def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
         row = self.rows[mesh]
         new = [*row[:first], *window, *row[first + len(window) :]]
-        run = OrderTimes(self.cells, [*self.rows[:mesh], new, *self.rows[mesh + 1 :]], most)
-        self.work += _SPECIAL * run.steps
-        if not run.whole or run.cost > most or not run.fits_by_time():
+        rows = [*self.rows[:mesh], new, *self.rows[mesh + 1 :]]
+        found = run(self.cells, rows, most, from_first=self.cells.objective == "longest_stage")
+        self.work += _SPECIAL * sum(found.counts)
+        if not found.whole:
+            return False
+        measured = self.cells.measured(rows, found)
+        if measured.cost > most or not self.cells.fits_by_time(found):
             return False
         self._place(mesh, first, window)
-        self._take(run)
+        self._take(found, measured)
         return True
 
     def position(self, cell: int) -> int:
@@ -138,8 +143,9 @@ class Whole(Settled):
         used = set(tracks.get(cell, ()))
         return [
             other
-            for other, end in zip(self.rows[mesh][:position], self.ends[mesh], strict=False)
-            if latest <= end <= self.end_of[cell] and (other not in asides or not used.isdisjoint(tracks[other]))
+            for other in self.rows[mesh][:position]
+            if latest <= self.end_of[other] <= self.end_of[cell]
+            and (other not in asides or not used.isdisjoint(tracks[other]))
         ]
 
 
@@ -154,7 +160,7 @@ class Partly(Settled):
         before, after: the neighbours of each cell in the order of its mesh.
     """
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: OrderedCells) -> None:
         count, meshes = len(cells.times), len(cells.rows)
         edges = range(count, count + meshes)  # the neighbour of the edge of an empty mesh is the edge itself
         self.places, self.before, self.after = [0] * count, [*[0] * count, *edges], [*[0] * count, *edges]
@@ -163,7 +169,7 @@ class Partly(Settled):
         for cell, waits in enumerate(cells.waits):
             for need, delay in waits:
                 self.users[need].append((cell, delay))
-        self.end_of = [*OrderTimes(cells, self.rows, math.inf).end_of, *[0.0] * meshes]
+        self.end_of = [*run(cells, self.rows).ends, *[0.0] * meshes]
         self.tails = [0.0] * (count + meshes)
         self.times = [*cells.times, *[0.0] * meshes]
         self.starts, self.average = [0.0] * meshes, 0.0
