@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
+from jaxpp.schedules.engine.memory import Sizes, changes
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.order import merged_numbers
-from jaxpp.schedules.pools import Sizes, changes
 from jaxpp.schedules.schedule import Schedule, check_type
 
 

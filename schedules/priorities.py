@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.dispatch import Dispatch
+from jaxpp.schedules.engine.dispatch import Dispatch
 from jaxpp.schedules.engine.durations import task_times
 from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.kinds import Kind

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from jaxpp.schedules.costs import UNITS, Costs
+from jaxpp.schedules.engine.memory import KEPT, Release, Sizes, byte_sizes, changes, share_sizes
 from jaxpp.schedules.engine.run import SimulatedTimes
 from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.formats.chrome_trace import (
@@ -23,14 +24,8 @@ from jaxpp.schedules.formats.chrome_trace import (
     in_order,
     print_chrome_trace,
 )
-from jaxpp.schedules.pools import Sizes, byte_sizes, changes, share_sizes
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
-
-Release: TypeAlias = Literal["W", "B", "half"]
-
-KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
-"""The share of a stage's activations that stays from the input gradient to the weight gradient."""
 
 _TRACKS: Final = {"copy_out": "offload", "copy_in": "reload", "net": "move"}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.pools import Sizes, changes
+from jaxpp.schedules.engine.memory import Sizes, changes
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Cell, Task, Unit

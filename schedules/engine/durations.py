@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxpp.schedules.costs import Costs, one
+from jaxpp.schedules.engine.memory import byte_sizes, moved
 from jaxpp.schedules.engine.run import Cells, cells_of_graph
-from jaxpp.schedules.pools import byte_sizes, moved
 from jaxpp.schedules.schedule import Schedule
 
 

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.durations import cells_of
+from jaxpp.schedules.engine.memory import Sizes, byte_sizes, changes
+from jaxpp.schedules.engine.problem import Objective, Orders, Problem
 from jaxpp.schedules.engine.run import Cells, Run
-from jaxpp.schedules.pools import Sizes, byte_sizes, changes
-from jaxpp.schedules.problem import Objective, Orders, Problem
 from jaxpp.schedules.schedule import Schedule
 
 Rows: TypeAlias = list[list[int]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from jaxpp.schedules.problem import Problem
+from jaxpp.schedules.engine.problem import Problem
 
 F: Final = 0
 I: Final = 1  # noqa: E741  # the letter of the grid

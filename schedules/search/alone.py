@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from operator import le
 from typing import Final, NamedTuple
 
-from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.problem import Problem
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.problem import Problem
 from jaxpp.schedules.search.effort import Effort
 
 _MOST: Final = 24

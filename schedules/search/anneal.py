@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.orders import OrderedCells, Rows, ordered_cells_of_problem
+from jaxpp.schedules.engine.problem import Orders, Problem
 from jaxpp.schedules.engine.settled import settled
-from jaxpp.schedules.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
 
 _HOT: Final = 2e-3

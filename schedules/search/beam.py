@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.problem import Problem
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.problem import Problem
 from jaxpp.schedules.search.bounds import least_memory
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.states import Flags, Floats, Ints, Outlook, States

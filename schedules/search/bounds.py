@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 
-from jaxpp.schedules.problem import Problem
+from jaxpp.schedules.engine.problem import Problem
 
 
 def lower_bound(problem: Problem) -> float:

@@ -14,10 +14,11 @@ from itertools import product
 from typing import Any, Final, TypeAlias
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.memory import MemoryLimits
+from jaxpp.schedules.engine.problem import Objective
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.problem import MemoryLimits, Objective
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.candidates import published
 from jaxpp.schedules.search.changes import Kept

@@ -17,10 +17,11 @@ from itertools import combinations, product
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.memory import MemoryLimits
+from jaxpp.schedules.engine.problem import Objective
 from jaxpp.schedules.errors import ScheduleError, counted, one_of
 from jaxpp.schedules.host import offload
-from jaxpp.schedules.problem import MemoryLimits, Objective
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule

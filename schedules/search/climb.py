@@ -12,8 +12,8 @@ from itertools import permutations
 
 import numpy as np
 
-from jaxpp.schedules.dispatch import Dispatch
-from jaxpp.schedules.problem import Orders, Problem
+from jaxpp.schedules.engine.dispatch import Dispatch
+from jaxpp.schedules.engine.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
 
 _UNITS = 50

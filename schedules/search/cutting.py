@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.memory import MemoryLimits, byte_sizes
+from jaxpp.schedules.engine.problem import Orders, Problem, make_problem
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.pools import byte_sizes
-from jaxpp.schedules.problem import MemoryLimits, Orders, Problem, make_problem
 from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.bounds import lower_bound

@@ -11,9 +11,8 @@ import numpy as np
 
 from jaxpp.schedules.cost_values import is_list, positive
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.memory import KEPT, MemoryLimits, Release
 from jaxpp.schedules.errors import ScheduleError, one_of
-from jaxpp.schedules.problem import MemoryLimits
-from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.history import Moment, proven_gap
 

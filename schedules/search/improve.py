@@ -11,12 +11,11 @@ from typing import Final
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.memory import Release
 from jaxpp.schedules.engine.orders import OrderedCells, ordered_cells
+from jaxpp.schedules.engine.problem import OBJECTIVES, Limits, Objective
 from jaxpp.schedules.errors import ScheduleError, one_of, whole_number
-from jaxpp.schedules.pools import Sizes, byte_sizes, share_sizes
-from jaxpp.schedules.problem import OBJECTIVES, Limits, MemoryLimits, Objective
-from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
@@ -121,7 +120,7 @@ def _cells(schedule: Schedule, costs: Costs, kept: Kept, objective: Objective) -
     """Returns the cells of a schedule with its limits."""
     limits = (*kept.memory.limits, *(kept.hosts if min(kept.hosts) < math.inf else ()))
     rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in limits]
-    return ordered_cells(schedule, costs, _sizes(schedule, costs, kept.memory), rooms, objective)
+    return ordered_cells(schedule, costs, kept.memory.sizes(schedule, costs), rooms, objective)
 
 
 def _ordered(schedule: Schedule, rows: Sequence[Sequence[int]]) -> Schedule:
@@ -129,13 +128,6 @@ def _ordered(schedule: Schedule, rows: Sequence[Sequence[int]]) -> Schedule:
     numbered = [cell for row in schedule.cells for cell in row]
     orders = [[numbered[cell] for cell in row] for row in rows]
     return Schedule.of("improved", schedule.placement, orders, schedule.kinds, schedule.skipped)
-
-
-def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:
-    """Returns the sizes of activations, in the unit of the limits."""
-    if memory.released_at is None:
-        return byte_sizes(schedule, costs)
-    return share_sizes(schedule, KEPT[memory.released_at], costs.size(schedule))
 
 
 def _least(schedule: Schedule, costs: Costs, kept: Kept, change: Collection[str], objective: Objective) -> float:

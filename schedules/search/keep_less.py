@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.memory import byte_sizes
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.host import offload
-from jaxpp.schedules.pools import byte_sizes
 from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.effort import Effort

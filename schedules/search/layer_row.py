@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Literal
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.errors import counted
-from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 

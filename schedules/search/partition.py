@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxpp.schedules.cost_values import is_list, number, positive
 from jaxpp.schedules.costs import Costs, given_costs
+from jaxpp.schedules.engine.memory import Release
+from jaxpp.schedules.engine.problem import Limits
 from jaxpp.schedules.errors import ScheduleError, check_size, true_or_false, whole_number
-from jaxpp.schedules.problem import Limits
-from jaxpp.schedules.report import Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.candidates import placements
 from jaxpp.schedules.search.cuts import Cuts

@@ -11,8 +11,9 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.problem import MemoryLimits, make_problem
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.memory import MemoryLimits
+from jaxpp.schedules.engine.problem import make_problem
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
 from jaxpp.schedules.search.effort import Effort

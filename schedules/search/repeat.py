@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from jaxpp.schedules.problem import Orders, Problem
+from jaxpp.schedules.engine.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
 
 _LONGEST: Final = 10

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside
 from jaxpp.schedules.search.placed_row import PlacedRow
 

@@ -14,19 +14,11 @@ import numpy as np
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.memory import MemoryLimits, Release
+from jaxpp.schedules.engine.problem import OBJECTIVES, Limits, Objective, Orders, Problem, make_problem
 from jaxpp.schedules.errors import ScheduleError, check_size, one_of, true_or_false, whole_number
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
-from jaxpp.schedules.problem import (
-    OBJECTIVES,
-    Limits,
-    MemoryLimits,
-    Objective,
-    Orders,
-    Problem,
-    make_problem,
-)
-from jaxpp.schedules.report import Release
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.anneal import anneal_orders
 from jaxpp.schedules.search.beam import Beam, Taste, affordable

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.problem import Problem
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.problem import Problem
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]

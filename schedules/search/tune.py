@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxpp.schedules.costs import Costs, given_costs
+from jaxpp.schedules.engine.memory import Release
+from jaxpp.schedules.engine.problem import Limits, Objective
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, make, options_of
-from jaxpp.schedules.problem import Limits, Objective
-from jaxpp.schedules.report import Release, Report
+from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.changes import Kept
 from jaxpp.schedules.search.found import memory_limits

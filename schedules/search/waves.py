@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.problem import Problem
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.problem import Problem
 from jaxpp.schedules.search.effort import Effort
 
 _LONGER: Final = 4

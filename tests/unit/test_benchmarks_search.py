@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from jaxpp import schedules as S
-from jaxpp.schedules.problem import MemoryLimits, make_problem
+from jaxpp.schedules.engine.memory import MemoryLimits
+from jaxpp.schedules.engine.problem import make_problem
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.bounds import lower_bound

@@ -13,7 +13,7 @@ import pytest
 
 from jaxpp import schedules as S
 from jaxpp.schedules import Costs, ScheduleError
-from jaxpp.schedules.problem import MemoryLimits
+from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, least_time, spans
 from jaxpp.schedules.search.cutting import Cutting
 from jaxpp.schedules.search.effort import Effort

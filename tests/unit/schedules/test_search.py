@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
-from jaxpp.schedules.problem import MemoryLimits, Orders, Problem, make_problem
+from jaxpp.schedules.engine.memory import MemoryLimits
+from jaxpp.schedules.engine.problem import Orders, Problem, make_problem
 from jaxpp.schedules.search import Found
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.anneal import anneal_orders

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from unit.schedules.test_search import problems
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.engine.orders import ordered_cells_of_problem
+from jaxpp.schedules.engine.problem import Problem, make_problem
 from jaxpp.schedules.engine.run import run
 from jaxpp.schedules.engine.settled import Partly
-from jaxpp.schedules.problem import MemoryLimits, Problem, make_problem
 
 
 def changed_somewhere(now: Partly, random: Random, most: float) -> bool:

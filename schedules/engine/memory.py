@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task, Unit
+
+Release: TypeAlias = Literal["W", "B", "half"]
+
+KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
+"""The share of a stage's activations that stays from the input gradient to the weight gradient."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,26 @@ def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
     whole, rest, messages = (costs.bytes(what, schedule) for what in names)
     inputs = [min(*each) for each in zip(whole, [0.0, *messages], strict=False)]
     return Sizes(whole, rest, inputs, costs.size(schedule))
+
+
+@dataclass(frozen=True)
+class MemoryLimits:
+    """The memory limits of meshes.
+
+    Attributes:
+        limits: one per mesh.
+        released_at: the time when activations are freed (`Report.peak_activations`). None: the limits are in bytes, and
+            the costs give the bytes that a stage keeps until its input gradient and until its weight gradient.
+    """
+
+    limits: tuple[float, ...]
+    released_at: Release | None
+
+    def sizes(self, schedule: Schedule, costs: Costs) -> Sizes:
+        """Returns the sizes of activations, in the unit of the limits."""
+        if self.released_at is None:
+            return byte_sizes(schedule, costs)
+        return share_sizes(schedule, KEPT[self.released_at], costs.size(schedule))
 
 
 def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:

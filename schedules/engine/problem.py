@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from jaxpp.schedules.between_runs import BetweenRuns, Touched
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.engine.dispatch import TOLERANCE
+from jaxpp.schedules.engine.durations import cells_of
+from jaxpp.schedules.engine.memory import MemoryLimits, changes
 from jaxpp.schedules.engine.run import Cells, run
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.pools import share_sizes
-from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
@@ -240,27 +240,6 @@ class Problem:
         return [[first + task.stage for task in order for first in numbers[task.kind]] for order in schedule.orders]
 
 
-@dataclass(frozen=True)
-class MemoryLimits:
-    """The memory limits of meshes.
-
-    Attributes:
-        limits: one per mesh.
-        released_at: the time when activations are freed (`Report.peak_activations`). None: the limits are in bytes, and
-            the costs give the bytes that a stage keeps until its input gradient and until its weight gradient.
-    """
-
-    limits: tuple[float, ...]
-    released_at: Release | None
-
-    def sizes(self, costs: Costs, empty: Schedule) -> tuple[list[float], list[float]]:
-        """Returns for each stage the size of an activation, and of its part that stays until the weight gradient."""
-        if self.released_at is None:
-            return costs.bytes("activation_bytes", empty), costs.bytes("weight_grad_bytes", empty)
-        shares = share_sizes(empty, KEPT[self.released_at])
-        return list(shares.activation), list(shares.rest)
-
-
 def make_problem(
     placement: Placement,
     microbatches: int,
@@ -282,22 +261,21 @@ def make_problem(
     if placement.after:
         raise ScheduleError("the stages of this placement are a graph: schedules.search takes it, or 1f1b and zb-h1")
     kinds = ("forward", "input_grad", "weight_grad") if split_backward else ("forward", "backward")
-    empty = Schedule("search", placement, ((),) * placement.meshes)
-    sizes, kept = memory.sizes(costs, empty)
-    if not split_backward:
-        kept = [0.0] * placement.stages
-    made = [*sizes, *(rest - size for size, rest in zip(sizes, kept, strict=True))]
-    return Problem(
-        placement,
-        microbatches,
-        kinds,
-        times=[time for kind in kinds for time in costs.at_home(kind, empty)],
-        delays=_delays(empty, costs, len(kinds)),
-        memory=[*made, *(-rest for rest in kept)] if split_backward else made,
-        limits=list(memory.limits),
-        objective=objective,
-        between=costs.between_runs(empty),
-    )
+    stages = range(placement.stages)
+    order = [Task("forward", stage, 0) for stage in stages]
+    order += [Task(kind, stage, 0) for stage in reversed(stages) for kind in kinds[1:]]
+    rows = [[task for task in order if placement[task.stage] == mesh] for mesh in range(placement.meshes)]
+    one = Schedule.of("search", placement, rows)  # of one microbatch
+    graph, cells = one.graph, cells_of(one, costs)
+    types = [kinds.index(task.kind) * one.stages + task.stage for task in graph.tasks]
+    times, delays, sizes = ([0.0] * len(types) for _ in range(3))
+    for each, time, waits in zip(types, cells.times, cells.waits, strict=True):
+        times[each], delays[each] = time, max((delay for _, delay in waits), default=0.0)
+    whole = memory.sizes(one, costs)
+    for number, start, end in (each for mesh in range(one.meshes) for each in changes(graph, mesh, whole)):
+        sizes[types[number]] = start + end
+    limits = list(memory.limits)
+    return Problem(placement, microbatches, kinds, times, delays, sizes, limits, objective, cells.between)
 
 
 def _needs(stages: int, kinds: int) -> list[int]:
@@ -305,18 +283,3 @@ def _needs(stages: int, kinds: int) -> list[int]:
     forwards = list(range(-1, stages - 1))
     backwards = [*range(stages + 1, 2 * stages), stages - 1]
     return [*forwards, *backwards, *range(stages, (kinds - 1) * stages)]
-
-
-def _delays(empty: Schedule, costs: Costs, kinds: int) -> list[float]:
-    """Returns for each type the time that its needed value takes from mesh to mesh."""
-    latency, bandwidth = costs.pair("hop", empty), costs.pair("bandwidth", empty)
-    sizes, homes = costs.bytes("message_bytes", empty), empty.placement
-    last = empty.stages - 1
-
-    def delay(source: int, target: int) -> float:
-        start, end = homes[source], homes[target]
-        return 0.0 if start == end else latency[start][end] + sizes[min(source, target)] / bandwidth[start][end]
-
-    up = [0.0, *(delay(stage - 1, stage) for stage in range(1, empty.stages))]
-    down = [*(delay(stage + 1, stage) for stage in range(last)), 0.0]
-    return up + down + [0.0] * empty.stages * (kinds - 2)
