@@ -25,11 +25,10 @@ from jaxpp.schedules.search.beam import Beam, Taste, affordable
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.branches import search_branches
 from jaxpp.schedules.search.candidates import placements, published
-from jaxpp.schedules.search.climb import Climb
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.found import Found, memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
-from jaxpp.schedules.search.repeat import repeat
+from jaxpp.schedules.search.rules import by_rules
 from jaxpp.schedules.search.waves import waves
 from jaxpp.schedules.task import Placement
 
@@ -70,9 +69,6 @@ _IN_WAVES: Final = 0.05
 _PROOF: Final = 0.2
 """The share of the effort that better lower bounds may spend."""
 
-_IN_RULES: Final = 0.01
-"""The share of the effort that hill climbing over rules spends after each beam."""
-
 _ANNEALED: Final = 0.5
 """The share of the effort that is reserved for annealing."""
 
@@ -111,11 +107,9 @@ def search(
     """Searches for the best schedule within a memory limit.
 
     The search starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble. It then
-    builds schedules in three ways:
-
-    - beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches to repeat;
-    - hill climbing over the rules of a list scheduler (`jaxpp.schedules.search.climb`);
-    - annealing of the best orders (`jaxpp.schedules.search.anneal`).
+    builds schedules with a list scheduler (`jaxpp.schedules.search.rules`), with timetables
+    (`jaxpp.schedules.search.waves`) and with beam searches (`jaxpp.schedules.search.beam`), and anneals the best of
+    them (`jaxpp.schedules.search.anneal`).
 
     It stops when its effort is spent, or the lower bound is reached (`jaxpp.schedules.search.bounds`,
     `jaxpp.schedules.search.alone`).
@@ -208,7 +202,6 @@ class Try:
     def __init__(self, problem: Problem, costs: Costs) -> None:
         self.problem, self.costs = problem, costs
         self.bound = lower_bound(problem)
-        self.climb: Climb | None = None
         self.orders: Orders = []
         self.value = math.inf
         self.found: dict[str, tuple[float, Orders]] = {}
@@ -271,7 +264,7 @@ class Running:
             # dropped.
             rest.sort(key=lambda each: each.value)
             left = len(rest) >> (number // len(_TASTES))
-            if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
+            if not any([self.grow(each, taste) for each in rest[: max(1, left)]]):
                 break
         if self.for_annealing:
             self.anneal(self.best)
@@ -316,12 +309,11 @@ class Running:
         case.
         """
         problem = each.problem
-        each.take(problem.one_by_one, "climb")
+        each.take(problem.one_by_one, "rules")
         self.effort.spend(each.tasks * _RUN)
-        each.climb = Climb(problem, self.effort, self.rng, self.effort.seconds * _SIMPLE / len(self.tries))
-        each.take(each.climb.orders, "climb")
-        part = self.effort.part(self.effort.seconds * _IN_WAVES / len(self.tries))
-        each.take(waves(problem, part), "waves")
+        share = self.effort.seconds / len(self.tries)
+        each.take(by_rules(problem, self.effort.part(share * _SIMPLE)), "rules")
+        each.take(waves(problem, self.effort.part(share * _IN_WAVES)), "waves")
         linear, units = problem.placement == Placement.linear(problem.meshes), each.tasks * _PUBLISHED * 8
         if linear and len(problem.kinds) > 2 and seconds_of(1, units) < max(self.effort.left, _CHEAP):
             self.effort.spend(units)
@@ -345,21 +337,10 @@ class Running:
                 each.bound = max(each.bound, alone(problem, mesh, part, self.best.value))
                 left -= part.spent
 
-    def grow(self, each: Try, taste: Taste, number: int) -> bool:
-        """Searches with one beam, then by hill climbing, and returns whether effort for more is left.
-
-        If there are many microbatches, every other beam schedules only a few, and their steady state is repeated.
-        """
-        problem, microbatches = each.problem, each.problem.microbatches
-        few = problem.meshes + 2 + int(self.rng.integers(problem.meshes + 3))
-        width = affordable(problem, self.effort.left / 2, taste.width)
-        short = few < microbatches and (number % 2 == 0 or width < _NARROW)
-        if short:
-            problem = problem.with_microbatches(few)
-            width = affordable(problem, self.effort.left / 2, taste.width)
-        if width >= _NARROW:
-            found = Beam(problem, replace(taste, width=width), self.effort, math.inf if short else each.value).run()
-            each.take(repeat(problem, found, microbatches, self.effort) if found and short else found, "beam")
-        if each.climb:
-            each.take(each.climb.climb(self.effort.seconds * _IN_RULES), "climb")
+    def grow(self, each: Try, taste: Taste) -> bool:
+        """Searches with one beam, and returns whether effort for more is left."""
+        width = affordable(each.problem, self.effort.left / 2, taste.width)
+        if width < _NARROW:
+            return False
+        each.take(Beam(each.problem, replace(taste, width=width), self.effort, each.value).run(), "beam")
         return self.effort.left > self.for_annealing

@@ -94,6 +94,17 @@ def test_the_phases_of_the_passes_do_not_know_one_another() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_the_engine_of_schedules_knows_nothing_of_its_users() -> None:
+    above = ("check", "fill", "freezing", "library", "order", "report", "rewrites", "search", "simulate", "timeline")
+    problems = [
+        f"{shown(path)}:{line}: the engine must not import {name}"
+        for path in python_files("schedules/engine")
+        for line, name in imports(path)
+        if f"{name}.".startswith(tuple(f"jaxpp.schedules.{each}." for each in above))
+    ]
+    assert not problems, "\n".join(problems)
+
+
 def test_attributes_have_their_names_from_ir() -> None:
     files = [path for room in ROOMS if room != "ir" for path in python_files(room)]
     problems = [problem for path in files for problem in literal_attributes(path)]

@@ -20,9 +20,8 @@ from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.anneal import anneal_orders
 from jaxpp.schedules.search.beam import Beam, Taste
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
-from jaxpp.schedules.search.climb import Climb, dispatch
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.repeat import repeat
+from jaxpp.schedules.search.rules import by_rules, dispatch
 from jaxpp.schedules.search.waves import waves
 
 SHAPES: dict[str, Callable[[int], S.Placement]] = {
@@ -73,7 +72,7 @@ def test_whatever_is_made_is_valid(made: tuple[Problem, S.Costs]) -> None:
     problem, costs = made
     check_orders(problem, costs, problem.one_by_one)
     check_orders(problem, costs, dispatch(problem, range(problem.types), [problem.microbatches] * problem.stages))
-    check_orders(problem, costs, Climb(problem, Effort(0.5), np.random.default_rng(0)).climb(0.05))
+    check_orders(problem, costs, by_rules(problem, Effort(0.5)))
     check_orders(problem, costs, annealed(problem, problem.one_by_one, 0.05))
     in_waves = waves(problem, Effort(math.inf))
     if in_waves is not None:
@@ -81,10 +80,6 @@ def test_whatever_is_made_is_valid(made: tuple[Problem, S.Costs]) -> None:
     orders = Beam(problem, Taste(8, -0.05, -0.05, 1), Effort(math.inf)).run()
     if orders is not None:
         check_orders(problem, costs, orders)
-        longer = problem.with_microbatches(problem.microbatches + 4)
-        repeated = repeat(problem, orders, longer.microbatches, Effort(math.inf))
-        if repeated is not None and longer.value(repeated) < math.inf:
-            check_orders(longer, costs, repeated)
 
 
 @given(problems())
