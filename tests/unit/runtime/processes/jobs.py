@@ -842,7 +842,8 @@ def transfers_that_differ() -> list[tuple[str, str, float]]:
         waited(asked(key("another test", 7), np.float32, 4), patience),
         waited(asked(key("test", 10), np.float32, 8), interrupt),
     ]
-    job.gather("")  # the next call of the other process would end the waits
+    time.sleep(2)  # the other process may be later, and the next message ends its waits
+    job.gather("")
     return found
 
 
