@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -188,7 +188,12 @@ class CheckedLine:
         """Checks the instructions of the mesh, with these arguments and results. Raises ProgramError at a fault."""
         self.specs.extend(map(self._border_spec, arguments))
         self._make_mortal([register for register, border in enumerate(arguments) if border.donated])
-        checks = {Call: self._call, Send: self._send, Receive: self._receive, Literal: self._constant}
+        checks: dict[type, Callable[[Any], None]] = {
+            Call: self._call,
+            Send: self._send,
+            Receive: self._receive,
+            Literal: self._constant,
+        }
         for index, each in enumerate(self._line.sequence):
             self._index = index
             checks[type(each)](each)
