@@ -4,8 +4,8 @@
     python examples/delayed.py --check                 # and the same steps with plain jax.jit
     python examples/delayed.py --picture delayed.html  # the schedule, above it the one with a barrier at each step
 
-Each call of the step runs `STEPS` optimizer steps in one program. The gradients are those of the weights of one step
-before, so the next step begins while this one still runs backward: the bubble is there once per call, not per step.
+Each call of the step runs `STEPS` optimizer steps in one program. It computes gradients with the weights of one step
+before. So the next step begins while this one still runs backward, and there is one bubble per call, not per step.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def loss(weights: list[jax.Array], microbatch: Any) -> jax.Array:
 
 
 def train_step(state: Any, batch: Any, older: list[jax.Array]) -> Any:
-    """(new state, mean loss): the gradients are those of `older`, the weights of one step before."""
+    """Returns (new state, mean loss). The gradients are computed with `older`, the weights of one step before."""
     weights, optimizer = state
     losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), older), batch, schedule="pipedream-2bw")
     updates, optimizer = OPTIMIZER.update(gradients, optimizer, weights)

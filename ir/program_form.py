@@ -1,6 +1,6 @@
 """Checks the attributes of a program module, one by one, against docs/ir.md (section 6).
 
-`read_lines` checks those of calls, sends and receives.
+`read_lines` checks the attributes of calls, sends and receives.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Entry = Mapping[str, ir.Attribute]
 
 
 def check_form(module: ir.Module, meshes: int) -> None:
-    """Checks the attributes of a module with so many mesh functions, and those of all its functions.
+    """Checks the attributes of a module with so many mesh functions, and of all its functions.
 
     Raises ProgramError for an attribute that is wrong or missing, with its location and the expected value.
     """
@@ -120,9 +120,9 @@ def _check(
 
 
 def check_borders(lines: Sequence[MeshLine], kind: str, axes: Sequence[MeshAxes]) -> list[list[Border]]:
-    """Checks the arguments, or the results (`kind`), of all meshes, and returns them. `axes` are those of each mesh.
+    """Checks the arguments, or the results (`kind`), of all meshes, and returns them. `axes` has the axes of each mesh.
 
-    Those that meshes of different sizes share are replicated: a `jax.Array` allows nothing else. Raises ProgramError
+    Values that meshes of different sizes share are replicated: a `jax.Array` allows nothing else. Raises ProgramError
     where the borders do not make up the arguments or results of one step.
     """
     borders = [line.arguments if kind == "argument" else line.results for line in lines]

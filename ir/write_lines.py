@@ -11,15 +11,14 @@ from jaxpp.ir.mesh_functions import TASK
 from jaxpp.ir.mesh_lines import Border, Literal, MeshLine, MeshLines
 from jaxpp.ir.program import Call, Receive, Send, TaskName
 
-_SEND, _RECEIVE = "stablehlo.send", "stablehlo.recv"
-
 
 def write_lines(module: ir.Module, program: MeshLines) -> None:
     """Writes the lines that `module` lacks or has in an older form, and the peaks of all lines."""
     with module.context, ir.Location.unknown():
-        writer = _Writer(module, program)
+        writer = None  # made only where it is needed: it parses an attribute for each channel
         for line in program.lines:
             if line.function is None or line.is_changed:
+                writer = writer or _Writer(module, program)
                 line.function, line.is_changed = writer.write(line), False
             at.write_bytes(line.function, peak=line.peak, host_peak=line.host_peak)
 
@@ -44,7 +43,6 @@ class _Writer:
         calls = [each for line in program.lines for each in line.sequence if isinstance(each, Call)]
         self._task_names = TASK if any(task.slice for each in calls for task in each.tasks) else TASK[:2]
         self._first: dict[tuple[object, ...], ir.Operation] = {}
-        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._received: dict[ir.Attribute, ir.Attribute] = {}
         self._token_type = ir.Type.parse("!stablehlo.token")
 
@@ -131,7 +129,7 @@ class _Writer:
         first = self._first.get(key)
         if first is None:
             attributes["source_target_pairs"] = ir.Attribute.parse(f"dense<[[{pair[0]}, {pair[1]}]]> : tensor<1x2xi64>")
-            name = _SEND if isinstance(each, Send) else _RECEIVE
+            name = "stablehlo.send" if isinstance(each, Send) else "stablehlo.recv"
             types, operands = [*types, self._token_type], [*operands, self._token]
             op = self._first[key] = ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=location)
         else:

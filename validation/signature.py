@@ -16,7 +16,6 @@ from jaxpp.ir.functions import (
     reachable,
     values_behind,
 )
-from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.mesh_lines import Border
 from jaxpp.ir.program_form import check_borders
 from jaxpp.ir.read_lines import read_lines
@@ -66,8 +65,9 @@ class Signature:
         )
         seen = {
             line.arguments[position].number
-            for function, line in zip(mesh_functions(module), lines, strict=True)
-            for position in _seen_by_stages(module, function)
+            for line in lines
+            if line.function is not None
+            for position in _seen_by_stages(module, line.function)
         }
         return cls(arguments, results, {}, _state(arguments, seen))
 

@@ -55,11 +55,11 @@ class PlanBuffers(Pass):
         for name, numbers in always.items():
             _alias(by_name[name], numbers)
         renamed = _merge_equal(module)
-        for each in (each for line in lines for each in line.sequence):
-            if isinstance(each, Call) and each.function in renamed:
-                each.function = renamed[each.function]
         for line in lines:
             line.is_changed = True
+            for each in line.sequence if renamed else ():
+                if isinstance(each, Call) and each.function in renamed:
+                    each.function = renamed[each.function]
         leave(module, MeshLines(lines))
 
 
