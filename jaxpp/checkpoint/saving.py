@@ -18,6 +18,7 @@ from jaxpp.checkpoint.leaves import Held, like_tree, named_leaves, to_store
 from jaxpp.checkpoint.ownership import Ownership
 from jaxpp.compatibility.array import plain
 from jaxpp.runtime.processes import job
+from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.fetch import fetched
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 
@@ -88,6 +89,8 @@ class Saver:
             multiprocessing_options=all_of_them,
         )
         self._saving: int | None = None
+        self._abandoned: PeerError | None = None
+        """Why orbax was left in the middle of beginning a save: another thread may still be in it, so it isn't touched."""
 
     def save(self, step: SupportsIndex, state: Any) -> None:
         """Saves a state as the checkpoint of `step`. Returns once it is copied to the host: it may then be donated.
@@ -133,7 +136,11 @@ class Saver:
                 self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
 
         if jax.process_count() > 1:  # orbax's barriers would wait for a dead process until JAX's timeout
-            job.interruptible(begin)
+            try:
+                job.interruptible(begin)
+            except PeerError as error:
+                self._abandoned = error
+                raise
         else:
             begin()
 
@@ -143,6 +150,8 @@ class Saver:
         Raises:
             OSError: the step could not be written: the disk is full, a process died.
         """
+        if self._abandoned:
+            raise OSError(f"{self._directory}: step {self._saving} is not saved: {self._abandoned}")
         try:
             self._checkpointer.wait_until_finished()
         except Exception as error:  # orbax and tensorstore may raise anything, in a background thread
@@ -172,7 +181,8 @@ class Saver:
         try:
             self.wait_until_finished()
         finally:
-            self._checkpointer.close()
+            if not self._abandoned:
+                self._checkpointer.close()
             if self._owner:
                 self._owner.release()
 

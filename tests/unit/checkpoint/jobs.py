@@ -123,6 +123,10 @@ def killed_as_it_begins() -> None:
         saver.save(2, state())
     except TransferError as error:
         print(f"told: {error}", flush=True)
+        try:
+            saver.close()
+        except OSError as problem:
+            print(f"closed: {problem}", flush=True)
         os._exit(3)  # JAX ends a process whose job has lost one, and not by a code of ours
 
 

@@ -85,6 +85,7 @@ def test_a_death_as_a_save_begins_is_told_at_once(tmp_path: Path, monkeypatch: p
     codes, text = ended(jobs.killed_as_it_begins)
     assert codes == [3, -9], text
     assert re.search(r"^told: process 1 \(.*\) died; ", text, re.MULTILINE)
+    assert re.search(r"^closed: \S+: step 2 is not saved: process 1 \(.*\) died; ", text, re.MULTILINE)
     assert checkpoint.all_steps(tmp_path) == [1]
 
 
@@ -92,7 +93,8 @@ def test_a_half_written_checkpoint_is_none(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DIRECTORY", str(tmp_path))
     codes, text = ended(jobs.killed)
     assert codes == [1, -9], text
-    assert re.search(r"^OSError: \S+: step 2 is not saved: process 1 \(.*\) died; ", text, re.MULTILINE)
+    # A slow machine sees the death before orbax has begun the save: then it is a note of the error of `save`.
+    assert re.search(r"^(OSError|jaxpp): \S+: step 2 is not saved: process 1 \(.*\) died; ", text, re.MULTILINE)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["1", "2.orbax-checkpoint-tmp"]
     assert checkpoint.all_steps(tmp_path) == [1]
     np.testing.assert_array_equal(checkpoint.restore(tmp_path)["first"], jobs.NUMBERS)
