@@ -90,7 +90,7 @@ class Saver:
         )
         self._saving: int | None = None
         self._abandoned: PeerError | None = None
-        """Why orbax was left in the middle of beginning a save: another thread may still be in it, so it isn't touched."""
+        """Why orbax was left while it began a save. Another thread may still be in it: it isn't touched."""
 
     def save(self, step: SupportsIndex, state: Any) -> None:
         """Saves a state as the checkpoint of `step`. Returns once it is copied to the host: it may then be donated.
