@@ -26,7 +26,7 @@ from jaxpp import _compat
 from jaxpp.runtime.processes.meetings import MESSAGE, Meetings
 from jaxpp.runtime.processes.payload import Payload
 from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer, Transport
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, WaitingThread, failure
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure
 from jaxpp.runtime.processes.wire import SMALL, TICK, Wire, WireError
 
 
@@ -93,7 +93,6 @@ class PullTransport(Transport):
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
         self._wires: dict[int, Wire] = {}
-        self._waiter = WaitingThread()
         self._message = Payload([jax.ShapeDtypeStruct((MESSAGE,), np.uint32, sharding=SingleDeviceSharding(device))])
         self._posted: collections.Counter[int] = collections.Counter()
         self._fetched: collections.Counter[int] = collections.Counter()
@@ -176,17 +175,12 @@ class PullTransport(Transport):
         """
         if isinstance(array, _WireArray):
             return self._receive(array, waiting)
-        if array.is_ready():
-            error = failure(array)
-        else:
-            try:
-                error = self._waiter.wait(array, lambda seconds: self.look(waiting, seconds))
-            except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for a different array
-                self.disconnect(waiting.peer)
-                self._waiter.abandon()
-                raise
-        if error is not None:
-            self.give_up(error, waiting)
+        try:
+            self._poll(array, waiting)
+        except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for a different array
+            self.disconnect(waiting.peer)
+            raise
+        self._check(array, waiting)
         return array
 
     def look(self, waiting: Waiting, seconds: float, number: int | None = None) -> None:
@@ -217,10 +211,15 @@ class PullTransport(Transport):
         return transfer.arrays[array.index]
 
     def wait_computed(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
-        """Waits as `wait` for a computed array, by polling: a thread inside a collective can't be interrupted.
+        """Waits as `wait` for a computed array.
 
         number: the number of a transfer that the peer may `refuse`.
         """
+        self._poll(array, waiting, number)
+        self._check(array, waiting)
+
+    def _poll(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
+        """Waits until an array is ready, by polling, because nothing can interrupt a wait inside of JAX."""
         start = looked = time.monotonic()
         while not array.is_ready():
             now = time.monotonic()
@@ -228,6 +227,9 @@ class PullTransport(Transport):
                 self.look(waiting, now - start, number)
                 looked = now
             time.sleep(min((now - start) / 16, 1e-3))
+
+    def _check(self, array: Any, waiting: Waiting) -> None:
+        """Raises the error of an array that is ready, as `give_up`."""
         if error := failure(array):
             self.give_up(error, waiting)
 
@@ -277,7 +279,6 @@ class PullTransport(Transport):
 
     def end(self) -> None:
         """Ends the threads, because this process leaves its job and may join another job."""
-        self._waiter.end()
         for each in (*self._wires.values(), *self.others):
             each.end()
 

@@ -1,7 +1,6 @@
 """Interruptible waits for other processes, in separate threads, and the errors of such waits."""
 
 import dataclasses
-import queue
 import sys
 import sysconfig
 import threading
@@ -99,47 +98,6 @@ def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found
     if errors:
         raise errors[0]
     return found[0]
-
-
-class WaitingThread:
-    """A thread for waits. A wait in JAX can't be interrupted, not even by Ctrl-C, but a wait for this thread can."""
-
-    def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._requests,), name="jaxpp-wait", daemon=True)
-        self._thread.start()
-
-    def wait(self, array: Any, look: Callable[[float], None]) -> Exception | None:
-        """Waits until the array is computed; returns its error. Calls `look` every TICK with the seconds so far."""
-        done = threading.Lock()
-        done.acquire()
-        outcome: list[Exception | None] = []
-        self._requests.put((array, outcome, done))
-        start = time.monotonic()
-        while not done.acquire(timeout=TICK):
-            look(time.monotonic() - start)
-        return outcome[0]
-
-    def abandon(self) -> None:
-        """Leaves the thread to an interrupted wait, and starts another. Python can't exit while a thread waits."""
-        self.end()
-        self._thread.join(1.0)
-        self._start()
-
-    def end(self) -> None:
-        """Ends the thread after its current wait."""
-        self._requests.put(None)
-
-
-def _serve(requests: "queue.SimpleQueue[Any]") -> None:
-    while (request := requests.get()) is not None:
-        array, outcome, done = request
-        outcome.append(failure(array))
-        del request, array  # an array must not live until the next wait
-        done.release()
 
 
 def failure(array: Any) -> Exception | None:
