@@ -39,7 +39,7 @@ import numpy as np
 import jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import bubble_use
-from jaxpp.schedules.fill import fill
+from jaxpp.schedules.rewrites.fill import fill
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")

@@ -33,7 +33,7 @@ import jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import Call
 from jaxpp.runtime.processes.arrays import batch_copy
-from jaxpp.schedules.order import merged_order
+from jaxpp.schedules.engine.merged_order import merged_order
 
 RATE = 0.01
 BURST = 64

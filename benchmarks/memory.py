@@ -39,9 +39,9 @@ from jaxpp._compat import make_context
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import functions
 from jaxpp.runtime import Call, Program, Receive, load
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import subdivide
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import subdivide
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jaxpp import schedules as S
-from jaxpp.schedules.report import Report
+from jaxpp.schedules.engine.report import Report
 
 EQUAL: Final = S.Costs(1, 0.5, 0.5)
 """A backward takes as long as a forward: the times in the figures of Chimera, Hanayo and BitPipe."""

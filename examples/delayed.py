@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 import jaxpp
 from jaxpp import schedules
-from jaxpp.schedules.steps import repeat
+from jaxpp.schedules.builders.steps import repeat
 
 STAGES, CALLS, STEPS, MICROBATCHES, ROWS, WIDTH = 4, 5, 8, 4, 16, 32
 OPTIMIZER = optax.adam(3e-3)

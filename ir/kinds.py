@@ -7,7 +7,7 @@ from typing import Final
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
-from jaxpp.schedules.kinds import KIND_NAME
+from jaxpp.schedules.model.kinds import KIND_NAME
 
 
 @dataclass(frozen=True, slots=True)

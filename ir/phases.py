@@ -11,7 +11,7 @@ from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.steps import MainLine, Step, handed
 from jaxpp.ir.values import is_used
-from jaxpp.schedules.kinds import KIND_NAME
+from jaxpp.schedules.model.kinds import KIND_NAME
 
 _MOST_MESHES = 1 << 16
 _MADE_BY = {False: "unroll-microbatches", True: "infer-placement"}

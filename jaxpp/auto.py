@@ -18,8 +18,8 @@ from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
 from jaxpp.runtime.execution.frozen import current_frozen
 from jaxpp.schedules import ScheduleError
-from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.given import AUTO
+from jaxpp.schedules.model.values import positive
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning import Choice, Trial, Tuning
 from jaxpp.ways import SECONDS, Ways

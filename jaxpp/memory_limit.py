@@ -23,8 +23,8 @@ from jaxpp.ir.phases import tasks_of
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
 from jaxpp.schedules import Schedule, ScheduleError
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.rewrites.peers import evict
 from jaxpp.schedules.search.stagewise import StageChoices
 from jaxpp.task_times import Rates, TaskTimes
 

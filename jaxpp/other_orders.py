@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxpp import schedules
 from jaxpp.schedules import Costs, Schedule, ScheduleError
-from jaxpp.schedules.memory import activations
+from jaxpp.schedules.engine.activations import activations
 
 _SHARES = (0.75, 0.5, 0.25, 0.0)
 """The shares of its activations that a mesh with too little memory may keep in a search."""

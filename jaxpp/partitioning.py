@@ -10,9 +10,9 @@ from jaxpp.hlo_passes.loop.number_stages import NumberStages
 from jaxpp.layers import Layers
 from jaxpp.memory_limit import Limit, limit_text
 from jaxpp.schedules import Placement
-from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.errors import true_or_false, whole_number
 from jaxpp.schedules.layers import layers_of_stages
+from jaxpp.schedules.model.values import positive
 from jaxpp.schedules.search import Partition
 
 

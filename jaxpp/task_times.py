@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir.flops import products_of
 from jaxpp.planning.chips import Chip
 from jaxpp.schedules import Costs, Schedule
-from jaxpp.schedules.cost_values import PerPair
+from jaxpp.schedules.model.values import PerPair
 
 _COPIES, _SENDS = ("offload", "reload"), ("evict", "load")
 

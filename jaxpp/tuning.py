@@ -8,7 +8,7 @@ from pathlib import Path
 from jaxpp import schedules
 from jaxpp._system import write_file
 from jaxpp.schedules import Costs, Schedule, ScheduleError
-from jaxpp.schedules.report import Report
+from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.search import Partition
 from jaxpp.schedules.search.cuts import Cuts
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import jax
 
 from jaxpp.ir.kinds import AROUND, FORMS
-from jaxpp.schedules.kinds import KIND_NAME
-from jaxpp.schedules.task import Task
+from jaxpp.schedules.model.kinds import KIND_NAME
+from jaxpp.schedules.model.task import Task
 
 _GIVEN = ("task", "residuals")
 _TAKEN = (*FORMS, *AROUND, "main", "mesh", "receive", "send")

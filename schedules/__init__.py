@@ -28,19 +28,20 @@ A user's schedule is a few lines of a small language (`Plan`, `F`, `B`, `I`, `W`
 `Task`s, or a subclass of `BaseSchedule`. An error in it raises a `ScheduleError` with the mesh, the position and the
 reason. Other names are in the modules of this package:
 
-    blocks, priorities   block, a repeated building block; by_priority, the preferences of a free mesh
-    rewrites, peers      insert, subdivide, split_backward, freeze; evict: changes of a finished schedule
-    steps                repeat, in_steps: several optimizer steps
-    fill, freezing       fill, side work in the bubbles; freeze_ratios, the weight gradients to leave out
-    layers               rows_of_layers, the order of stacked layers in which those of each mesh are contiguous
-    memory, order        activations that each mesh keeps; merged_order, one order over all meshes
-    sequence_cuts        equal_cuts, the lengths of slices that take equally long
-    library              the function of each published schedule, such as library.classic.gpipe
+    builders              block, a repeated building block; by_priority, the preferences of a free mesh; repeat and
+                          in_steps, several optimizer steps
+    rewrites              changes of a finished schedule: insert, subdivide, split_backward, freeze, evict; fill, side
+                          work in the bubbles; freeze_ratios, the weight gradients to leave out
+    layers                rows_of_layers, the order of stacked layers in which those of each mesh are contiguous
+    engine.activations    activations, the number that each mesh keeps
+    engine.merged_order   merged_order, one order over all meshes
+    model.sequence_cuts   equal_cuts, the lengths of slices that take equally long
+    library               the function of each published schedule, such as library.classic.gpipe
 """
 
 from __future__ import annotations
 
-from jaxpp.schedules.check import check
+from jaxpp.schedules.builders.language import B, F, I, Operation, Plan, W
 from jaxpp.schedules.classes import (
     BaseSchedule,
     DualPipeV,
@@ -54,18 +55,18 @@ from jaxpp.schedules.classes import (
     ZeroBubble,
 )
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.formats.picture import draw
 from jaxpp.schedules.given import resolve
-from jaxpp.schedules.host import offload
-from jaxpp.schedules.kinds import Kind
-from jaxpp.schedules.language import B, F, I, Operation, Plan, W
 from jaxpp.schedules.library import names
-from jaxpp.schedules.rewrites import recompute
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.check import check
+from jaxpp.schedules.model.kinds import Kind
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task, TaskType
+from jaxpp.schedules.plot import draw
+from jaxpp.schedules.rewrites.host import offload
+from jaxpp.schedules.rewrites.tasks import recompute
 from jaxpp.schedules.search import improve, make, partition, search, tune
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Placement, Task, TaskType
 
 parse = Schedule.parse
 

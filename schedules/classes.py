@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias, cast
 
-from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library import make
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.model.check import check
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
 
 ScheduleTasks: TypeAlias = Sequence[Sequence[Task | Sequence[Task] | None]]
 """For each mesh its cells: a task, several fused tasks, or None for a bubble."""

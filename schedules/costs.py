@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from jaxpp._system import write_file
-from jaxpp.schedules.between_runs import BetweenRuns
-from jaxpp.schedules.cost_values import (
+from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, whole_number
+from jaxpp.schedules.model.between_runs import BetweenRuns
+from jaxpp.schedules.model.kinds import COMPUTE, KIND_NAME
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
+from jaxpp.schedules.model.values import (
     PerMesh,
     PerPair,
     PerStage,
@@ -25,10 +29,6 @@ from jaxpp.schedules.cost_values import (
     per_stage,
     shares,
 )
-from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, whole_number
-from jaxpp.schedules.kinds import COMPUTE, KIND_NAME
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
 
 UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "units": 1e-3}
 """The units of time, in seconds. "units" means no particular unit; a trace shows it as a millisecond."""

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, check_name, make, options_of
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.check import check
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 AUTO: Final = "auto"
 """The name of the schedule that a step chooses while it runs."""

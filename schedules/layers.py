@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from jaxpp.schedules.classes import BaseSchedule
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 
 def rows_of_layers(

@@ -17,9 +17,9 @@ from typing import Any, Final
 from rich.console import RenderableType
 
 from jaxpp import schedules as S
-from jaxpp.schedules.formats.picture import history_pen, picture
+from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.given import library_name
-from jaxpp.schedules.report import Report
+from jaxpp.schedules.plot import history_pen, picture
 from jaxpp.schedules.search import Found
 from jaxpp.tools import schedule_tables as tables
 from jaxpp.tools import streams

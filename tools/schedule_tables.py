@@ -12,8 +12,8 @@ from rich.text import Text
 
 from jaxpp import schedules as S
 from jaxpp.schedules.engine.memory import Release
+from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.library import LIBRARY, options_of
-from jaxpp.schedules.report import Report
 from jaxpp.schedules.search import Found
 
 _RELEASES: Final[tuple[Release, ...]] = ("W", "B", "half")

@@ -20,9 +20,9 @@ from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.ir.tensors import check_arrays
 from jaxpp.ir.train_loop import TrainLoopAttr
+from jaxpp.schedules.builders.steps import first_step, in_steps, steps_of
 from jaxpp.schedules.given import as_text, check_words, library_name, of_text
 from jaxpp.schedules.library import options_of
-from jaxpp.schedules.steps import first_step, in_steps, steps_of
 
 _LARGE = 1 << 20
 """The size above which a schedule takes long to make: meshes * (meshes + microbatches)."""

@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.kinds import FORMS, form_of
-from jaxpp.schedules.order import merged_numbers
+from jaxpp.schedules.engine.merged_order import merged_numbers
 
 
 def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:

@@ -23,8 +23,8 @@ from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import block_of
-from jaxpp.schedules.order import merged_order
-from jaxpp.schedules.steps import is_in_one_order
+from jaxpp.schedules.builders.steps import is_in_one_order
+from jaxpp.schedules.engine.merged_order import merged_order
 
 TemplateKey: TypeAlias = tuple[str, int, int]
 """The kind, the stage and the slice of a task."""

@@ -17,8 +17,8 @@ from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.schedules.order import start_times, unit_cost
-from jaxpp.schedules.steps import UPDATE, steps_of
+from jaxpp.schedules.builders.steps import UPDATE, steps_of
+from jaxpp.schedules.engine.merged_order import start_times, unit_cost
 
 
 class UnrollSteps(Pass):

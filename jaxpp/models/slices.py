@@ -35,7 +35,7 @@ def scan_slices(
 
     Later slices attend to more, and take longer. `cuts`, in place of `slices`, are the lengths of slices that take
     equal times: later slices are shorter. Each then has its own programs. They are found by
-    `jaxpp.schedules.sequence_cuts.equal_cuts`.
+    `jaxpp.schedules.model.sequence_cuts.equal_cuts`.
 
     Args:
         fn: takes the carry, one slice of `xs` and the position where it starts (an int32 scalar). Returns the next

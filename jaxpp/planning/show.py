@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jaxpp import schedules
 from jaxpp.planning.numbers import Numbers
 from jaxpp.runtime.measuring.units import bytes_text, bytes_texts, flops_text, table, time_text
-from jaxpp.schedules.formats.picture import picture
+from jaxpp.schedules.plot import picture
 
 _MOST = 12
 """The most programs in a table in plain text."""

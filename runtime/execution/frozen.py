@@ -35,7 +35,7 @@ def frozen(stages: FrozenStages) -> Generator[None]:
     stages, as they give the same arguments. The block holds only for steps that this thread calls.
 
     Parts of a model that have converged need no gradients any more (TimelyFreeze, arXiv 2602.05754).
-    `jaxpp.schedules.freezing.freeze_ratios` chooses the shares that shorten the step most.
+    `jaxpp.schedules.rewrites.freeze_ratios` chooses the shares that shorten the step most.
 
     Args:
         stages: for each stage the share of its microbatches whose weight gradients are left out, from 0 to 1, evenly

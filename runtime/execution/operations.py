@@ -7,7 +7,7 @@ import jax
 
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call, Program
-from jaxpp.schedules.task import Task
+from jaxpp.schedules.model.task import Task
 
 Operations = Mapping[str, Callable[[Task, Sequence[Any]], Any]]
 """By kind of task: a function of the task and of the arrays that the program passes to it."""

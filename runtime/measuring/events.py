@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxpp.ir.program import Call, Place, Program, Receive, Send, TaskName
-from jaxpp.schedules.formats.chrome_trace import Label
+from jaxpp.schedules.engine.chrome_trace import Label
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

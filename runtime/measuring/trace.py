@@ -15,7 +15,7 @@ from jaxpp.ir.program import Call, Receive, Send, TaskName
 from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.steps import StepLabel
 from jaxpp.runtime.measuring.events import Event, StepEvents
-from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Memory, curve, in_order, print_chrome_trace
+from jaxpp.schedules.engine.chrome_trace import COMPUTE, Arrow, Bar, Memory, curve, in_order, print_chrome_trace
 
 
 def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from jaxpp.schedules.costs import Costs, one
 from jaxpp.schedules.engine.memory import byte_sizes, moved
-from jaxpp.schedules.engine.run import Cells, cells_of_graph
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.run import Cells, cells_of_graph
+from jaxpp.schedules.model.schedule import Schedule
 
 
 def cells_of(schedule: Schedule, costs: Costs) -> Cells:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.graph import Graph
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Task, Unit
+from jaxpp.schedules.model.graph import Graph
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Task, Unit
 
 Release: TypeAlias = Literal["W", "B", "half"]
 

@@ -16,15 +16,15 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxpp.schedules.between_runs import BetweenRuns, Touched
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.durations import cells_of
 from jaxpp.schedules.engine.memory import MemoryLimits, changes
-from jaxpp.schedules.engine.run import Cells, run
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.model.between_runs import BetweenRuns, Touched
+from jaxpp.schedules.model.run import Cells, run
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
 
 Objective: TypeAlias = Literal["makespan", "longest_stage"]
 Limits: TypeAlias = float | Sequence[float] | NDArray[np.float64] | None

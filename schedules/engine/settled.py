@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Final
 
-from jaxpp.schedules.engine.orders import EARLY, Measured, OrderedCells
-from jaxpp.schedules.engine.run import Run, run
+from jaxpp.schedules.engine.ordered_cells import EARLY, Measured, OrderedCells
+from jaxpp.schedules.model.run import Run, run
 
 _STEP: Final = 4
 """The work to rerun one cell after a move, in cells of a complete run."""

@@ -1,7 +1,7 @@
 """Published schedules by name.
 
 A new schedule needs two things: a function in a file of this folder, and an entry in `LIBRARY` below. The function is
-best written in the language of `jaxpp.schedules.language`. The tests report whatever else a new schedule lacks.
+best written in the language of `builders.language`. The tests report whatever else a new schedule lacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jaxpp.schedules.library.sequence import seq1f1b, seq1f1b_i, seq1f1b_zb
 from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, stp, v_half, v_min, zb_v
 from jaxpp.schedules.library.vocabulary import vocab_1f1b, vocab_v_half
 from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
 
 LIBRARY: Final[dict[str, Callable[..., Schedule]]] = {
     "gpipe": gpipe,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxpp.schedules.builders.language import Plan
+from jaxpp.schedules.builders.priorities import by_priority
 from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
-from jaxpp.schedules.language import Plan
 from jaxpp.schedules.library.classic import EQUAL
 from jaxpp.schedules.library.v_shaped import write_dual
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 
 def chimera(meshes: int, microbatches: int, doubling: bool = False) -> Schedule:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from jaxpp.schedules.builders.language import B, F, Plan
+from jaxpp.schedules.builders.priorities import by_priority
+from jaxpp.schedules.builders.steps import in_steps
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
-from jaxpp.schedules.language import B, F, Plan
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.steps import in_steps
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
 
 EQUAL: Final = Costs(kinds={"backward": 1.0})
 """A backward takes as long as a forward. Some papers decide with these times which tasks are ready."""

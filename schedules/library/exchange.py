@@ -11,8 +11,8 @@ from typing import Final, cast
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.sequence import seq1f1b
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
 
 _NONE: Final = 1e-9
 """The time of a stage without work, because times must be positive."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from jaxpp.schedules.builders.language import B, F, I, Plan, W
 from jaxpp.schedules.errors import whole_number
-from jaxpp.schedules.language import B, F, I, Plan, W
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 
 def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2, fused: bool = False) -> Schedule:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jaxpp.schedules.builders.language import F, I, Plan, W
 from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
-from jaxpp.schedules.host import offload
-from jaxpp.schedules.kinds import Kind
-from jaxpp.schedules.language import F, I, Plan, W
 from jaxpp.schedules.library.classic import one_f_one_b
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.kinds import Kind
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
+from jaxpp.schedules.rewrites.host import offload
+from jaxpp.schedules.rewrites.peers import evict
 
 
 def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:

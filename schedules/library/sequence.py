@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jaxpp.schedules.language import B, F, I, Plan, W
+from jaxpp.schedules.builders.language import B, F, I, Plan, W
 from jaxpp.schedules.library.interleaved import in_groups
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 
 def seq1f1b(meshes: int, microbatches: int, slices: int = 2) -> Schedule:

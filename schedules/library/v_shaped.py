@@ -5,13 +5,13 @@ Mesh i of p holds the stages i and 2p - 1 - i, so the first mesh holds the first
 
 from __future__ import annotations
 
-from jaxpp.schedules.blocks import block
+from jaxpp.schedules.builders.blocks import block
+from jaxpp.schedules.builders.language import B, F, I, MeshOrder, Plan, W
+from jaxpp.schedules.builders.priorities import by_priority
 from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
-from jaxpp.schedules.language import B, F, I, MeshOrder, Plan, W
 from jaxpp.schedules.library.classic import EQUAL, oldest_backward
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 
 def zb_v(meshes: int, microbatches: int) -> Schedule:

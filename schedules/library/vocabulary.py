@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jaxpp.schedules.check import check
+from jaxpp.schedules.builders.priorities import by_priority
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import true_or_false, whole_number
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.model.check import check
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
 
 
 def vocab_1f1b(

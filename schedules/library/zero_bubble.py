@@ -6,19 +6,19 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from jaxpp.schedules.builders.language import F, I, Plan, W
+from jaxpp.schedules.builders.priorities import by_priority
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.engine.problem import make_problem
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import whole_number
-from jaxpp.schedules.language import F, I, Plan, W
 from jaxpp.schedules.library.classic import one_f_one_b, placed
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.rewrites import split_backward
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
+from jaxpp.schedules.rewrites.tasks import split_backward
 
 _RANKS: Final = {"forward": 0, "input_grad": 1, "weight_grad": 2}
 

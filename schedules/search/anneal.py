@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from jaxpp.schedules.engine.dispatch import TOLERANCE
-from jaxpp.schedules.engine.orders import OrderedCells, Rows, ordered_cells_of_problem
+from jaxpp.schedules.engine.ordered_cells import OrderedCells, Rows, ordered_cells_of_problem
 from jaxpp.schedules.engine.problem import Orders, Problem
 from jaxpp.schedules.engine.settled import settled
 from jaxpp.schedules.search.effort import Effort

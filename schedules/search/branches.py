@@ -13,20 +13,20 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Final, TypeAlias
 
+from jaxpp.schedules.builders.priorities import by_priority
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.engine.problem import Objective
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement, Task
 from jaxpp.schedules.search.candidates import published
 from jaxpp.schedules.search.changes import Kept
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found
 from jaxpp.schedules.search.improve import improve
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Placement, Task
 
 _KINDS: Final = ("forward", "input_grad", "weight_grad")
 

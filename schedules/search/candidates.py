@@ -10,10 +10,10 @@ from typing import Final, cast
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.kinds import LETTERS
 from jaxpp.schedules.library import LIBRARY, make, options_of
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.kinds import LETTERS
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 _USUAL: Final = {
     "linear": (("looped", 1),),

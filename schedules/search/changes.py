@@ -20,15 +20,15 @@ from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.engine.problem import Objective
+from jaxpp.schedules.engine.report import Report
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError, counted, one_of
-from jaxpp.schedules.host import offload
-from jaxpp.schedules.report import Report
-from jaxpp.schedules.rewrites import recompute
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Cell
+from jaxpp.schedules.rewrites.host import offload
+from jaxpp.schedules.rewrites.tasks import recompute
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.homes import at_other_homes
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Cell
 
 CHANGES: Final = ("recompute", "offload", "fuse", "homes")
 

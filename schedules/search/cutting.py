@@ -15,9 +15,11 @@ from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import MemoryLimits, byte_sizes
 from jaxpp.schedules.engine.problem import Orders, Problem, make_problem
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.rewrites import recompute
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
+from jaxpp.schedules.rewrites.tasks import recompute
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.candidates import published
 from jaxpp.schedules.search.cuts import Cuts, beside, best_cuts
@@ -28,8 +30,6 @@ from jaxpp.schedules.search.layer_row import LayerRow, empty_of
 from jaxpp.schedules.search.placed_row import UNITS, PlacedRow
 from jaxpp.schedules.search.room import with_room
 from jaxpp.schedules.search.search import Running, Try
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Placement
 
 SHARES: Final = (0.005, 0.05)
 """The effort of a search for the order on one choice of cuts, as shares of all effort: for the first search on many

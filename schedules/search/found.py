@@ -9,11 +9,11 @@ from typing import cast
 
 import numpy as np
 
-from jaxpp.schedules.cost_values import is_list, positive
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.memory import KEPT, MemoryLimits, Release
 from jaxpp.schedules.errors import ScheduleError, one_of
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.values import is_list, positive
 from jaxpp.schedules.search.history import Moment, proven_gap
 
 
@@ -24,7 +24,7 @@ class Found(Schedule):
     Attributes:
         value: the value of the objective, in the unit of the costs.
         lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
-        history: when each value and bound became known; `formats.picture.draw_history` draws it.
+        history: when each value and bound became known; `plot.draw_history` draws it.
     """
 
     value: float = math.inf

@@ -12,11 +12,11 @@ from itertools import pairwise, product
 from typing import TypeAlias
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.engine.orders import OrderedCells
-from jaxpp.schedules.kinds import ALL
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Cell
+from jaxpp.schedules.engine.ordered_cells import OrderedCells
+from jaxpp.schedules.engine.simulate import simulate
+from jaxpp.schedules.model.kinds import ALL
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Cell
 
 _Homes: TypeAlias = dict[tuple[int, int], int]
 """The mesh on which a stage runs a microbatch: (stage, microbatch) -> mesh."""

@@ -8,22 +8,22 @@ from dataclasses import fields
 from random import Random
 from typing import Final
 
-from jaxpp.schedules.check import check
-from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import Release
-from jaxpp.schedules.engine.orders import OrderedCells, ordered_cells
+from jaxpp.schedules.engine.ordered_cells import OrderedCells, ordered_cells
 from jaxpp.schedules.engine.problem import OBJECTIVES, Limits, Objective
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError, one_of, whole_number
-from jaxpp.schedules.schedule import Schedule, check_type
+from jaxpp.schedules.model.check import check
+from jaxpp.schedules.model.schedule import Schedule, check_type
+from jaxpp.schedules.model.values import positive
 from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found, memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
 from jaxpp.schedules.search.homes import bound_at_any_home
-from jaxpp.schedules.simulate import simulate
 
 _CHANGING: Final = 0.1
 """The share of the effort that the changes of tasks may spend, at the beginning and again in the middle."""

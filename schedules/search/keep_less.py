@@ -9,13 +9,13 @@ from typing import Final
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import byte_sizes
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.host import offload
-from jaxpp.schedules.rewrites import recompute
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.rewrites.host import offload
+from jaxpp.schedules.rewrites.tasks import recompute
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.stagewise import Search, StageChoices
-from jaxpp.schedules.simulate import simulate
 
 _WHOLE: Final = 1 << 30
 

@@ -10,8 +10,8 @@ from typing import Literal
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.errors import counted
-from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Final, cast
 
 from jaxpp.schedules import library
 from jaxpp.schedules.costs import Costs, given_costs
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.search.improve import improve
-from jaxpp.schedules.simulate import simulate
 
 _FORWARDS_FIRST: Final = ("gpipe", "looped-bfs")
 

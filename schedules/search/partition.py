@@ -8,12 +8,13 @@ from typing import cast
 
 import numpy as np
 
-from jaxpp.schedules.cost_values import is_list, number, positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.engine.memory import Release
 from jaxpp.schedules.engine.problem import Limits
 from jaxpp.schedules.errors import ScheduleError, check_size, true_or_false, whole_number
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
+from jaxpp.schedules.model.values import is_list, number, positive
 from jaxpp.schedules.search.candidates import placements
 from jaxpp.schedules.search.cuts import Cuts
 from jaxpp.schedules.search.cutting import SHARES, Cutting
@@ -21,7 +22,6 @@ from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback, proven_gap
 from jaxpp.schedules.search.layer_row import LayerRow
-from jaxpp.schedules.task import Placement
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.engine.problem import make_problem
+from jaxpp.schedules.model.task import Placement
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.layer_row import LayerRow, empty_of
-from jaxpp.schedules.task import Placement
 
 UNITS: Final = 50
 """The units of effort to simulate a task of given orders on other cuts."""

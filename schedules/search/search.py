@@ -11,14 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from jaxpp.schedules.check import check
-from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import MemoryLimits, Release
 from jaxpp.schedules.engine.problem import OBJECTIVES, Limits, Objective, Orders, Problem, make_problem
 from jaxpp.schedules.errors import ScheduleError, check_size, one_of, true_or_false, whole_number
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
+from jaxpp.schedules.model.check import check
+from jaxpp.schedules.model.task import Placement
+from jaxpp.schedules.model.values import positive
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.anneal import anneal_orders
 from jaxpp.schedules.search.beam import Beam, Taste, affordable
@@ -30,7 +31,6 @@ from jaxpp.schedules.search.found import Found, memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
 from jaxpp.schedules.search.rules import by_rules
 from jaxpp.schedules.search.waves import waves
-from jaxpp.schedules.task import Placement
 
 _TASTES: Final = (
     Taste(30),

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.engine.memory import Release
 from jaxpp.schedules.engine.problem import Limits, Objective
+from jaxpp.schedules.engine.report import Report
+from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, make, options_of
-from jaxpp.schedules.report import Report
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Placement
 from jaxpp.schedules.search.changes import Kept
 from jaxpp.schedules.search.found import memory_limits
 from jaxpp.schedules.search.history import ProgressCallback
 from jaxpp.schedules.search.search import search
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Placement
 
 
 @dataclass(frozen=True)

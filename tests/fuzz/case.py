@@ -17,8 +17,8 @@ from unit.end_to_end import compare
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.schedules.builders.priorities import by_priority
 from jaxpp.schedules.library import options_of
-from jaxpp.schedules.priorities import by_priority
 
 CHAINS = [name for name in schedules.names() if not name.startswith(("seq1f1b", "slimpipe", "vocab"))]
 """The schedules of stages that are a chain."""

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import insert
 
 WHOLE = tuple(name for name in MODELS if name not in ("read_sums", "effects", "partitioned"))
 """The models with a state and a loss, of which anything may be asked."""

@@ -22,7 +22,7 @@ from unit.end_to_end.test_scanned_layers import stack
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.schedules.steps import first_step, in_steps
+from jaxpp.schedules.builders.steps import first_step, in_steps
 
 Layer = Callable[[jax.Array, Any], jax.Array]
 

@@ -39,7 +39,7 @@ from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested
 from jaxpp.runtime import load
-from jaxpp.schedules.memory import activations
+from jaxpp.schedules.engine.activations import activations
 from jaxpp.validation import Validate, ValidationError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from jaxpp.ir.kinds import FORMS, form_of
 from jaxpp.ir.program import Call, Function, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
-from jaxpp.schedules.task import Unit
+from jaxpp.schedules.model.task import Unit
 
 _Slice: TypeAlias = tuple[int, int]
 """A microbatch, and a slice of its sequence: 0 where that is not cut."""

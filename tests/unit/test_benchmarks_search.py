@@ -11,7 +11,7 @@ import pytest
 from jaxpp import schedules as S
 from jaxpp.schedules.engine.memory import MemoryLimits
 from jaxpp.schedules.engine.problem import make_problem
-from jaxpp.schedules.report import Report
+from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.effort import Effort

@@ -94,14 +94,35 @@ def test_the_phases_of_the_passes_do_not_know_one_another() -> None:
     assert not problems, "\n".join(problems)
 
 
-def test_the_engine_of_schedules_knows_nothing_of_its_users() -> None:
-    above = ("check", "fill", "freezing", "library", "order", "report", "rewrites", "search", "simulate", "timeline")
-    problems = [
-        f"{shown(path)}:{line}: the engine must not import {name}"
-        for path in python_files("schedules/engine")
-        for line, name in imports(path)
-        if f"{name}.".startswith(tuple(f"jaxpp.schedules.{each}." for each in above))
-    ]
+FLOORS_OF_SCHEDULES = (
+    ("errors",),
+    ("model",),
+    ("costs",),
+    ("engine",),
+    ("builders",),
+    ("rewrites",),
+    ("library",),
+    ("search",),
+    ("classes", "given", "layers", "plot"),
+)
+"""The files and folders of `schedules/`, lowest first. Each imports only those below it, and its own."""
+
+
+def test_the_floors_of_schedules_import_only_lower_ones() -> None:
+    floor_of = {name: floor for floor, names in enumerate(FLOORS_OF_SCHEDULES) for name in names}
+    problems: list[str] = []
+    for path in python_files("schedules"):
+        place = path.relative_to(ROOT / "schedules").parts[0].removesuffix(".py")
+        if place == "__init__":
+            continue
+        for line, name in imports(path):
+            other = f"{name}.".removeprefix("jaxpp.schedules.").partition(".")[0]
+            if (
+                name.startswith("jaxpp.schedules")
+                and other != place
+                and floor_of.get(other, len(floor_of)) > floor_of[place]
+            ):
+                problems.append(f"{shown(path)}:{line}: {place} must not import {other}")
     assert not problems, "\n".join(problems)
 
 

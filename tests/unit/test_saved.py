@@ -27,7 +27,7 @@ from jaxpp import _compat, loading, schedules, trees
 from jaxpp.healing.training import loaded_or_compiled
 from jaxpp.loading import load_for
 from jaxpp.saved import SavedStep, SavedStepError
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.tasks import insert
 from jaxpp.step import LoweredStep
 
 EXPLICIT = jax.sharding.AxisType.Explicit

@@ -13,7 +13,7 @@ from unit.end_to_end.compare import check, feed_state, lowered, make_mesh, weigh
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules import Placement, Task
-from jaxpp.schedules.priorities import by_priority
+from jaxpp.schedules.builders.priorities import by_priority
 
 WIDTH = 4
 After = tuple[tuple[int, ...], ...]

@@ -29,9 +29,9 @@ from jaxpp import _compat, schedules
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call, Program, Send
 from jaxpp.runtime import Event, load, measured_costs
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import subdivide
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import subdivide
 
 NAMES = {"1f1b": 4, "gpipe": 4, "zb-h1": 4, "zb-v": 2, "dualpipe": 4}
 CHANGES = {"recompute": schedules.recompute, "offload": schedules.offload}

@@ -17,8 +17,8 @@ from unit.end_to_end.compare import assert_same, batch, loss, make_mesh, sgd_ste
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import bubble_use
-from jaxpp.schedules.fill import fill
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.fill import fill
+from jaxpp.schedules.rewrites.tasks import insert
 
 LOG = schedules.Operation.parse("log: forward")
 ONE_F_ONE_B = schedules.make("1f1b", meshes=3, microbatches=4)

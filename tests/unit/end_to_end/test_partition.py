@@ -21,7 +21,7 @@ from jaxpp.jit import MpmdFunction
 from jaxpp.planning import compiling
 from jaxpp.runtime import Call, Event
 from jaxpp.schedules.library.classic import one_f_one_b
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.tasks import insert
 from jaxpp.step import CompiledStep
 
 MESHES = 2

@@ -15,7 +15,7 @@ from unit.end_to_end.everywhere import in_turn
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites.peers import evict
 
 # (name, meshes): four stages each.
 SCHEDULES = [("1f1b", 4), ("interleaved-1f1b", 2), ("chimera", 4), ("bitpipe", 2)]

@@ -19,8 +19,8 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.rewrites.peers import evict
 
 unchecked: Any = jaxpp.slice_attention  # by types, as of users who have no checker
 

@@ -25,9 +25,9 @@ from jaxpp import schedules
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load, measured_costs, slice_shares
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import insert
 
 SHARDED = (P(), P(None, "data"))
 WHOLE = jax.jit(partial(decoder.train_step, slices=1))

@@ -23,7 +23,7 @@ from unit.end_to_end.test_shared_weights import tied as tied_loss
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.runtime import load
-from jaxpp.schedules.rewrites import freeze, split_backward
+from jaxpp.schedules.rewrites.tasks import freeze, split_backward
 
 # (name, meshes): four stages each; of every way to split one.
 SPLIT = [("zb-h1", 4), ("interleaved-zb", 2), ("zb-v", 2), ("dualpipe", 4)]

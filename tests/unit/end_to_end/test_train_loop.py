@@ -23,9 +23,9 @@ from jaxpp import schedules
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
+from jaxpp.schedules.builders.steps import in_steps, is_in_one_order
 from jaxpp.schedules.library.classic import gpipe
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.steps import in_steps, is_in_one_order
+from jaxpp.schedules.rewrites.peers import evict
 
 TWO_BW = "pipedream-2bw"
 FUSED = in_steps(schedules.make("kimi-k2", meshes=2, microbatches=8, fused=True), 2, delay=1)

@@ -15,7 +15,7 @@ from unit.end_to_end.transformer import cross_entropy
 import jaxpp.api as jaxpp
 from jaxpp import schedules, vocabulary_cross_entropy, vocabulary_embedding
 from jaxpp.runtime import load
-from jaxpp.schedules.memory import activations
+from jaxpp.schedules.engine.activations import activations
 
 WIDTH, LENGTH, MICROBATCHES = 8, 5, 4
 

@@ -19,7 +19,7 @@ from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.read_program import ProgramReader
-from jaxpp.schedules.peers import evict
+from jaxpp.schedules.rewrites.peers import evict
 from jaxpp.validation.cpu import Runner
 from jaxpp.validation.interpreter import Interpreter
 

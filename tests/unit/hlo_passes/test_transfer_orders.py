@@ -16,7 +16,7 @@ from jaxpp.ir.kinds import form_of
 from jaxpp.ir.program import Call, Program, Send
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.transports import RULES, OrderError, Rules, check_order
-from jaxpp.schedules.order import merged_numbers
+from jaxpp.schedules.engine.merged_order import merged_numbers
 
 MOST = int(os.environ.get("JAXPP_TEST_MESHES", "0"))
 """If given, all numbers of meshes up to it are tried: of 8, that takes minutes."""

@@ -21,7 +21,7 @@ import jaxpp
 from jaxpp import schedules as S
 from jaxpp import step as step_module
 from jaxpp.planning import CHIPS, Plan, PlanError, Target, compiling
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.tasks import insert
 
 MICROBATCHES = 6
 
@@ -222,7 +222,7 @@ def test_a_page_without_a_timeline(compiled: Any, tmp_path: Path, monkeypatch: p
     path = tmp_path / "plan.html"
     dataclasses.replace(compiled.plan, schedule="").page(path)
     assert "Timeline" not in path.read_text(encoding="utf-8")
-    monkeypatch.delitem(sys.modules, "jaxpp.schedules.formats.picture.chart", raising=False)
+    monkeypatch.delitem(sys.modules, "jaxpp.schedules.plot.chart", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     compiled.plan.page(path)
     assert "<p>A timeline would stand here: drawing needs matplotlib: pip install" in path.read_text(encoding="utf-8")

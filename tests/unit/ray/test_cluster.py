@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from unit.ray import steps
 
 import jaxpp
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.tasks import insert
 
 pytest.importorskip("ray", reason="Ray is not installed")
 

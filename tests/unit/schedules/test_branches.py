@@ -8,8 +8,8 @@ import pytest
 
 from jaxpp import schedules as S
 from jaxpp.schedules import Placement, ScheduleError, Task
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.rewrites import split_backward
+from jaxpp.schedules.builders.priorities import by_priority
+from jaxpp.schedules.rewrites.tasks import split_backward
 
 TOWERS = Placement.of(0, 1, 2, after=[[], [], [0, 1]])
 TEXT = """schedule: towers

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jaxpp import schedules as S
 from jaxpp.schedules.library.classic import one_f_one_b
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.tasks import insert
 
 
 def build(*rows: str, placement: S.Placement | None = None) -> S.Schedule:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.library.classic import gpipe
-from jaxpp.schedules.report import Report
 
 
 def events(report: Report) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
-from jaxpp.schedules.sequence_cuts import equal_cuts
+from jaxpp.schedules.model.sequence_cuts import equal_cuts
 
 positive = st.floats(1e-6, 1e6)
 per_stage = positive | st.lists(positive, min_size=3, max_size=3)

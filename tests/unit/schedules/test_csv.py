@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.merged_order import merged_order
 from jaxpp.schedules.library.classic import gpipe
-from jaxpp.schedules.order import merged_order
-from jaxpp.schedules.rewrites import freeze, insert
+from jaxpp.schedules.rewrites.tasks import freeze, insert
 
 
 def test_a_table_without_communication() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxpp import schedules as S
-from jaxpp.schedules.fill import bubbles_used, fill
+from jaxpp.schedules.rewrites.fill import bubbles_used, fill
 
 SIDE = S.Operation.parse("side:; time 0.5")
 

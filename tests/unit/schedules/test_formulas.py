@@ -5,9 +5,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.library.exchange import exchange_costs
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.report import Report
 
 meshes, few = st.integers(1, 8), st.integers(1, 20)
 times = st.sampled_from([0.5, 1.0, 1.25, 3.0, 7.75])

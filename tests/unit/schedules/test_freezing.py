@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 
 from jaxpp import schedules as S
-from jaxpp.schedules.freezing import freeze_ratios
-from jaxpp.schedules.rewrites import split_backward
+from jaxpp.schedules.rewrites.freezing import freeze_ratios
+from jaxpp.schedules.rewrites.tasks import split_backward
 
 UNEVEN = S.Costs([1.0, 2.0, 1.0], [1.0, 3.0, 2.0], [1.0, 2.0, 4.0], hop=0.25)
 

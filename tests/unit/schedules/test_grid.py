@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.merged_order import merged_order
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
-from jaxpp.schedules.order import merged_order
 
 
 def test_the_grid_shows_rank_by_time() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import insert
 
 MOVED = ("bpipe", "po-h", "po-f")
 PLAIN = tuple(name for name in S.names() if name not in MOVED)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from jaxpp import schedules as S
-from jaxpp.schedules.fill import fill
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import freeze, insert
+from jaxpp.schedules.rewrites.fill import fill
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import freeze, insert
 from jaxpp.schedules.search.homes import at_other_homes
 
 COSTS = S.Costs(

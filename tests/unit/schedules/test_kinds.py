@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
-from jaxpp.schedules.fill import fill
-from jaxpp.schedules.freezing import freeze_ratios
-from jaxpp.schedules.kinds import POOLS, Kind, Need
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import freeze, insert, split_backward, subdivide
-from jaxpp.schedules.steps import in_steps, repeat
+from jaxpp.schedules.builders.steps import in_steps, repeat
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.model.kinds import POOLS, Kind, Need
+from jaxpp.schedules.rewrites.fill import fill
+from jaxpp.schedules.rewrites.freezing import freeze_ratios
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import freeze, insert, split_backward, subdivide
 
 names = st.sampled_from(["forward", "backward", "weight_grad", "spill", "all"])
 offsets = st.integers(-3, 3)

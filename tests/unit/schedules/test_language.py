@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
-from jaxpp.schedules import priorities, rewrites
-from jaxpp.schedules.blocks import block
-from jaxpp.schedules.host import offload
-from jaxpp.schedules.language import B, F, I, Operation, Pattern, Plan, W
+from jaxpp.schedules import rewrites
+from jaxpp.schedules.builders import priorities
+from jaxpp.schedules.builders.blocks import block
+from jaxpp.schedules.builders.language import B, F, I, Operation, Pattern, Plan, W
+from jaxpp.schedules.builders.priorities import by_priority
+from jaxpp.schedules.engine.activations import activations
 from jaxpp.schedules.library import classic
 from jaxpp.schedules.library.classic import gpipe
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward, subdivide
+from jaxpp.schedules.rewrites.host import offload
+from jaxpp.schedules.rewrites.tasks import freeze, insert, recompute, split_backward, subdivide
 
 
 def one_f_one_b(p: int, m: int) -> S.Schedule:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
-from jaxpp.schedules.blocks import block
+from jaxpp.schedules.builders.blocks import block
+from jaxpp.schedules.builders.priorities import by_priority
+from jaxpp.schedules.builders.steps import repeat
 from jaxpp.schedules.classes import LibrarySchedule, ScheduleTasks
+from jaxpp.schedules.engine.activations import activations
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.rewrites import subdivide
-from jaxpp.schedules.steps import repeat
+from jaxpp.schedules.rewrites.tasks import subdivide
 
 
 @settings(deadline=None, max_examples=150)

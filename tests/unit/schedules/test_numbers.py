@@ -19,8 +19,8 @@ import pytest
 from unit.schedules.library import Made, made
 
 from jaxpp import schedules as S
-from jaxpp.schedules.memory import activations, waiting
-from jaxpp.schedules.order import merged_order
+from jaxpp.schedules.engine.activations import activations, waiting
+from jaxpp.schedules.engine.merged_order import merged_order
 
 DIGESTS = Path(__file__).with_name("numbers.txt")
 CASES = 500

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.engine.merged_order import merged_order, start_times, unit_cost
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.order import merged_order, start_times, unit_cost
 
 
 def test_the_merged_order_goes_by_start_time_then_mesh() -> None:

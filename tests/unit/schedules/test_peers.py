@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
-from jaxpp.schedules.memory import activations
-from jaxpp.schedules.peers import evict
+from jaxpp.schedules.engine.activations import activations
+from jaxpp.schedules.rewrites.peers import evict
 
 
 @pytest.mark.parametrize(("meshes", "microbatches", "makespan", "peak"), [(4, 8, 33, 3), (8, 16, 69, 5)])

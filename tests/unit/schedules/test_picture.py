@@ -16,11 +16,11 @@ from matplotlib.image import imread
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
-from jaxpp.schedules.formats.picture import picture
-from jaxpp.schedules.formats.picture.scene import Box, Level, Scene, amount, text_colour
+from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.library.classic import gpipe
-from jaxpp.schedules.report import Report
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.plot import picture
+from jaxpp.schedules.plot.scene import Box, Level, Scene, amount, text_colour
+from jaxpp.schedules.rewrites.tasks import insert
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -255,7 +255,7 @@ def test_a_name_that_is_no_picture() -> None:
 @pytest.mark.parametrize("name", ["a.svg", "a.html"])
 def test_without_matplotlib(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in ("chart", "page"):
-        monkeypatch.delitem(sys.modules, f"jaxpp.schedules.formats.picture.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, f"jaxpp.schedules.plot.{module}", raising=False)
     for known in [each for each in sys.modules if each.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, known)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

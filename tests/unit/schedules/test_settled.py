@@ -10,10 +10,10 @@ from unit.schedules.test_search import problems
 
 from jaxpp import schedules as S
 from jaxpp.schedules.engine.memory import MemoryLimits
-from jaxpp.schedules.engine.orders import ordered_cells_of_problem
+from jaxpp.schedules.engine.ordered_cells import ordered_cells_of_problem
 from jaxpp.schedules.engine.problem import Problem, make_problem
-from jaxpp.schedules.engine.run import run
 from jaxpp.schedules.engine.settled import Partly
+from jaxpp.schedules.model.run import run
 
 
 def changed_somewhere(now: Partly, random: Random, most: float) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
-from jaxpp.schedules.memory import activations
+from jaxpp.schedules.engine.activations import activations
 
 
 def parsed(*rows: str) -> S.Schedule:

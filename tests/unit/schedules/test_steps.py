@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxpp import schedules as S
-from jaxpp.schedules.report import Report
-from jaxpp.schedules.steps import UPDATE, first_step, in_steps, repeat, steps_of
+from jaxpp.schedules.builders.steps import UPDATE, first_step, in_steps, repeat, steps_of
+from jaxpp.schedules.engine.report import Report
 
 
 @pytest.mark.parametrize(

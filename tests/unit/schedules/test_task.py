@@ -3,8 +3,8 @@
 import pytest
 
 from jaxpp.schedules import Kind, Placement, Schedule, ScheduleError, Task, TaskType, check
-from jaxpp.schedules.kinds import Need
 from jaxpp.schedules.library.classic import gpipe
+from jaxpp.schedules.model.kinds import Need
 
 
 def test_a_task_prints_as_its_cell() -> None:

@@ -15,7 +15,7 @@ import pytest
 import runline
 
 from jaxpp import schedules as S
-from jaxpp.schedules.memory import activations
+from jaxpp.schedules.engine.activations import activations
 from jaxpp.tools import schedule
 from jaxpp.tools.search_progress import progress_of
 

@@ -8,7 +8,7 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.hlo_passes import base
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.tasks import insert
 from jaxpp.validation import Validate
 
 

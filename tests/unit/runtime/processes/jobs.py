@@ -32,8 +32,8 @@ from jaxpp.runtime.processes.arrays import put
 from jaxpp.runtime.processes.transfer import PullTransport, key
 from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting
-from jaxpp.schedules.peers import evict
-from jaxpp.schedules.rewrites import insert
+from jaxpp.schedules.rewrites.peers import evict
+from jaxpp.schedules.rewrites.tasks import insert
 
 WIDTH = 32
 

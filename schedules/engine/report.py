@@ -1,0 +1,278 @@
+"""The report of a simulated run: its times, bubbles, transfers and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from jaxpp.schedules.costs import UNITS, Costs
+from jaxpp.schedules.engine.chrome_trace import (
+    COMPUTE,
+    Arrow,
+    Bar,
+    Floats,
+    Label,
+    Memory,
+    curve,
+    in_order,
+    print_chrome_trace,
+)
+from jaxpp.schedules.engine.memory import KEPT, Release, Sizes, byte_sizes, changes, share_sizes
+from jaxpp.schedules.errors import ScheduleError, one_of
+from jaxpp.schedules.model.run import SimulatedTimes
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Task
+
+_TRACKS: Final = {"copy_out": "offload", "copy_in": "reload", "net": "move"}
+
+
+class Bubble(NamedTuple):
+    """A time span in which a mesh is idle: it begins at `start` and lasts `length`."""
+
+    mesh: int
+    start: float
+    length: float
+
+
+class Transfer(NamedTuple):
+    """A transfer of a task's result from one mesh to another."""
+
+    task: Task
+    source: int
+    target: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The times, bubbles and memory of one run of `simulate`; times are in the unit of the costs.
+
+    Attributes:
+        schedule: the schedule that ran.
+        costs: the costs of its tasks and transfers.
+        run: the times of the tasks and transfers, by their numbers in `schedule.graph`.
+    """
+
+    schedule: Schedule
+    costs: Costs
+    run: SimulatedTimes
+
+    @cached_property
+    def start(self) -> tuple[Floats, ...]:
+        """The start of every task: an array per mesh, in the order of `schedule.orders`."""
+        return self._rows(self.run.starts)
+
+    @cached_property
+    def end(self) -> tuple[Floats, ...]:
+        """The end of every task: an array per mesh, in the order of `schedule.orders`."""
+        return self._rows(self.run.ends)
+
+    def times(self, task: Task) -> tuple[float, float]:
+        """Returns the start and end of one task.
+
+        Raises:
+            ScheduleError: when the schedule has no such task.
+        """
+        graph = self.schedule.graph
+        number = graph.numbers.get(task.kind, {}).get(graph.key(task))
+        if number is None or graph.tasks[number] != task:
+            raise ScheduleError(f"{self.schedule.name} has no task {task.words}")
+        return self.run.starts[number], self.run.ends[number]
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """The transfers between meshes, with their times; a task that takes memory from a peer is a transfer, too."""
+        graph, run = self.schedule.graph, self.run
+        tasks, homes = graph.tasks, graph.homes
+        sent = zip(graph.transfers, run.sent, run.received, strict=True)
+        return [
+            *(Transfer(tasks[number], homes[number], mesh, start, end) for (number, mesh), start, end in sent),
+            *(
+                Transfer(tasks[number], homes[source], homes[number], run.starts[number], run.ends[number])
+                for number, source in graph.sources.items()
+            ),
+        ]
+
+    @cached_property
+    def makespan(self) -> float:
+        """The time to the end of the last task.
+
+        This is the time of a training step whose optimizer waits for all meshes. It begins with the first task, or with
+        the gather of its weights.
+        """
+        return max(self.run.ends)
+
+    @cached_property
+    def longest_stage(self) -> float:
+        """The longest time from the first to the last task of one mesh.
+
+        This is the time of a step whose optimizer waits for no other mesh.
+        """
+        return max(float(cells[-1, 1] - cells[0, 0]) for cells in self._cells if len(cells))
+
+    @cached_property
+    def bubble(self) -> float:
+        """The share of the makespan in which the meshes, on average, are idle."""
+        return 1 - self.busy / self.makespan
+
+    @cached_property
+    def bubble_of_longest_stage(self) -> float:
+        """The share of `longest_stage` in which the meshes are idle.
+
+        This is the bubble rate of Zero Bubble (arXiv 2401.10241).
+        """
+        return 1 - self.busy / self.longest_stage
+
+    @cached_property
+    def busy(self) -> float:
+        """The time for which a mesh computes, on average."""
+        return sum(self.busy_of_meshes) / self.schedule.meshes
+
+    @cached_property
+    def busy_of_meshes(self) -> list[float]:
+        """The time for which each mesh computes."""
+        return [float((cells[:, 1] - cells[:, 0]).sum()) for cells in self._cells]
+
+    @cached_property
+    def bubbles(self) -> list[Bubble]:
+        """The idle intervals of the meshes between the start and the end of the run, mesh by mesh.
+
+        The times of gathers and scatters are counted as idle.
+        """
+        found: list[Bubble] = []
+        for mesh, cells in enumerate(self._cells):
+            starts = np.concatenate([[0.0], cells[:, 1]])
+            lengths = np.concatenate([cells[:, 0], [self.makespan]]) - starts
+            # Without a wait, the two sums of times differ at most in their last digits.
+            for position in np.flatnonzero(lengths > 1e-9 * self.makespan):
+                found.append(Bubble(mesh, float(starts[position]), float(lengths[position])))
+        return found
+
+    def peak_activations(self, released_at: Release = "W") -> list[float]:
+        """Returns for each mesh the most activations alive at once.
+
+        The unit is a microbatch's activations in all stages of one mesh. `memory.activations` counts pairs of stage
+        and microbatch (or slice) instead, in the order of a program. It equals this number times the stages of a mesh,
+        times the slices. The two differ where copies run beside a mesh (`offload`, `evict`). Here an activation is gone
+        when its copy ends, in a program at the instruction that frees it.
+
+        The backward of some stages, such as a linear stage, reads only the stage's input and weights. The program of
+        such a stage has nothing to recompute, and the inputs that wait count as activations.
+
+        Args:
+            released_at: the task at whose end an activation is freed: its weight gradient ("W"), its input gradient
+                ("B"), or for half of it each ("half"). A full backward is both gradients.
+
+        Raises:
+            ScheduleError: when `released_at` is unknown.
+        """
+        peaks = [_peak(deltas) for _, deltas in (self.activations(mesh, released_at) for mesh in self._meshes)]
+        # Shares such as 1/3 do not add up exactly.
+        return [round(peak, 9) for peak in peaks]
+
+    def peak_bytes(self) -> list[float]:
+        """Returns for each mesh the most bytes of activations alive at once, with the sizes that the costs give."""
+        return [_peak(deltas) for _, deltas in (self.live_bytes(mesh) for mesh in self._meshes)]
+
+    def activations(self, mesh: int, released_at: Release = "W") -> tuple[Floats, Floats]:
+        """Returns the times at which the number of activations of a mesh changes, in order, and the changes.
+
+        Raises:
+            ScheduleError: when `released_at` is unknown, or there is no such mesh.
+        """
+        one_of(list(KEPT), released_at, "released_at")
+        return self._memory(mesh, share_sizes(self.schedule, KEPT[released_at], self.costs.size(self.schedule)))
+
+    def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Floats, Floats]:
+        """Returns the times at which the bytes of activations of a mesh change, in order, and the changes.
+
+        A stage that recomputes keeps its input until then. The first stage's input is an argument of the step, and not
+        counted.
+
+        Args:
+            mesh: the mesh.
+            pool: "here", the memory of the mesh's devices, or "host".
+
+        Raises:
+            ScheduleError: when there is no such mesh or pool.
+        """
+        return self._memory(mesh, byte_sizes(self.schedule, self.costs), pool)
+
+    def peak_host_bytes(self) -> list[float]:
+        """Returns for each mesh the most bytes of activations in the memory of its host at once."""
+        return [_peak(deltas) for _, deltas in (self.live_bytes(mesh, "host") for mesh in self._meshes)]
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The memory in use on each mesh, in bytes, or in microbatches' activations if the costs give no bytes."""
+        if any(self.costs.bytes("activation_bytes", self.schedule)):
+            return Memory("bytes", [curve(*self.live_bytes(mesh)) for mesh in self._meshes])
+        return Memory("microbatches", [curve(*self.activations(mesh)) for mesh in self._meshes])
+
+    def to_chrome_trace(self) -> str:
+        """Returns the run as JSON for Perfetto and chrome://tracing, in microseconds (`formats.chrome_trace`).
+
+        The `unit` of the costs gives the length of a unit of time.
+        """
+        arrows = (Arrow(_label(task), source, target, *times) for task, source, target, *times in self.transfers)
+        return print_chrome_trace(self._bars(), arrows, self.memory, UNITS[self.costs.unit])
+
+    def _bars(self) -> Iterator[Bar]:
+        """Yields a bar for each cell, on its track."""
+        graph, run = self.schedule.graph, self.run
+        for mesh, row in enumerate(graph.rows):
+            for number in row:
+                if span := graph.spans[number]:
+                    labels = [_label(task) for task in graph.tasks[number : number + span]]
+                    uses = graph.tracks[number] if number in graph.asides else ()
+                    track = " ".join(_TRACKS.get(each, each) for each in uses) or COMPUTE
+                    yield Bar(mesh, track, labels, run.starts[number], run.ends[number])
+
+    @property
+    def _meshes(self) -> range:
+        return range(self.schedule.meshes)
+
+    def _rows(self, numbers: list[float]) -> tuple[Floats, ...]:
+        array = np.array(numbers)
+        return tuple(array[row.start : row.stop] for row in self.schedule.graph.rows)
+
+    @cached_property
+    def _cells(self) -> list[Floats]:
+        """For each mesh the (start, end) of its cells in order, without cells that run beside it."""
+        graph = self.schedule.graph
+        first = np.array(graph.spans) > 0
+        first[list(graph.asides)] = False
+        times = np.stack([self.run.starts, self.run.ends], axis=1)
+        return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
+
+    def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> tuple[Floats, Floats]:
+        """Returns the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
+
+        Raises:
+            ScheduleError: when there is no such mesh or pool.
+        """
+        if mesh not in self._meshes:
+            raise ScheduleError(f"{self.schedule.name} has no mesh {mesh}: there are {len(self._meshes)}")
+        if pool not in ("here", "host"):
+            raise ScheduleError(f"pool must be 'here' or 'host', found {pool!r}")
+        times: list[float] = []
+        deltas: list[float] = []
+        for number, start, end in changes(self.schedule.graph, mesh, sizes, pool):
+            for time, delta in ((self.run.starts[number], start), (self.run.ends[number], end)):
+                if delta:
+                    times.append(time)
+                    deltas.append(delta)
+        return in_order(times, deltas)
+
+
+def _peak(deltas: Floats) -> float:
+    return float(max(deltas.cumsum(), default=0.0))
+
+
+def _label(task: Task) -> Label:
+    return Label(task.kind, task.stage, task.microbatch, task.slice)

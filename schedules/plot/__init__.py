@@ -1,0 +1,104 @@
+"""Pictures of a simulated run: a row of tasks for each mesh, and below these rows a memory curve for each mesh.
+
+    S.draw(S.simulate(schedule, costs), "step.svg")
+
+Time runs to the right. The colour of a task shows its kind; its shade and number show its microbatch. `s3` is stage 3,
+a grey interval is a bubble, and a frame encloses a fused group.
+If the shortest task is narrower than about four pixels, all tasks have the plain colours of their kinds, without
+shades. A task that is too narrow for its number has none.
+
+Matplotlib draws all pictures. HTML is the SVG in a page of one file, which zooms. For the task under the mouse, the
+page names the task that this task waited for last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from jaxpp.schedules.engine.report import Report
+from jaxpp.schedules.engine.simulate import simulate
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.plot.scene import Scene
+from jaxpp.schedules.search.found import Found
+
+Drawn: TypeAlias = Report | Schedule
+
+SUFFIXES = (".svg", ".png", ".html")
+
+
+def draw(run: Drawn | Sequence[Drawn], path: str | Path) -> None:
+    """Writes a picture of a simulated run as SVG, PNG or HTML; the suffix of the path selects the format.
+
+    A schedule is drawn as `simulate` runs it without costs. Several runs are drawn one below the other, on one scale of
+    time.
+
+    Raises:
+        ScheduleError: when the path has another suffix, or matplotlib is not installed.
+        OSError: when the file cannot be written.
+    """
+    Path(path).write_bytes(picture(run, path))
+
+
+def picture(run: Drawn | Sequence[Drawn], path: str | Path) -> bytes:
+    """Returns the bytes that `draw` writes.
+
+    Raises:
+        ScheduleError: in the same cases as `draw`.
+    """
+    suffix = _suffix(path, SUFFIXES)
+    runs = [run] if isinstance(run, Report | Schedule) else run
+    scenes = [Scene(each if isinstance(each, Report) else simulate(each)) for each in runs]
+    with _installed():
+        if suffix == ".html":
+            from jaxpp.schedules.plot.page import page
+
+            return page(scenes)
+        from jaxpp.schedules.plot.chart import chart
+
+        return chart(scenes, suffix[1:])
+
+
+def draw_history(found: Found, path: str | Path) -> None:
+    """Writes a picture of a search as SVG or PNG: the best value and the lower bound over the time of the search.
+
+    Raises:
+        ScheduleError: when the path has another suffix, or matplotlib is not installed.
+        OSError: when the file cannot be written.
+    """
+    Path(path).write_bytes(history_pen(path)(found))
+
+
+def history_pen(path: str | Path) -> Callable[[Found], bytes]:
+    """Returns the function that draws a finished search as the bytes of a picture.
+
+    Called before the search, `history_pen` reports a wrong suffix or a missing library before any time is spent.
+
+    Raises:
+        ScheduleError: in the same cases as `draw_history`.
+    """
+    suffix = _suffix(path, SUFFIXES[:2])
+    with _installed():
+        from jaxpp.schedules.plot.history import history_chart
+
+    return lambda found: history_chart(found.history, suffix[1:])
+
+
+def _suffix(path: str | Path, known: Sequence[str]) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in known:
+        raise ScheduleError(f"{path}: a picture's name must end in {', '.join(known[:-1])} or {known[-1]}")
+    return suffix
+
+
+@contextmanager
+def _installed() -> Generator[None]:
+    """Turns the `ModuleNotFoundError` of a missing library into a `ScheduleError` that names the package to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        raise ScheduleError(f"drawing needs {library}: pip install 'jaxpp[plot]'") from None
