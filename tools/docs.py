@@ -27,7 +27,7 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes.base import Pass, run_passes
 from jaxpp.tools.listing import first_line
-from jaxpp.tools.observers import PrintAfter
+from jaxpp.tools.observers import Print
 from jaxpp.tools.pipeline_text import Option, options_of, quote
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -128,7 +128,7 @@ def _modules(text: str) -> dict[str, str]:
     lowered = names["step"].lower(names["weights"], names["batch"]).as_text()
     printed = io.StringIO()
     module = ir.Module.parse(lowered, make_context())
-    run_passes(module, PIPELINES["mpmd"](), [PrintAfter(printed, None)])
+    run_passes(module, PIPELINES["mpmd"](), [Print(printed, "after", None)])
     _, *parts = _HEADER.split(printed.getvalue())
     return {"lowering": lowered, **dict(zip(parts[::2], parts[1::2], strict=True))}
 

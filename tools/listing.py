@@ -1,19 +1,22 @@
-"""The texts that `jaxpp-opt --list-passes` and `--pass-doc` print."""
+"""The texts that `jaxpp-opt --list-passes`, `--pass-doc` and `--show-dialects` print."""
 
-import argparse
 import inspect
 import re
+from collections import Counter
+from importlib.metadata import version
 
+from jaxlib.mlir import ir
+
+import jaxpp
 from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.functions import nested
 from jaxpp.tools.pipeline_text import Option, options_of, quote
 
 
-def answer(options: argparse.Namespace) -> str | None:
-    """Returns the text that the flags ask for in place of a run; None if they ask for a run."""
-    if options.pass_doc is not None:
-        return pass_doc(PASSES[options.pass_doc])
-    return list_passes() if options.list_passes else None
+def versions() -> str:
+    """Returns the versions of jaxpp, jax and jaxlib."""
+    return ", ".join([f"jaxpp {jaxpp.__version__}", *(f"{each} {version(each)}" for each in ("jax", "jaxlib"))])
 
 
 def list_passes() -> str:
@@ -31,6 +34,12 @@ def pass_doc(step: type[Pass]) -> str:
     """Returns the name of a pass and its whole docstring."""
     lines = [step.name, "", inspect.getdoc(step) or "", "", *map(describe_option, options_of(step))]
     return "\n".join(lines).rstrip()
+
+
+def dialects(module: ir.Module) -> str:
+    """Lists the dialects of the operations of a module, with their numbers of operations."""
+    counts = Counter(op.name.partition(".")[0] for op in nested(module.operation))
+    return "".join(f"{count:>9,}  {name}\n" for name, count in sorted(counts.items()))
 
 
 def describe_option(option: Option) -> str:

@@ -1,8 +1,9 @@
 """The observers of `jaxpp-opt`: they verify, print and time the passes."""
 
+import difflib
 import time
 from collections.abc import Collection
-from typing import TextIO
+from typing import Literal, TextIO
 
 from jaxlib.mlir import ir
 
@@ -30,17 +31,41 @@ class VerifyEach(Observer):
             raise BrokenModuleError(f"pass '{step.name}' left an invalid module") from None
 
 
-class PrintAfter(Observer):
-    """Prints the module after the passes of the given names, or after all (None)."""
+class Print(Observer):
+    """Prints the module before or after the passes of the given names, or of all (None)."""
 
-    def __init__(self, stream: TextIO, names: Collection[str] | None) -> None:
-        self._stream = stream
-        self._names = names
+    def __init__(self, stream: TextIO, when: Literal["before", "after"], names: Collection[str] | None) -> None:
+        self._stream, self._when, self._names = stream, when, names
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Prints the module, if that is asked for before this pass."""
+        self._print("before", step, module)
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Prints the module, if the pass has one of the given names."""
-        if self._names is None or step.name in self._names:
-            print(f"// -----// after {step.name} //----- //\n{module}", file=self._stream)
+        """Prints the module, if that is asked for after this pass."""
+        self._print("after", step, module)
+
+    def _print(self, when: str, step: Pass, module: ir.Module) -> None:
+        if when == self._when and (self._names is None or step.name in self._names):
+            print(f"// -----// {when} {step.name} //----- //\n{module}", file=self._stream)
+
+
+class PrintChange(Observer):
+    """Prints the lines that each pass changes, as a diff; for a pass that changes nothing, only its name."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._text: list[str] = []
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Keeps the text of the module."""
+        self._text = str(module).splitlines()
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Prints the difference to the text before."""
+        lines = list(difflib.unified_diff(self._text, str(module).splitlines(), lineterm=""))[2:]
+        text = "\n".join(lines) or "(no change)"
+        print(f"// -----// after {step.name} //----- //\n{text}", file=self._stream)
 
 
 class IdleTasks(Observer):

@@ -1,27 +1,63 @@
-"""The command line of `jaxpp-opt`."""
+"""The command line of `jaxpp-opt`. It imports neither MLIR nor passes, so that `--help` answers at once."""
 
 import argparse
-import inspect
+import ast
+import difflib
 import math
 import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
 
-from jaxpp.hlo_passes import PASSES, PIPELINES
-from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.tools.arguments import at_least
-from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, unknown
-from jaxpp.validation import MOST_TRIPS
-
-_OF_PIPELINES = inspect.signature(mpmd).parameters
-"""The arguments of a pipeline."""
-_OPTIONS = {"keep": "recompute", "stages": "offload"}
-"""Options of passes that have another name in a pipeline."""
-_LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
 
 
-def make_parser(doc: str) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser that names the nearest option where one is unknown."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the message and exits with code 2."""
+        unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+        if unknown:
+            flag = unknown[1].partition("=")[0]
+            near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.7)
+            message = f"unknown option {flag}" + (f"; did you mean {near[0]}?" if near else "")
+        super().error(message)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the pipeline `mpmd`: its name, its type, and its description."""
+
+    name: str
+    type: type[int] | type[str]
+    about: str | None
+
+    @property
+    def flag(self) -> str:
+        """The flag of the parameter."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+@cache
+def pipeline_parameters() -> dict[str, Parameter]:
+    """Returns the parameters of `mpmd`, by name. They are read from its source, as importing it takes a second."""
+    source = Path(__file__).parents[1] / "hlo_passes" / "pipelines.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    (mpmd,) = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "mpmd"]
+    doc = ast.get_docstring(mpmd) or ""
+    found: dict[str, Parameter] = {}
+    for argument in (*mpmd.args.args, *mpmd.args.kwonlyargs):
+        about = re.search(rf"^ *{argument.arg}: (.*)\.$", doc, re.MULTILINE)
+        is_number = isinstance(argument.annotation, ast.Name) and argument.annotation.id == "int"
+        found[argument.arg] = Parameter(argument.arg, int if is_number else str, about[1] if about else None)
+    return found
+
+
+def make_parser(doc: str) -> Parser:
     """Returns the parser; `doc` is the tool's docstring."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "jaxpp-opt",
         usage="jaxpp-opt [FILE] [-p PASSES | --pipeline NAME] [options]",
         description=doc.splitlines()[0],
@@ -30,41 +66,86 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="MLIR text or bytecode; -: stdin")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="write there, whole or not at all")
-    parser.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode instead of text")
-    parser.add_argument("--mlir-print-debuginfo", action="store_true", help="print source locations too")
-    parser.add_argument(
-        "--split-input-file", action="store_true", help="the input holds several modules, between lines '// -----'"
-    )
+    parser.add_argument("--version", action="store_true", help="print the versions of jaxpp, jax and jaxlib, and exit")
     _add_pipeline_options(parser.add_argument_group("which passes"))
+    _add_format_options(parser.add_argument_group("input and output"))
     _add_watching_options(parser.add_argument_group("watching them"))
+    _add_validation_options(parser.add_argument_group("comparing results"))
+    _add_failure_options(parser.add_argument_group("failures"))
     return parser
 
 
 def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "-p", "--passes", default=None, metavar="PASSES", help="name,name{option=value option2=value}, in order"
+        "-p",
+        "--passes",
+        "--pass-pipeline",
+        metavar="PASSES",
+        help="name,name{option=value option2=value}, in order, alone or in builtin.module(...); passes of MLIR, "
+        "StableHLO and Shardy too, such as canonicalize",
     )
     group.add_argument("--pipeline", metavar="NAME", help="a whole chain of passes, such as mpmd")
-    for key, parameter in _OF_PIPELINES.items():
-        about = re.search(rf"^ *{key}: (.*)\.$", mpmd.__doc__ or "", re.MULTILINE)
-        help_ = f"for --pipeline: {about[1]}" if about else None
-        group.add_argument(_flag(key), type=parameter.annotation, metavar="VALUE", help=help_)
+    for parameter in pipeline_parameters().values():
+        about = f"for --pipeline: {parameter.about}" if parameter.about else None
+        group.add_argument(parameter.flag, type=parameter.type, metavar="VALUE", help=about)
+    group.add_argument("--start-after", metavar="NAME", help="leave out the passes up to this one")
+    group.add_argument("--stop-after", metavar="NAME", help="leave out the passes after this one")
+    group.add_argument("--disable", action="append", default=[], metavar="NAME", help="leave it out; repeatable")
+    group.add_argument("--print-pipeline", action="store_true", help="print the passes, as -p takes them, and exit")
     group.add_argument("--list-passes", action="store_true", help="list all passes with their options, and exit")
     group.add_argument("--pass-doc", metavar="NAME", help="print what a pass does, and exit")
+    group.add_argument("--show-dialects", action="store_true", help="list the dialects of the input, and exit")
 
 
-def _flag(key: str) -> str:
-    """Returns the flag for an argument of a pipeline."""
-    return f"--{key.replace('_', '-')}"
+def _add_format_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode instead of text")
+    group.add_argument("--mlir-print-debuginfo", action="store_true", help="print source locations too")
+    group.add_argument(
+        "--mlir-elide-elementsattrs-if-larger",
+        type=at_least(0),
+        metavar="N",
+        help="print constants of more elements without their values; the text can't be read again",
+    )
+    group.add_argument(
+        "--split-input-file", action="store_true", help="the input holds several modules, between lines '// -----'"
+    )
 
 
 def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--print-after-all", action="store_true", help="print the module after every pass")
-    group.add_argument("--print-after", action="append", metavar="NAME", help="print it after this pass; repeatable")
-    group.add_argument("--time-passes", action="store_true", help="print a table of the time each pass took")
+    for when in ("before", "after"):
+        group.add_argument(
+            f"--print-{when}-all",
+            f"--mlir-print-ir-{when}-all",
+            action="store_true",
+            help=f"print the module {when} every pass",
+        )
+        group.add_argument(
+            f"--print-{when}",
+            f"--mlir-print-ir-{when}",
+            action="append",
+            metavar="NAME",
+            help=f"print it {when} this pass; repeatable",
+        )
+    group.add_argument(
+        "--print-after-change",
+        "--mlir-print-ir-after-change",
+        action="store_true",
+        help="print what each pass changed, as a diff",
+    )
+    group.add_argument(
+        "--time-passes", "--mlir-timing", action="store_true", help="print a table of the time each pass took"
+    )
     group.add_argument(
         "--verify-each", action=argparse.BooleanOptionalAction, default=True, help="verify the module after every pass"
     )
+    group.add_argument(
+        "--verify-diagnostics",
+        action="store_true",
+        help="compare messages with comments such as // expected-error {{text}}; print no result",
+    )
+
+
+def _add_validation_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--validate", action="store_true", help="run the module before and after every pass and compare the results"
     )
@@ -75,16 +156,26 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
         "--tolerance",
         type=_fraction,
         metavar="T",
-        help="for these two: the difference allowed, relative to an array's largest value (default: by its type)",
+        help="the difference allowed, relative to an array's largest value (default: by its type)",
     )
-    group.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="likewise: the seed of the inputs")
+    group.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="the seed of the inputs")
+    group.add_argument("--validate-trips", type=at_least(1), metavar="N", help="how often a loop may run at most")
+
+
+def _add_failure_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "--validate-trips",
-        type=at_least(1),
-        default=MOST_TRIPS,
-        metavar="N",
-        help=f"likewise: how often a loop may run (default {MOST_TRIPS})",
+        "--isolate",
+        action="store_true",
+        help="try every pass in a child process first, as those of MLIR always are: C++ may abort",
     )
+    group.add_argument(
+        "--reproducer",
+        "--mlir-pass-pipeline-crash-reproducer",
+        metavar="FILE",
+        help="if a pass fails, write the module before it there, with the passes from there on "
+        "(without this: only after an internal error, to a new file)",
+    )
+    group.add_argument("--run-reproducer", action="store_true", help="run the passes that such a file names")
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
 
 
@@ -97,47 +188,3 @@ def _fraction(text: str) -> float:
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number from 0 on, such as 1e-4, found '{text}'")
     return number
-
-
-def pipeline_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Pass, ...]:
-    """Returns the passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
-    for name in [*(options.print_after or ()), *([options.pass_doc] if options.pass_doc is not None else ())]:
-        if name not in PASSES:
-            parser.error(unknown("pass", name, PASSES))
-    if options.emit_bytecode and options.split_input_file:
-        parser.error("--emit-bytecode writes one module; it does not go with --split-input-file")
-    if options.pipeline is not None and options.passes is not None:
-        parser.error("-p and --pipeline exclude each other")
-    if options.compare and (options.file != "-" or options.passes is not None or options.pipeline or options.validate):
-        parser.error("--compare A B takes two files, and runs no pass")
-    given = [_flag(key) for key in _OF_PIPELINES if getattr(options, key) is not None]
-    if options.pipeline is None and given:
-        parser.error(f"{given[0]} is for --pipeline; a pass takes options as name{{option=value}}")
-    try:
-        if options.pipeline is not None:
-            return _named_pipeline(options)
-        return parse_pipeline(options.passes or "", PASSES)
-    except PipelineTextError as error:
-        parser.error(str(error))
-
-
-def _named_pipeline(options: argparse.Namespace) -> tuple[Pass, ...]:
-    name = options.pipeline
-    if name not in PIPELINES:
-        raise PipelineTextError(unknown("pipeline", name, PIPELINES))
-    given = {key: getattr(options, key) for key in _OF_PIPELINES if getattr(options, key) is not None}
-    for key in given.keys() - inspect.signature(PIPELINES[name]).parameters.keys():
-        raise PipelineTextError(f"pipeline '{name}' takes no {_flag(key)}")
-    # Lists have commas on the command line, and blanks in the options of these passes.
-    given |= {key: given[key].replace(",", " ") for key in _LISTS & given.keys()}
-    try:
-        return PIPELINES[name](**given)
-    except ValueError as error:
-        raise PipelineTextError(f"pipeline '{name}': {_with_flag(str(error))}") from None
-
-
-def _with_flag(message: str) -> str:
-    """Returns the message of a pass about an option, with the flag that set it instead of the option's name."""
-    option = re.split(r"\W", message, maxsplit=1)[0]
-    key = _OPTIONS.get(option, option)
-    return message.replace(option, _flag(key), 1) if key in _OF_PIPELINES else message

@@ -1,14 +1,21 @@
-"""The text form of a pipeline: `name,name{option=value option2="two words"}`."""
+"""The text form of a pipeline: `name,name{option=value option2="two words"}`, alone or in `builtin.module(...)`.
+
+Passes of MLIR, StableHLO and Shardy stand among ours by their names in jaxlib, with MLIR's own syntax for their
+options: `canonicalize{top-down=false},func.func(cse)`.
+"""
 
 import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.mlir_pass import MlirPass
 
-_PASS = re.compile(r"\s*([A-Za-z_][\w-]*)\s*")
+_PASS = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*")
+_ANCHOR = re.compile(r"\s*builtin\.module\s*\(")
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[(){}]', re.DOTALL)
 _OPTION = re.compile(r"\s*([A-Za-z_][\w-]*)\s*")
 _VALUE = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s{}"]+)', re.DOTALL)
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -56,26 +63,84 @@ def parse_pipeline(text: str, passes: Mapping[str, type[Pass]]) -> tuple[Pass, .
     Raises:
         PipelineTextError: the text does not parse, or names an unknown pass or option, or gives a bad value.
     """
-    return tuple(_make(name, given, passes) for name, given in _split(text))
+    inner, first = _unwrapped(text)
+    return tuple(_split(inner, first, passes))
 
 
-def _split(text: str) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """Yields (pass name, [(option name, value or None)]) for each pass in the text."""
-    position = 0
-    while text.strip():
+def pipeline_text(steps: Sequence[Pass]) -> str:
+    """Returns the text of a pipeline, which `parse_pipeline` reads back; options with their defaults are left out."""
+    return f"builtin.module({','.join(map(pass_text, steps))})"
+
+
+def pass_text(step: Pass) -> str:
+    """Returns the text of one pass with its options."""
+    if isinstance(step, MlirPass):
+        return step.text
+    given = [(option.name, getattr(step, option.field), option.default) for option in options_of(type(step))]
+    options = " ".join(f"{name}={quote(value)}" for name, value, default in given if value != default)
+    return f"{step.name}{{{options}}}" if options else step.name
+
+
+def _unwrapped(text: str) -> tuple[str, int]:
+    """Returns the text up to the end of the passes in `builtin.module(...)`, and the position where they begin."""
+    anchor = _ANCHOR.match(text)
+    if not anchor:
+        return text, 0
+    end = _closing(text, anchor.end() - 1)
+    if text[end:].strip():
+        raise _expected("the end", text, end)
+    return text[: end - 1], anchor.end()
+
+
+def _closing(text: str, position: int) -> int:
+    """Returns the position after the bracket that closes the one at `position`."""
+    opened = list[str]()
+    for found in _BRACKETS.finditer(text, position):
+        if found[0] in ("(", "{"):
+            opened.append({"(": ")", "{": "}"}[found[0]])
+        elif found[0] in (")", "}") and opened.pop() != found[0]:
+            raise _expected("the other bracket", text, found.start())
+        if not opened:
+            return found.end()
+    raise _expected(f"'{opened[-1]}'", text, len(text))
+
+
+def _split(text: str, position: int, passes: Mapping[str, type[Pass]]) -> Iterator[Pass]:
+    """Yields the passes in the text from `position` on."""
+    while text[position:].strip():
         found = _PASS.match(text, position)
         if not found:
             raise _expected("the name of a pass", text, position)
         position = found.end()
-        options: list[tuple[str, str | None]] = []
-        if text.startswith("{", position):
-            options, position = _split_options(text, position + 1)
-        yield found[1], options
+        if found[1] in passes:
+            options: list[tuple[str, str | None]] = []
+            if text.startswith("{", position):
+                options, position = _split_options(text, position + 1)
+            yield _make(found[1], options, passes)
+        else:
+            end = position
+            while text.startswith(("{", "("), end):
+                end = _closing(text, end)
+            yield _foreign(found[1], text[found.start(1) : end].strip(), passes)
+            position = end + len(text[end:]) - len(text[end:].lstrip())
         if position == len(text):
             return
         if text[position] != ",":
             raise _expected("',' or '{' or the end" if text[position - 1] != "}" else "',' or the end", text, position)
         position += 1
+    if position:
+        raise _expected("the name of a pass", text, position)
+
+
+def _foreign(name: str, text: str, passes: Mapping[str, type[Pass]]) -> Pass:
+    """Returns a pass that jaxlib has."""
+    try:
+        return MlirPass(text)
+    except ValueError as error:
+        missing = re.match("'([^']*)' does not refer to a registered pass", str(error))
+        if missing:
+            raise PipelineTextError(unknown("pass", missing[1], passes)) from None
+        raise PipelineTextError(f"pass '{name}' of MLIR: {error}") from None
 
 
 def _split_options(text: str, position: int) -> tuple[list[tuple[str, str | None]], int]:
@@ -112,8 +177,6 @@ def quote(value: OptionValue) -> str:
 
 
 def _make(name: str, given: list[tuple[str, str | None]], passes: Mapping[str, type[Pass]]) -> Pass:
-    if name not in passes:
-        raise PipelineTextError(unknown("pass", name, passes))
     options = {option.name: option for option in options_of(passes[name])}
     values: dict[str, OptionValue] = {}
     for key, text in given:

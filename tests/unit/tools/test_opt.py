@@ -3,9 +3,12 @@
 import contextlib
 import io
 import os
+import re
+import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +24,9 @@ from jaxpp._compat import make_context
 from jaxpp._versions import UnsupportedJaxError
 from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.ir.errors import PassError
-from jaxpp.tools import opt
+from jaxpp.tools import opt, opt_run
 
 MODULE = """\
 module {
@@ -100,6 +104,12 @@ def one_pipeline(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
 def run(*argv: object, stdin: str | bytes = MODULE) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a call in this process."""
     return runline.call(opt.main, *argv, stdin=stdin).texts
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproducers go there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("reproducers")))
 
 
 def failure(*argv: object, stdin: str = MODULE, code: int = 1) -> str:
@@ -243,15 +253,22 @@ def test_what_a_pass_says(file: Path) -> None:
 
 
 def test_a_pass_with_a_bug(file: Path) -> None:
-    message = failure(file, "-p", "rename,misbehave", code=70)
-    assert message == f"{file}: error: internal error in pass 'misbehave': KeyError: 'key' (--debug shows where)\n"
+    message, note, _ = failure(file, "-p", "rename,misbehave", code=70).split("\n")
+    assert message == f"{file}: error: internal error in pass 'misbehave': KeyError: 'key' (--debug shows where)"
+    found = re.fullmatch(rf"{file}: note: (\S+) reproduces it: jaxpp-opt \1 --run-reproducer", note)
+    assert found
+    with Path(found[1]).open(encoding="utf-8") as written:
+        assert re.match(r"// Made by jaxpp [\d.]+, jax [\d.]+, jaxlib [\d.]+; ", written.readline())
+        assert 'func.func @"a b"' in written.read(), "the module before the pass"
+    again = failure(found[1], "--run-reproducer", "--reproducer", "/dev/null", code=70)
+    assert again.startswith(f"{found[1]}: error: internal error in pass 'misbehave': KeyError: 'key'")
     _, out, err = run(file, "-p", "misbehave", "--debug")
     assert not out
     assert err.startswith(message)
     assert "Traceback" in err
     message = failure(file, "-p", "misbehave{how=break}", code=70)
     assert message.startswith(f"{file}:2:3: error: 'func.func' op requires attribute 'sym_name'\n")
-    assert message.endswith(f"{file}: error: internal error: pass 'misbehave' left an invalid module\n")
+    assert f"{file}: error: internal error: pass 'misbehave' left an invalid module\n" in message
     assert run(file, "-p", "misbehave{how=break}", "--no-verify-each")[0] == 0
     message = failure(file, "-p", "misbehave{how=mlir}", code=70)
     assert "custom op 'oops' is unknown" in message
@@ -265,7 +282,7 @@ def test_a_jax_that_it_does_not_work_with(file: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Misbehave, "run", missing)
     expected = f"{file}: error: jaxpp does not work with jax 9.0: ...\n"
     assert failure(file, "-p", "misbehave", code=70) == expected
-    monkeypatch.setattr(opt, "make_context", missing)
+    monkeypatch.setattr(opt_run, "make_context", missing)
     assert failure(file, code=70) == expected
 
 
@@ -288,9 +305,9 @@ def test_usage_errors(file: Path) -> None:
     assert usage_error("-p", "rename", "--transport", "pair") == f"--transport is for --pipeline; {own}"
     assert usage_error("--pipeline", "one", "--meshes", "x") == "argument --meshes: invalid int value: 'x'"
     assert usage_error("--emit-bytecode", "--split-input-file").startswith("--emit-bytecode writes one module")
-    assert usage_error("--nonsense") == "unrecognized arguments: --nonsense"
+    assert usage_error("--nonsense") == "unknown option --nonsense"
     assert usage_error(file, file) == f"unrecognized arguments: {file}"
-    assert usage_error("-p") == "argument -p/--passes: expected one argument"
+    assert usage_error("-p") == "argument -p/--passes/--pass-pipeline: expected one argument"
 
 
 def test_help_and_lists() -> None:
@@ -431,3 +448,152 @@ def test_a_file_without_permission(file: Path) -> None:
     restore = unreadable(file)
     assert failure(file) == f"{file}: error: cannot read: Permission denied\n"
     restore()
+
+
+def test_help_imports_neither_mlir_nor_numpy() -> None:
+    code = """
+import sys
+from jaxpp.tools import opt
+try:
+    opt.main(["--help"])
+except SystemExit:
+    print(sorted({"jax", "jaxlib", "numpy", "jaxpp.hlo_passes"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_passes_of_mlir_stand_among_ours(file: Path) -> None:
+    text = (
+        "builtin.module(rename{to=x}, canonicalize{top-down=false},func.func(cse, canonicalize) ,"
+        "chlo-legalize-to-stablehlo)"
+    )
+    code, out, err = run(file, "--pass-pipeline", text)
+    assert (code, err) == (0, "")
+    assert "func.func @x(" in out
+    printed = run(file, "--pass-pipeline", text, "--print-pipeline")[1]
+    assert printed == (
+        "builtin.module(rename{to=x},canonicalize{top-down=false},func.func(cse, canonicalize),"
+        "chlo-legalize-to-stablehlo)\n"
+    )
+    assert run(file, "-p", printed, "--print-pipeline")[1] == printed
+    assert usage_error("-p", "func.func(ces)").startswith("unknown pass 'ces'; known: rename")
+    message = usage_error("-p", "canonicalize{down=1}")
+    assert message.startswith("pass 'canonicalize' of MLIR: <Pass-Options-Parser>: no such option down")
+    assert usage_error("-p", "builtin.module(cse").startswith("bad pipeline: expected ')', found the end")
+    assert usage_error("-p", "builtin.module(cse))").startswith("bad pipeline: expected the end, found ')'")
+
+
+def test_a_part_of_a_pipeline(file: Path) -> None:
+    passes = "rename{to=a},rename{to=b},cse,rename{to=c}"
+
+    def chosen(*options: str) -> str:
+        return run(file, "-p", passes, *options, "--print-pipeline")[1].strip()
+
+    assert chosen("--start-after", "cse") == "builtin.module(rename{to=c})"
+    assert chosen("--stop-after", "cse") == "builtin.module(rename{to=a},rename{to=b},cse)"
+    assert chosen("--start-after", "rename", "--stop-after", "cse") == "builtin.module(rename{to=b},cse)"
+    assert chosen("--disable", "rename") == "builtin.module(cse)"
+    assert chosen("--disable", "rename", "--disable", "cse") == "builtin.module()"
+    assert usage_error("-p", passes, "--disable", "csee") == "--disable: unknown pass 'csee'; did you mean 'cse'?"
+    expected = "--start-after cse is after --stop-after rename"
+    assert usage_error("-p", "rename,cse", "--start-after", "cse", "--stop-after", "rename") == expected
+
+
+def test_what_a_pass_changes(file: Path) -> None:
+    _, _, err = run(file, "-p", "rename{to=x},cse", "--mlir-print-ir-after-change", "-o", os.devnull)
+    first, second = err.split("// -----// after ")[1:]
+    assert first.startswith("rename //----- //\n@@ -1,5 +1,5 @@\n")
+    assert "-  func.func @main(%arg0" in first
+    assert "+  func.func @x(%arg0" in first
+    assert second == "cse //----- //\n(no change)\n"
+    _, _, err = run(file, "-p", "rename{to=x},cse", "--mlir-print-ir-before=cse", "-o", os.devnull)
+    assert err.startswith("// -----// before cse //----- //\nmodule {\n  func.func @x(")
+    assert err.count("// -----//") == 1
+
+
+def test_large_constants_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "large.mlir"
+    path.write_text(
+        "func.func @main() -> tensor<4xi32> {\n  %0 = stablehlo.constant dense<[1,2,3,4]> : tensor<4xi32>\n"
+        "  return %0 : tensor<4xi32>\n}\n",
+        encoding="utf-8",
+    )
+    assert "__elided__" in run(path, "--mlir-elide-elementsattrs-if-larger", 3)[1]
+    assert "[1, 2, 3, 4]" in run(path, "--mlir-elide-elementsattrs-if-larger", 4)[1]
+
+
+def test_versions_and_dialects(file: Path) -> None:
+    assert re.fullmatch(r"jaxpp [\d.]+, jax [\d.]+\S*, jaxlib [\d.]+\S*\n", run("--version")[1])
+    assert run(file, "--show-dialects")[1].split() == ["2", "func", "1", "stablehlo"]
+
+
+def test_an_unknown_option_names_the_nearest(file: Path) -> None:
+    assert usage_error(file, "--print-after-al") == "unknown option --print-after-al; did you mean --print-after-all?"
+    assert usage_error(file, "--zzzzzzzzzz=3") == "unknown option --zzzzzzzzzz"
+
+
+def test_a_crash_of_a_pass_is_a_message(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def abort(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGABRT)
+
+    monkeypatch.setattr(MlirPass, "run", abort)
+    expected = f"{file}: error: pass 'cse' crashes on this module: SIGABRT\n"
+    assert failure(file, "-p", "rename,cse") == expected
+    monkeypatch.setattr(Misbehave, "run", abort)
+    message = failure(file, "-p", "rename,misbehave", "--isolate", code=70)
+    assert message.startswith(expected.replace("cse", "misbehave"))
+    assert "reproduces it: jaxpp-opt " in message
+
+
+DIAGNOSTICS = """\
+// expected-error@below {{found 1 mesh}}
+func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+  return %x : tensor<2xf32>
+}
+"""
+
+
+def test_expected_messages(tmp_path: Path) -> None:
+    def compared(text: str, *options: str) -> tuple[int, str, str]:
+        path = tmp_path / "a.mlir"
+        path.write_text(text, encoding="utf-8")
+        code, out, err = run(path, "--verify-diagnostics", *options)
+        return code, out, err.replace(f"{path}", "a.mlir")
+
+    refused = ["-p", "misbehave{how=refuse}"]
+    good = DIAGNOSTICS.replace("found 1 mesh", "found one thing")
+    assert compared(good, *refused) == (0, "", "")
+    assert compared(good.replace("@below", "@+1"), *refused) == (0, "", "")
+    assert compared(good.replace("{{found one", "{{expected {{[a-z]+}}").replace("error", "error-re"), *refused)[0] == 1
+    regex = good.replace("expected-error@below {{found one thing}}", "expected-error-re@below {{found {{.*}}, exp}}")
+    assert compared(regex, *refused) == (0, "", "")
+    code, out, err = compared(DIAGNOSTICS, *refused)
+    assert (code, out) == (1, "")
+    assert err == (
+        "a.mlir:2:1: error: found one thing, expected another\n  do something\n"
+        "  no comment expects it: // expected-error {{...}}\n"
+        "a.mlir:1:1: error: expected error was not reported: found 1 mesh\n"
+    )
+    assert compared(good)[2] == "a.mlir:1:1: error: expected error was not reported: found one thing\n"
+    assert (
+        compared("// expected-error@unknown {{found nothing}}\n" + MODULE, "-p", "misbehave{how=refuse-nowhere}")[0]
+        == 0
+    )
+    assert compared(MODULE) == (0, "", "")
+
+
+def test_what_is_no_reproducer(file: Path) -> None:
+    expected = f"{file}: error: no reproducer: expected a resource mlir_reproducer with a pipeline\n"
+    assert failure(file, "--run-reproducer") == expected
+    assert usage_error(file, "--run-reproducer", "-p", "cse").startswith(
+        "--run-reproducer takes the passes from the file"
+    )
+
+
+def test_a_reproducer_in_a_file_of_ones_own(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "again.mlir"
+    message = failure(file, "-p", "rename{to=y},misbehave{how=refuse}", "--reproducer", path)
+    assert message.endswith(f"{file}: note: {path} reproduces it: jaxpp-opt {path} --run-reproducer\n")
+    assert failure(path, "--run-reproducer").replace(str(path), str(file)) == message.partition(f"{file}: note")[0]
+    assert 'pipeline: "builtin.module(misbehave{how=refuse})"' in path.read_text(encoding="utf-8")

@@ -1,0 +1,231 @@
+"""The run of `jaxpp-opt`: it reads modules, runs the passes under observers, and writes what comes out."""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp._versions import UnsupportedJaxError
+from jaxpp.hlo_passes import PASSES
+from jaxpp.hlo_passes.base import Observer, Pass, run_passes
+from jaxpp.hlo_passes.mlir_pass import MlirPass
+from jaxpp.hlo_passes.pipelines import VerifyPhases
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import bytecode
+from jaxpp.tools import diagnostics, listing, observers, reproducer, source, streams
+from jaxpp.tools.expected import Expectations
+from jaxpp.tools.isolate import CrashError, Isolate
+from jaxpp.tools.opt_pipeline import pipeline_of
+from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, pipeline_text
+from jaxpp.validation import MOST_TRIPS, Validate, compare_modules
+
+_EXPECTED = "an MLIR module"
+OK, BAD_INPUT, INTERNAL_ERROR = 0, 1, 70
+
+
+@dataclass
+class _Run:
+    """One invocation of the tool: its options, and the exit code so far."""
+
+    options: argparse.Namespace
+    steps: tuple[Pass, ...]
+    timing: observers.Timing = field(default_factory=observers.Timing)
+    code: int = OK
+
+    @property
+    def name(self) -> str:
+        """The name of the input in messages."""
+        return streams.display_name(self.options.file)
+
+    @property
+    def trips(self) -> int:
+        """The most iterations of a loop in a validation."""
+        return self.options.validate_trips or MOST_TRIPS
+
+    def report(self, code: int, *messages: str) -> None:
+        """Prints messages, and raises the exit code to `code` if it was lower."""
+        for message in messages:
+            print(message, file=sys.stderr)
+        self.code = max(self.code, code)
+
+
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Does what the command line asks for; returns the exit code."""
+    steps = pipeline_of(options, parser)
+    if (answer := _answer(options, steps)) is not None:
+        print(answer)
+        return OK
+    this = _Run(options, steps)
+    if options.compare:
+        _compare(this)
+        return this.code
+    output = _transform(this)
+    if options.time_passes:
+        print(this.timing.table(), file=sys.stderr)
+    if this.code == OK and not options.verify_diagnostics:
+        try:
+            streams.write(options.output, output if options.emit_bytecode else output.decode())
+        except streams.InputError as error:
+            this.report(BAD_INPUT, str(error))
+    return this.code
+
+
+def _answer(options: argparse.Namespace, steps: tuple[Pass, ...]) -> str | None:
+    """Returns the text that the flags ask for in place of a run; None if they ask for a run."""
+    if options.version:
+        return listing.versions()
+    if options.print_pipeline:
+        return pipeline_text(steps)
+    if options.pass_doc is not None:
+        return listing.pass_doc(PASSES[options.pass_doc])
+    return listing.list_passes() if options.list_passes else None
+
+
+def _transform(run: _Run) -> bytes:
+    """Returns the result, as bytes. The parts of a split input are independent: an error in one stops no other."""
+    try:
+        data = streams.read(run.options.file, _EXPECTED)
+        if run.options.run_reproducer:
+            data = _reproduced(run, data)
+    except streams.InputError as error:
+        run.report(BAD_INPUT, str(error))
+        return b""
+    parts = source.split(data) if run.options.split_input_file else [data]
+    return b"// -----\n".join([_transform_part(run, part) for part in parts])
+
+
+def _reproduced(run: _Run, data: bytes) -> bytes:
+    """Returns the module of a reproducer, and takes its passes. Raises InputError if the input is none."""
+    found = reproducer.read(data.decode(errors="replace"))
+    if found is None:
+        what = "no reproducer: expected a resource mlir_reproducer with a pipeline"
+        raise streams.InputError(f"{run.name}: error: {what}")
+    try:
+        run.steps = parse_pipeline(found[1], PASSES)
+    except PipelineTextError as error:
+        raise streams.InputError(f"{run.name}: error: {error}") from None
+    return found[0].encode()
+
+
+def _transform_part(run: _Run, data: bytes) -> bytes:
+    """Transforms one module, from bytes to bytes; returns b"" if a pass failed."""
+    results = list[bytes]()
+
+    def transform(context: ir.Context) -> list[str]:
+        module = _parse(run, data, context)
+        if run.options.show_dialects:
+            results.append(listing.dialects(module).encode())
+            return []
+        watching = _observers(run)
+        run_passes(module, run.steps, watching)
+        results.append(_serialize(module, run.options))
+        warnings = [line for each in watching if isinstance(each, observers.IdleTasks) for line in each.lines]
+        return warnings + [each.summary() for each in watching if isinstance(each, Validate)]
+
+    _guarded(run, run.options.file, transform, data)
+    return b"".join(results)
+
+
+def _parse(run: _Run, data: bytes, context: ir.Context) -> ir.Module:
+    whole = not (run.options.split_input_file or run.options.run_reproducer)
+    return source.parse(data, run.options.file, context, whole=whole)
+
+
+def _compare(run: _Run) -> None:
+    """Runs two modules, and reports whether their results agree."""
+    options, (one, other) = run.options, run.options.compare
+
+    def compare(context: ir.Context) -> list[str]:
+        modules = [source.parse(streams.read(path, _EXPECTED), path, context, whole=True) for path in options.compare]
+        names = streams.display_name(one), streams.display_name(other)
+        return [compare_modules(modules, names, options.seed, run.trips, options.tolerance)]
+
+    _guarded(run, other, compare)
+
+
+def _guarded(run: _Run, path: str, work: Callable[[ir.Context], list[str]], data: bytes | None = None) -> None:
+    """Runs `work`; reports MLIR's diagnostics and the lines that `work` returns, or its error.
+
+    The user sees a traceback with --debug only. `data` is the module, to reproduce the failure of a pass.
+    """
+    name = streams.display_name(path)
+    lines: list[str] = []
+    run.timing.step = None
+    try:
+        context = make_context()
+        with diagnostics.collected(context, name) as lines:
+            said = work(context)
+        code, messages = OK, [*lines, *said]
+    except Exception as error:  # of any kind: this is the boundary of the tool
+        step = error.step if isinstance(error, CrashError) else run.timing.step
+        code, message = _explain(error, step, name)
+        messages = [*lines, message]
+        if run.options.debug:
+            messages += traceback.format_exception(error)
+        if data is not None and step is not None and not isinstance(error, UnsupportedJaxError):
+            messages += _reproduce(run, data, code, step)
+    if run.options.verify_diagnostics and data is not None:
+        wrong = Expectations(data.decode(errors="replace"), name).compared(messages)
+        code, messages = (BAD_INPUT if wrong else OK), wrong
+    run.report(code, *messages)
+
+
+def _reproduce(run: _Run, data: bytes, code: int, failed: Pass) -> list[str]:
+    """Writes a reproducer, after an internal error or if the user asks for one; returns lines about it."""
+    if run.options.reproducer is None and code != INTERNAL_ERROR:
+        return []
+    try:
+        name = reproducer.write(_parse(run, data, make_context()), run.steps, failed, run.options.reproducer)
+    except Exception as error:  # of any kind: the first error is the one to tell
+        return [f"{run.name}: note: no reproducer: {diagnostics.one_line(str(error))}"]
+    return [f"{run.name}: note: {name} reproduces it: jaxpp-opt {name} --run-reproducer"]
+
+
+def _explain(error: Exception, step: Pass | None, name: str) -> tuple[int, str]:
+    """Returns the exit code and the message for an error, which was raised in the pass `step` unless that is None."""
+    if isinstance(error, streams.InputError):
+        return BAD_INPUT, str(error)
+    if isinstance(error, PassError):
+        hint = f"\n  {error.hint}" if error.hint else ""
+        return BAD_INPUT, f"{diagnostics.with_name(error.source, name)}: error: {error.message}{hint}"
+    if isinstance(error, UnsupportedJaxError):
+        return INTERNAL_ERROR, f"{name}: error: {error}"
+    if isinstance(error, CrashError):
+        return (BAD_INPUT if isinstance(step, MlirPass) else INTERNAL_ERROR), f"{name}: error: {error}"
+    if isinstance(error, observers.BrokenModuleError):
+        return INTERNAL_ERROR, f"{name}: error: internal error: {error}"
+    where = f" in pass '{step.name}'" if step else ""
+    what = f"{type(error).__name__}: {diagnostics.one_line(str(error))}"
+    return INTERNAL_ERROR, f"{name}: error: internal error{where}: {what} (--debug shows where)"
+
+
+def _observers(run: _Run) -> list[Observer]:
+    """Returns all observers of this run. After a pass the last one comes first: timing, verifying, then printing."""
+    options = run.options
+    watching: list[Observer] = [observers.IdleTasks(run.name)]
+    if options.validate:
+        watching += [Validate(options.seed, run.trips, options.tolerance, apart=True), VerifyPhases()]
+    for when, all_, names in (
+        ("before", options.print_before_all, options.print_before),
+        ("after", options.print_after_all, options.print_after),
+    ):
+        if all_ or names:
+            watching.append(observers.Print(sys.stderr, when, None if all_ else set(names)))
+    if options.print_after_change:
+        watching.append(observers.PrintChange(sys.stderr))
+    if options.verify_each:
+        watching.append(observers.VerifyEach())
+    return [*watching, Isolate(options.isolate), run.timing]
+
+
+def _serialize(module: ir.Module, options: argparse.Namespace) -> bytes:
+    if options.emit_bytecode:
+        return bytecode(module.operation)
+    text = module.operation.get_asm(
+        enable_debug_info=options.mlir_print_debuginfo, large_elements_limit=options.mlir_elide_elementsattrs_if_larger
+    )
+    return str(text).rstrip("\n").encode() + b"\n"
