@@ -23,8 +23,7 @@ WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_
   ir/test_min_cut ir/test_recomputation planning/test_collectives \
   $(addprefix runtime/processes/test_,faults watchdog wire))) \
   tests/fuzz \
-  tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory \
-  test_benchmarks_truth test_benchmarks_truth_sharing))
+  tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory))
 # Of `make fuzz`.
 SECONDS ?= 600
 FIRST ?= 0
