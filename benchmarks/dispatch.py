@@ -1,24 +1,18 @@
-"""What a task costs when it computes almost nothing: our step beside a hand-written loop, and what the machine gives.
+"""Measures what a task costs that computes almost nothing: jaxpp, a hand-written loop, and JAX's own calls and copies.
 
     python benchmarks/dispatch.py [--stages 4] [--microbatches 32] [--width 32] [--repeat 60]
 
-Both run one training step of the same tanh MLP, one device per stage, in the same 1F1B order, on the same data, in
-turns in one process. The time is that of a whole step with `block_until_ready` at its end, over its tasks (2 x stages
-x microbatches): start, transfers, updates and Python included. The hand-written loop is what a careful user writes
-with public JAX: jitted stage functions with donated accumulators, dispatched from one thread, `jax.device_put` in
-between.
+Both run a training step of the same tanh MLP in the same 1F1B order, one device per stage, by turns in one process. The
+time is that of a whole step over its tasks (2 x stages x microbatches), with start, transfers, updates and Python. The
+loop is what a careful user writes with public JAX: jitted stage functions with donated accumulators, dispatched from
+one thread, and `jax.device_put` in between.
 
-Measured in the same turns: a jitted call with its inputs ready (the mean of a stage's forward and backward), and a copy
-to another device, the cheapest that the backend has; bursts of each, until all are done. Their sum is one call for each
-task and one copy for each value that is sent. The last table says which calls and copies of our step were done when
-their launch returned: XLA ran them at once, or a thread of its own had run them by then. The others were queued.
+`Their sum` is measured in the same turns: a jitted call for each task with its inputs ready (the mean of forward and
+backward), and a copy to another device for each value that is sent, the cheapest that the backend has.
 """
 
-import argparse
 import os
-import time
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,10 +22,10 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 import jax
 import jax.numpy as jnp
 import numpy as np
+from shared import by_turns, parser, ratios, show, timed
 
 import jaxpp
 from jaxpp import schedules
-from jaxpp.runtime import Call
 from jaxpp.runtime.processes.arrays import batch_copy
 from jaxpp.schedules.engine.merged_order import merged_order
 
@@ -41,62 +35,49 @@ BURST = 64
 
 
 def loss(weights: list[Any], x: Any) -> Any:
-    """Half the squared norm of a tanh MLP's output, with a stage per layer."""
+    """Returns half the squared norm of a tanh MLP's output, with a stage per layer."""
     for weight in weights:
         x = jaxpp.mark_stage_end(jnp.tanh(x @ weight))
     return 0.5 * jnp.sum(x * x)
 
 
-class Ours:
-    """One training step through `mpmd_jit_with_loop`."""
+def make_ours(stages: int, weights: list[Any], batch: Any) -> Callable[[], Any]:
+    """Returns one training step through `mpmd_jit_with_loop`."""
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:stages]), ("mpmd",)), "mpmd")
 
-    def __init__(self, stages: int, weights: list[Any], batch: Any) -> None:
-        mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:stages]), ("mpmd",)), "mpmd")
+    @partial(jaxpp.mpmd_jit_with_loop, mpmd_mesh=mesh, donate_argnums=0)
+    def step(weights: list[Any], batch: Any) -> Any:
+        gradient = partial(jax.value_and_grad(loss), weights)
+        operation = (jaxpp.Add, jaxpp.Add)
+        total, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(stages), operation=operation)
+        return [w - RATE * g for w, g in zip(weights, grads, strict=True)], total
 
-        @partial(jaxpp.mpmd_jit_with_loop, mpmd_mesh=mesh, donate_argnums=0)
-        def step(weights: list[Any], batch: Any) -> Any:
-            gradient = partial(jax.value_and_grad(loss), weights)
-            operation = (jaxpp.Add, jaxpp.Add)
-            total, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(stages), operation=operation)
-            return [w - RATE * g for w, g in zip(weights, grads, strict=True)], total
+    state: Any = step([jnp.array(weight) for weight in weights], batch)[0]
+    batch = jax.device_put(batch, state[0].sharding)  # where the first stage takes it
 
-        self.step, self.state = step, [jnp.array(weight) for weight in weights]
-        self.compiled = step.compile(self.state, batch)
-        self.state, _ = self.compiled(self.state, batch)
-        self.batch = jax.device_put(batch, self.state[0].sharding)  # where the first stage takes it
+    def run() -> Any:
+        nonlocal state
+        state, total = step(state, batch)
+        return state, total
 
-    def __call__(self) -> Any:
-        self.state, total = self.step(self.state, self.batch)
-        return self.state, total
-
-    def at_once(self) -> Counter[tuple[str, bool]]:
-        """Run one step; of what kind each launch was, and whether all that it makes was there when it returned."""
-        found: Counter[tuple[str, bool]] = Counter()
-
-        def look(label: Any, made: Sequence[Any], _: object) -> None:
-            kinds = [each.kind if isinstance(each, Call) else "copy" for _, each in label]
-            found.update((kind, all(array.is_ready() for array in made)) for kind in kinds)
-
-        executable: Any = self.compiled.executable
-        *self.state, _ = executable.run([*self.state, self.batch], look, one_by_one=False)
-        return found
+    return run
 
 
 @jax.jit
 def forward(w: Any, x: Any) -> Any:
-    """What a stage does."""
+    """Runs a stage."""
     return jnp.tanh(x @ w)
 
 
 @partial(jax.jit, donate_argnums=4)
 def backward(w: Any, x: Any, y: Any, g: Any, total: Any) -> Any:
-    """The gradient of a stage's input, and the sum of those of its weights."""
+    """Returns the gradient of a stage's input, and the sum of those of its weights."""
     gradient = g * (1 - y * y)
     return gradient @ w.T, total + x.T @ gradient
 
 
 def make_by_hand(stages: int, weights: list[Any], batch: Any) -> Callable[[], Any]:
-    """The same step as a loop over jitted stage functions."""
+    """Returns the same step as a loop over jitted stage functions."""
     devices = jax.devices()[:stages]
     microbatches = batch.shape[0]
 
@@ -148,89 +129,53 @@ def make_by_hand(stages: int, weights: list[Any], batch: Any) -> Callable[[], An
     return run
 
 
-def make_call(weights: list[Any], batch: Any) -> Callable[[], float]:
-    """A function that returns the microseconds of a jitted call, forwards and backwards by halves."""
+def make_calls(weights: list[Any], batch: Any) -> Callable[[], Any]:
+    """Returns a burst of jitted calls, half of them forwards and half backwards."""
     w, x = jnp.array(weights[0]), jnp.array(batch[0])
     y, total = forward(w, x), jnp.zeros_like(w)
 
-    def run() -> float:
+    def run() -> list[Any]:
         nonlocal total
-        start = time.perf_counter()
         made = [forward(w, x) for _ in range(BURST)]
         for _ in range(BURST):
             gradient, total = backward(w, x, y, y, total)
             made.append(gradient)
-        jax.block_until_ready(made)
-        return (time.perf_counter() - start) * 1e6 / len(made)
+        return made
 
     return run
 
 
-def make_copy(batch: Any) -> Callable[[], float]:
-    """A function that returns the microseconds of a copy to another device."""
+def make_copies(batch: Any) -> Callable[[], Any]:
+    """Returns a burst of copies to another device."""
     x = jnp.array(batch[0])
     copy = batch_copy([jax.sharding.SingleDeviceSharding(jax.devices()[1])])
-
-    def run() -> float:
-        start = time.perf_counter()
-        jax.block_until_ready([copy([x]) for _ in range(BURST)])
-        return (time.perf_counter() - start) * 1e6 / BURST
-
-    return run
+    return lambda: [copy([x]) for _ in range(BURST)]
 
 
 def main() -> None:
-    """Measure in turns and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stages", type=int, default=4)
-    parser.add_argument("--microbatches", type=int, default=32)
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--repeat", type=int, default=60)
-    args = parser.parse_args()
+    """Measures in turns and prints."""
+    args = parser(__doc__, stages=4, microbatches=32, width=32, repeat=60).parse_args()
     tasks = 2 * args.stages * args.microbatches
     rng = np.random.default_rng(0)
     weights = [rng.normal(0, args.width**-0.5, (args.width, args.width)).astype(np.float32) for _ in range(args.stages)]
     batch = rng.normal(size=(args.microbatches, 8, args.width)).astype(np.float32)
-    ours, by_hand = Ours(args.stages, weights, batch), make_by_hand(args.stages, weights, batch)
+    ours, by_hand = make_ours(args.stages, weights, batch), make_by_hand(args.stages, weights, batch)
     for a, b in zip(jax.tree.leaves(ours()), jax.tree.leaves([by_hand(), by_hand()][1]), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-6)
-    rows: dict[str, Callable[[], float]] = {
-        "jaxpp": partial(per_task, ours, tasks),
-        "by hand": partial(per_task, by_hand, tasks),
-        "a jitted call": make_call(weights, batch),
-        "a copy": make_copy(batch),
+    runs = {
+        "jaxpp": (ours, tasks),
+        "by hand": (by_hand, tasks),
+        "a jitted call": (make_calls(weights, batch), 2 * BURST),
+        "a copy": (make_copies(batch), BURST),
     }
-    times = {name: np.array(found) for name, found in zip(rows, measure(rows.values(), args.repeat), strict=True)}
+    seconds = by_turns({name: partial(timed, run) for name, (run, _) in runs.items()}, args.repeat)
+    times = {name: np.array(found) * 1e6 / runs[name][1] for name, found in seconds.items()}
     times["their sum"] = times["a jitted call"] + times["a copy"] * (1 - 1 / args.stages)
-    report(times)
-    launches = sum((ours.at_once() for _ in range(args.repeat)), Counter[tuple[str, bool]]())
-    print("\n| launches per step | done at once | queued |\n|---|---:|---:|")
-    for kind in dict.fromkeys(kind for kind, _ in launches):
-        print(f"| {kind} | {launches[kind, True] / args.repeat:.0f} | {launches[kind, False] / args.repeat:.0f} |")
-
-
-def per_task(step: Callable[[], Any], tasks: int) -> float:
-    """The microseconds of a step for each of its tasks."""
-    start = time.perf_counter()
-    jax.block_until_ready(step())
-    return (time.perf_counter() - start) * 1e6 / tasks
-
-
-def measure(rows: Collection[Callable[[], float]], repeat: int) -> list[list[float]]:
-    """What these return, called in turns, without the first turn."""
-    turns = [[row() for row in rows] for _ in range(repeat + 1)]
-    return [list(each) for each in zip(*turns[1:], strict=True)]
-
-
-def report(times: dict[str, Any]) -> None:
-    """Print microseconds, and the ratios turn by turn and of the least times."""
-    print("| µs per task | minimum | median | 90 % |\n|---|---:|---:|---:|")
-    for name, found in times.items():
-        print(f"| {name} | " + " | ".join(f"{each:.1f}" for each in np.percentile(found, (0, 50, 90))) + " |")
-    print()
+    cells = {name: [f"{each:.1f}" for each in np.percentile(found, (0, 50, 90))] for name, found in times.items()}
+    show(("µs per task", "minimum", "median", "90 %"), [(name, *row) for name, row in cells.items()])
     for other in ("by hand", "their sum"):
-        ratio, least = np.median(times["jaxpp"] / times[other]), times["jaxpp"].min() / times[other].min()
-        print(f"jaxpp / {other}: {ratio:.2f} in the median of all turns, {least:.2f} of the minima")
+        median, least = np.median(ratios(times["jaxpp"], times[other])), times["jaxpp"].min() / times[other].min()
+        print(f"jaxpp / {other}: {median:.2f} in the median of all turns, {least:.2f} of the minima")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The optimum of small pipelines, proven by CP-SAT (`pip install ortools`): what `S.search` is measured against.
+"""Proves the optimum of small pipelines by CP-SAT (`pip install ortools`): `S.search` is measured against it.
 
 Each stage runs, for each microbatch, a forward F, an input gradient I and a weight gradient W, or F and a fused
 backward B = I + W. F(s) needs F(s - 1); I(s) needs F(s) and I(s + 1); W(s) needs I(s). What goes from mesh to mesh
@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import product
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ortools.sat.python import cp_model
@@ -39,7 +40,7 @@ _FINEST: Final = 1_000
 
 
 class Optimum(NamedTuple):
-    """What is known about the best schedule.
+    """The best schedule, as far as it is known.
 
     Attributes:
         value: of the best schedule found, in the unit of the costs; infinite where none was.
@@ -65,7 +66,7 @@ class Problem:
         times: of each kind the duration on each stage.
         hops: from mesh to mesh.
         frees: what the end of each kind frees, in halves of what a forward makes.
-        limit: what a mesh may keep, in such halves; None: any number.
+        limit: what a mesh may keep, in such halves.
         unit: of time.
     """
 
@@ -75,25 +76,21 @@ class Problem:
     times: dict[str, list[int]]
     hops: list[list[int]]
     frees: dict[str, int]
-    limit: int | None
+    limit: float
     unit: Fraction
 
     @cached_property
     def tasks(self) -> list[S.Task]:
         """Every task, those of a kind and stage in the order in which they run."""
-        return [
-            S.Task(kind, stage, microbatch)
-            for stage in range(self.placement.stages)
-            for kind in self.kinds
-            for microbatch in range(self.microbatches)
-        ]
+        sizes = range(self.placement.stages), self.kinds, range(self.microbatches)
+        return [S.Task(kind, stage, microbatch) for stage, kind, microbatch in product(*sizes)]
 
     def time(self, task: S.Task) -> int:
-        """How long a task takes."""
+        """Returns the duration of a task."""
         return self.times[task.kind][task.stage]
 
     def needs(self, task: S.Task) -> Iterable[tuple[S.Task, int]]:
-        """The tasks that this one needs, and how long their results travel."""
+        """Yields the tasks that this one needs, and how long their results travel."""
         kind, stage, microbatch = task.kind, task.stage, task.microbatch
         place = self.kinds.index(kind)
         if place:
@@ -105,15 +102,13 @@ class Problem:
     @cached_property
     def firsts(self) -> list[int]:
         """When the first microbatch reaches each mesh, at the earliest."""
-        arrives = 0
-        found = [-1] * self.placement.meshes
+        arrives, found = 0, dict[int, int]()
         for stage in range(self.placement.stages):
             mesh = self.placement[stage]
-            if found[mesh] < 0:
-                found[mesh] = arrives
+            found.setdefault(mesh, arrives)
             if stage + 1 < self.placement.stages:
                 arrives += self.times["forward"][stage] + self.hops[mesh][self.placement[stage + 1]]
-        return found
+        return [found[mesh] for mesh in _meshes(self.placement)]
 
     @cached_property
     def regular(self) -> bool:
@@ -130,7 +125,7 @@ def problem_of(
     released_at: Release = "W",
     split_backward: bool = True,
 ) -> Problem:
-    """The problem in whole numbers.
+    """Returns the problem in whole numbers.
 
     Raises:
         ValueError: a stage is on several meshes, or times have no common unit.
@@ -146,17 +141,16 @@ def problem_of(
     hops = [[_fraction(hop) for hop in row] for row in costs.pair("hop", sample)]
     for mesh in _meshes(placement):
         hops[mesh][mesh] = Fraction(0)
-    unit = _common_unit([*(time for times in exact.values() for time in times), *(hop for row in hops for hop in row)])
-    halves = {"W": (0, 2), "B": (2, 0), "half": (1, 1)}[released_at]
-    frees: dict[str, int] = dict(zip(kinds, (0, *halves) if split_backward else (0, 2), strict=True))
+    unit = _common_unit([time for row in (*exact.values(), *hops) for time in row])
+    halves = {"W": (0, 2), "B": (2, 0), "half": (1, 1)}[released_at] if split_backward else (2,)
     return Problem(
         placement,
         microbatches,
         kinds,
         {kind: [int(time / unit) for time in times] for kind, times in exact.items()},
         [[int(hop / unit) for hop in row] for row in hops],
-        frees,
-        None if memory_limit == math.inf else math.floor(2 * memory_limit * placement.stages / placement.meshes + 1e-9),
+        dict(zip(kinds, (0, *halves), strict=True)),
+        2 * memory_limit * placement.stages / placement.meshes + 1e-9,
         unit,
     )
 
@@ -170,22 +164,14 @@ def optimum(
     objective: Objective = "makespan",
     split_backward: bool = True,
     seconds: float = 60,
-    workers: int = 1,
     hint: S.Schedule | None = None,
     bound: float = 0,
 ) -> Optimum:
-    """The best schedule, as far as it can be told in the time.
+    """Finds the best schedule, as far as it can be told in the time. The first arguments are those of `S.search`.
 
     Args:
         placement: each stage on one mesh.
-        microbatches: how many.
         costs: times and hops; they must have a common unit.
-        memory_limit: of each mesh, in microbatches of its full activation.
-        released_at: when activations are freed.
-        objective: the time from the first task to the last of all meshes, or of the mesh where it is longest.
-        split_backward: I and W apart; otherwise they are one task.
-        seconds: after which the search is given up.
-        workers: of CP-SAT.
         hint: a schedule to start from.
         bound: a lower bound that is known already.
 
@@ -197,10 +183,10 @@ def optimum(
     if objective == "longest_stage" and not problem.regular:
         raise ValueError(f"for the longest stage the first stages must be on different meshes, found {placement}")
     timetable = Timetable(problem, objective)
-    timetable.at_least(math.ceil(bound / float(problem.unit) - 1e-6))
+    timetable.model.add(timetable.value >= math.ceil(bound / float(problem.unit) - 1e-6))
     if hint is not None:
         timetable.start_from(hint, costs)
-    return timetable.solve(seconds, workers)
+    return timetable.solve(seconds)
 
 
 class Timetable:
@@ -209,92 +195,77 @@ class Timetable:
     def __init__(self, problem: Problem, objective: Objective) -> None:
         self.problem, self.objective = problem, objective
         self.model = cp_model.CpModel()
-        self.horizon = sum(map(problem.time, problem.tasks)) + sum(
-            delay for task in problem.tasks for _, delay in problem.needs(task)
-        )
+        delays = (delay for task in problem.tasks for _, delay in problem.needs(task))
+        self.horizon = sum(map(problem.time, problem.tasks)) + sum(delays)
         self.starts = {task: self.model.new_int_var(0, self.horizon, str(task)) for task in problem.tasks}
         self.value = self.model.new_int_var(0, self.horizon, "value")
-        self.add_needs()
+        for task in problem.tasks:  # after what it needs, and microbatches in order
+            for need, delay in problem.needs(task):
+                self.model.add(self.starts[task] >= self.end(need) + delay)
+            if task.microbatch:
+                before = S.Task(task.kind, task.stage, task.microbatch - 1)
+                self.model.add(self.starts[task] >= self.end(before))
         for mesh in _meshes(problem.placement):
             self.add_mesh(mesh)
             self.add_memory(mesh)
         self.model.minimize(self.value)
 
     def end(self, task: S.Task) -> cp_model.LinearExprT:
-        """When a task ends."""
+        """Returns when a task ends."""
         return self.starts[task] + self.problem.time(task)
 
-    def add_needs(self) -> None:
-        """Tasks run after what they need, and microbatches in order."""
-        for task in self.problem.tasks:
-            for need, delay in self.problem.needs(task):
-                self.model.add(self.starts[task] >= self.end(need) + delay)
-            if task.microbatch:
-                before = S.Task(task.kind, task.stage, task.microbatch - 1)
-                self.model.add(self.starts[task] >= self.end(before))
-
     def add_mesh(self, mesh: int) -> None:
-        """One task at a time, from when the first microbatch arrives to the end."""
+        """Makes a mesh run one task at a time, from when the first microbatch arrives to the end."""
         problem, model = self.problem, self.model
-        tasks = self.tasks_of(mesh)
+        tasks, stages, first = self.tasks_of(mesh), problem.placement.stages_of(mesh), problem.firsts[mesh]
         model.add_no_overlap(
             model.new_fixed_size_interval_var(self.starts[task], problem.time(task), f"{task} runs") for task in tasks
         )
-        first = problem.firsts[mesh]
         if problem.regular:
-            model.add(self.starts[S.Task("forward", problem.placement.stages_of(mesh)[0], 0)] == first)
+            model.add(self.starts[S.Task("forward", stages[0], 0)] == first)
         origin = first if self.objective == "longest_stage" else 0
-        for stage in problem.placement.stages_of(mesh):
+        for stage in stages:
             last = S.Task(problem.kinds[-1], stage, problem.microbatches - 1)
             model.add(self.value >= self.end(last) - origin)
         model.add(self.value >= first - origin + sum(map(problem.time, tasks)))
 
     def add_memory(self, mesh: int) -> None:
-        """What the mesh keeps, from the start of a forward to the end of what frees it."""
+        """Limits what the mesh keeps, from the start of a forward to the end of the task that frees it."""
         problem, model = self.problem, self.model
-        stages = problem.placement.stages_of(mesh)
-        if problem.limit is None or problem.limit >= 2 * len(stages) * problem.microbatches:
+        if problem.limit >= 2 * len(problem.placement.stages_of(mesh)) * problem.microbatches:
             return
         alive: list[cp_model.IntervalVar] = []
         demands: list[int] = []
         for task in self.tasks_of(mesh):
-            if not problem.frees[task.kind]:
-                continue
-            made = self.starts[S.Task("forward", task.stage, task.microbatch)]
-            length = model.new_int_var(0, self.horizon, f"{task} frees after")
-            alive.append(model.new_interval_var(made, length, self.end(task), f"{task} frees"))
-            demands.append(problem.frees[task.kind])
-        model.add_cumulative(alive, demands, problem.limit)
+            if problem.frees[task.kind]:
+                made = self.starts[S.Task("forward", task.stage, task.microbatch)]
+                length = model.new_int_var(0, self.horizon, f"{task} frees after")
+                alive.append(model.new_interval_var(made, length, self.end(task), f"{task} frees"))
+                demands.append(problem.frees[task.kind])
+        model.add_cumulative(alive, demands, math.floor(problem.limit))
 
     def tasks_of(self, mesh: int) -> list[S.Task]:
-        """The tasks of a mesh."""
+        """Returns the tasks of a mesh."""
         return [task for task in self.problem.tasks if self.problem.placement[task.stage] == mesh]
 
-    def at_least(self, bound: int) -> None:
-        """Nothing is better than this."""
-        self.model.add(self.value >= bound)
-
     def start_from(self, hint: S.Schedule, costs: S.Costs) -> None:
-        """Begin with a schedule that is known."""
-        report = S.simulate(hint, costs)
-        problem = self.problem
+        """Begins with a schedule that is known."""
+        report, problem = S.simulate(hint, costs), self.problem
         times: dict[tuple[str, int], list[float]] = {}
         for task in hint:
-            kinds = [task.kind] if task.kind in problem.kinds else ["input_grad", "weight_grad"]
             at = report.times(task)[0]
-            for kind in kinds:
+            for kind in [task.kind] if task.kind in problem.kinds else ["input_grad", "weight_grad"]:
                 times.setdefault((kind, task.stage), []).append(at)
                 at += float(problem.times[kind][task.stage] * problem.unit)
         for (kind, stage), starts in times.items():
             for microbatch, at in enumerate(sorted(starts)):
                 self.model.add_hint(self.starts[S.Task(kind, stage, microbatch)], round(at / float(problem.unit)))
 
-    def solve(self, seconds: float, workers: int) -> Optimum:
-        """Look for the best timetable."""
+    def solve(self, seconds: float) -> Optimum:
+        """Looks for the best timetable."""
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = seconds
-        solver.parameters.num_workers = workers
-        solver.parameters.random_seed = 1
+        solver.parameters.num_workers = solver.parameters.random_seed = 1
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:
             return Optimum(math.inf, math.inf, True, None)

@@ -1,4 +1,4 @@
-"""How long the pass chain takes: a GPT step, and synthetic pipelines of growing size.
+"""Measures how long the pass chain takes: a GPT step, and synthetic pipelines of growing size.
 
     python examples/gpt.py --layers 12 --steps 1 --dump gpt.mlir
     python benchmarks/passes.py [--module gpt.mlir] [--sizes 8x64,16x128,32x256,64x512] [--repeat 3]
@@ -9,9 +9,7 @@ a pass is deterministic, what varies is the machine), and microseconds per task 
 not grow.
 """
 
-import argparse
 import os
-import sys
 import time
 from functools import partial
 from importlib import import_module
@@ -25,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
+from shared import example, parser, show
 
 import jaxpp
 from jaxpp._compat import make_context, own_copy
@@ -53,8 +52,7 @@ class Clock(Observer):
 
 
 def synthetic(stages: int, microbatches: int) -> ir.Module:
-    """An MLP of one layer per stage, one device per stage, lowered for 1F1B."""
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:stages]), ("mpmd",)), "mpmd")
+    """Lowers an MLP of one layer per stage, one device per stage, for 1F1B."""
 
     def loss(weights: list[Any], batch: tuple[Any, Any]) -> Any:
         x, y = batch
@@ -62,95 +60,79 @@ def synthetic(stages: int, microbatches: int) -> ir.Module:
             x = jaxpp.mark_stage_end(jnp.tanh(x @ weight)) if weight is not weights[-1] else jnp.tanh(x @ weight)
         return jaxpp.mark_stage_end(jnp.mean((x - y) ** 2))
 
-    def step(weights: list[Any], batch: tuple[Any, Any]) -> Any:
-        gradient = partial(jax.value_and_grad(loss), weights)
-        operation = (jaxpp.Concat(), jaxpp.Add)
-        losses, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(stages), operation=operation)
-        return [w - 0.1 * g for w, g in zip(weights, grads, strict=True)], losses
-
-    weights = [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * stages
-    data = jax.ShapeDtypeStruct((microbatches, 8, 32), jnp.float32)
-    return lower(step, (weights, (data, data)), mpmd_mesh=mesh, donate_argnums=0).module
+    weights = [_array(32, 32)] * stages
+    data = _array(microbatches, 8, 32)
+    return _lowered(loss, stages, weights, (data, data), 0.1)
 
 
-def gpt(layers: int, stages: int, microbatches: int, width: int = 12288, heads: int = 96) -> ir.Module:
-    """The step of examples/gpt.py at the width of GPT-3, one device per stage, AdamW; nothing of it is allocated."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-    optax, model = import_module("optax"), import_module("gpt_model")
-    config = model.Config(stages, layers, width, heads, 2048, "bfloat16")
-
-    def array(*shape: int) -> Any:
-        return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-    norm = {"scale": array(width), "bias": array(width)}
+def gpt(layers: int, stages: int, microbatches: int) -> ir.Module:
+    """Lowers the step of examples/gpt.py as wide as GPT-3, one device per stage, AdamW; nothing of it is allocated."""
+    model, width, heads = example("gpt_model"), 12288, 96
+    norm = {"scale": _array(width), "bias": _array(width)}
     block = {
-        "attention_norm": norm,
-        "qkv": array(width, 3, heads, width // heads),
-        "out": array(heads, width // heads, width),
-        "mlp_norm": norm,
-        "up": array(width, 4 * width),
-        "down": array(4 * width, width),
+        **{"attention_norm": norm, "mlp_norm": norm},
+        **{"qkv": _array(width, 3, heads, width // heads), "out": _array(heads, width // heads, width)},
+        **{"up": _array(width, 4 * width), "down": _array(4 * width, width)},
     }
-    ends = {"tokens": array(256, width), "positions": array(2048, width), "norm": norm, "head": array(256, width)}
-    parameters = {**ends, "blocks": [block] * layers}
-    optimizer = optax.adamw(1e-3)
-    gradient = jax.value_and_grad(partial(model.loss, config))
+    ends = {"tokens": _array(256, width), "positions": _array(2048, width), "norm": norm, "head": _array(256, width)}
+    loss = partial(model.loss, model.Config(stages, layers, width, heads, 2048, "bfloat16"))
+    batch = jax.ShapeDtypeStruct((microbatches, 4, 2049), jnp.int32)
+    return _lowered(loss, stages, {**ends, "blocks": [block] * layers}, batch)
+
+
+def _array(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _lowered(loss: Any, stages: int, parameters: Any, batch: Any, rate: float | None = None) -> ir.Module:
+    """Lowers a step of SGD at a rate, or of AdamW."""
+    optax = import_module("optax")
+    optimizer = optax.sgd(rate) if rate else optax.adamw(1e-3)
 
     def step(parameters: Any, moments: Any, batch: Any) -> Any:
+        gradient = partial(jax.value_and_grad(loss), parameters)
         operation = (jaxpp.Concat(), jaxpp.Add)
-        schedule = jaxpp.Std1F1B(stages)
-        losses, grads = jaxpp.treduce(partial(gradient, parameters), batch, schedule=schedule, operation=operation)
+        losses, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(stages), operation=operation)
         updates, moments = optimizer.update(grads, moments, parameters)
         return optax.apply_updates(parameters, updates), moments, jnp.mean(losses)
 
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:stages]), ("mpmd",)), "mpmd")
-    batch = jax.ShapeDtypeStruct((microbatches, 4, 2049), jnp.int32)
     arguments = (parameters, jax.eval_shape(optimizer.init, parameters), batch)
     return lower(step, arguments, mpmd_mesh=mesh, donate_argnums=(0, 1)).module
 
 
 def measure(module: ir.Module, repeat: int) -> dict[str, float]:
-    """The least seconds of each pass over `repeat` runs on copies of `module`."""
+    """Returns the least seconds of each pass over `repeat` runs on copies of `module`."""
     clock = Clock()
     for _ in range(repeat):
         run_passes(own_copy(module), mpmd(), (clock,))
     return clock.best
 
 
-def report(rows: dict[str, tuple[dict[str, float], int]]) -> None:
-    """Print the table in Markdown: passes down, modules across."""
-    names = list(next(iter(rows.values()))[0])
-    print("| pass (ms) | " + " | ".join(rows) + " |")
-    print("|---|" + "---:|" * len(rows))
-    for name in names:
-        print(f"| {name} | " + " | ".join(f"{times[name] * 1e3:.1f}" for times, _ in rows.values()) + " |")
-    print("| **all** | " + " | ".join(f"**{sum(times.values()) * 1e3:.0f}**" for times, _ in rows.values()) + " |")
-    per_task = (sum(times.values()) * 1e6 / tasks if tasks else None for times, tasks in rows.values())
-    print("| µs per task | " + " | ".join("" if value is None else f"{value:.1f}" for value in per_task) + " |")
-
-
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--sizes", default="8x64,16x128,32x256,64x512", help="stages x microbatches, ...")
-    parser.add_argument("--module", type=Path, help="a dumped step, to be measured first")
-    parser.add_argument("--gpt", help="layers x stages x microbatches of a GPT as wide as GPT-3, to be measured too")
-    args = parser.parse_args()
-    rows: dict[str, tuple[dict[str, float], int]] = {}
-    if args.module:
+    """Measures and prints."""
+    flags = parser(__doc__, repeat=3)
+    flags.add_argument("--sizes", default="8x64,16x128,32x256,64x512", help="stages x microbatches, ...")
+    flags.add_argument("--module", type=Path, help="a dumped step, to be measured first")
+    flags.add_argument("--gpt", help="layers x stages x microbatches of a GPT as wide as GPT-3, to be measured too")
+    options = flags.parse_args()
+    times: dict[str, dict[str, float]] = {}
+    tasks: dict[str, int] = {}
+    if options.module:
         with make_context():
-            rows[args.module.stem] = measure(ir.Module.parse(args.module.read_text(encoding="utf-8")), args.repeat), 0
-    if args.gpt:
-        layers, stages, microbatches = map(int, args.gpt.split("x"))
-        rows[f"gpt {args.gpt}"] = measure(gpt(layers, stages, microbatches), args.repeat), 2 * stages * microbatches
-    for size in filter(None, args.sizes.split(",")):
-        stages, microbatches = map(int, size.split("x"))
-        rows[f"{stages} x {microbatches}"] = (
-            measure(synthetic(stages, microbatches), args.repeat),
-            (2 * stages * microbatches),
-        )
-    report(rows)
+            module = ir.Module.parse(options.module.read_text(encoding="utf-8"))
+            times[options.module.stem] = measure(module, options.repeat)
+    for size in filter(None, (options.gpt, *options.sizes.split(","))):
+        *layers, stages, microbatches = map(int, size.split("x"))
+        made = gpt(*layers, stages, microbatches) if layers else synthetic(stages, microbatches)
+        times[size], tasks[size] = measure(made, options.repeat), 2 * stages * microbatches
+    rows = [(name, *(f"{1e3 * each[name]:.1f}" for each in times.values())) for name in next(iter(times.values()))]
+    sums = {name: sum(each.values()) for name, each in times.items()}
+    rows.append(("**all**", *(f"**{1e3 * each:.0f}**" for each in sums.values())))
+    rows.append(
+        ("µs per task", *(f"{1e6 * each / tasks[name]:.1f}" if name in tasks else "" for name, each in sums.items()))
+    )
+    show(("pass (ms)", *times), rows)
 
 
 if __name__ == "__main__":

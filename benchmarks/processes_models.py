@@ -12,11 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-LAYERS = 8
-HEADS = 4
-TOKENS = 512
-LENGTH = 64
-
+LAYERS, HEADS, TOKENS, LENGTH = 8, 4, 512, 64
 Tree = Any
 
 
@@ -37,35 +33,31 @@ class Model:
         return self.name == "tf"
 
     def parameters(self) -> tuple[list[Tree], Tree, Tree]:
-        """(blocks, what stands before the first, what stands after the last)."""
-        random = np.random.RandomState(0)
+        """Returns (blocks, parameters before the first, parameters after the last)."""
+        random, width = np.random.RandomState(0), self.width
 
-        def normal(*shape: int, scale: float) -> np.ndarray:
-            return (random.randn(*shape) * scale).astype(np.float32)
+        def normal(rows: int, columns: int, scale: float) -> np.ndarray:
+            return (random.randn(rows, columns) * scale).astype(np.float32)
 
         def norm() -> Tree:
-            return {"scale": np.ones(self.width, np.float32), "bias": np.zeros(self.width, np.float32)}
+            return {"scale": np.ones(width, np.float32), "bias": np.zeros(width, np.float32)}
 
         def block() -> Tree:
-            up = {"w": normal(self.width, self.hidden, scale=self.width**-0.5), "b": np.zeros(self.hidden, np.float32)}
-            down = {
-                "w": normal(self.hidden, self.width, scale=0.5 * self.hidden**-0.5),
-                "b": np.zeros(self.width, np.float32),
-            }
+            up = {"w": normal(width, self.hidden, width**-0.5), "b": np.zeros(self.hidden, np.float32)}
+            down = {"w": normal(self.hidden, width, 0.5 * self.hidden**-0.5), "b": np.zeros(width, np.float32)}
             if not self.is_transformer:
                 return {"up": up, "down": down}
-            qkv = normal(self.width, 3 * self.width, scale=self.width**-0.5)
-            out = normal(self.width, self.width, scale=0.5 * self.width**-0.5)
+            qkv, out = normal(width, 3 * width, width**-0.5), normal(width, width, 0.5 * width**-0.5)
             return {"up": up, "down": down, "qkv": qkv, "out": out, "first": norm(), "second": norm()}
 
         blocks = [block() for _ in range(LAYERS)]
         if not self.is_transformer:
             return blocks, {}, {}
-        head = normal(self.width, TOKENS, scale=self.width**-0.5)
-        return blocks, {"tokens": normal(TOKENS, self.width, scale=1.0)}, {"norm": norm(), "head": head}
+        head = normal(width, TOKENS, width**-0.5)
+        return blocks, {"tokens": normal(TOKENS, width, 1.0)}, {"norm": norm(), "head": head}
 
     def data(self) -> tuple[np.ndarray, ...]:
-        """Inputs and targets."""
+        """Returns inputs and targets."""
         random = np.random.RandomState(1)
         rows = (self.microbatches, self.batch // self.microbatches)
         if self.is_transformer:
@@ -73,39 +65,39 @@ class Model:
         return tuple(random.randn(*rows, self.width).astype(np.float32) for _ in range(2))
 
     def first(self, before: Tree, x: jax.Array) -> jax.Array:
-        """What stands before the blocks."""
+        """Returns the input of the blocks."""
         return before["tokens"][x] if self.is_transformer else x
 
     def blocks(self, blocks: list[Tree], x: jax.Array) -> jax.Array:
-        """Some blocks."""
+        """Applies some blocks."""
         for block in blocks:
             if self.is_transformer:
                 x = x + attention(block, normalised(block["first"], x))
-                x = x + mlp(block, normalised(block["second"], x))
-            else:
-                x = x + mlp(block, x)
+            y = normalised(block["second"], x) if self.is_transformer else x
+            up, down = block["up"], block["down"]
+            x = x + (jax.nn.gelu(y @ up["w"] + up["b"], approximate=True) @ down["w"] + down["b"])
         return x
 
     def loss(self, after: Tree, x: jax.Array, targets: jax.Array) -> jax.Array:
-        """The mean loss of one microbatch."""
+        """Returns the mean loss of one microbatch."""
         if not self.is_transformer:
             return jnp.mean((x - targets) ** 2)
         logs = jax.nn.log_softmax(normalised(after["norm"], x) @ after["head"])
         return -jnp.mean(jnp.take_along_axis(logs, targets[..., None], -1))
 
     def update(self, parameters: Tree, sums: Tree) -> Tree:
-        """One SGD step with the gradients' sums over the microbatches."""
+        """Makes one SGD step with the gradients' sums over the microbatches."""
         return jax.tree.map(lambda p, g: p - (self.rate / self.microbatches) * g, parameters, sums)  # pyright: ignore[reportUnknownLambdaType]  # of arrays
 
 
 def normalised(weights: Tree, x: jax.Array) -> jax.Array:
-    """Layer normalisation."""
+    """Applies layer normalisation."""
     centred = x - jnp.mean(x, -1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-5) * weights["scale"] + weights["bias"]
 
 
 def attention(weights: Tree, x: jax.Array) -> jax.Array:
-    """Causal self-attention."""
+    """Applies causal self-attention."""
     rows, length, width = x.shape
     q, k, v = jnp.moveaxis((x @ weights["qkv"]).reshape(rows, length, 3, HEADS, width // HEADS), 2, 0)
     scores = jnp.einsum("bthe,bshe->bhts", q, k) * (width // HEADS) ** -0.5
@@ -114,17 +106,11 @@ def attention(weights: Tree, x: jax.Array) -> jax.Array:
     return mixed.reshape(rows, length, width) @ weights["out"]
 
 
-def mlp(weights: Tree, x: jax.Array) -> jax.Array:
-    """Two layers."""
-    up, down = weights["up"], weights["down"]
-    return jax.nn.gelu(x @ up["w"] + up["b"], approximate=True) @ down["w"] + down["b"]
-
-
 def make(name: str, microbatches: int) -> Model:
-    """The model of a name."""
-    width, hidden, batch, rate = {
+    """Returns the model of a name."""
+    sizes = {
         "mlp": (512, 2048, 1024, 1e-3),
         "tf": (256, 1024, 32, 1e-2),
         "tiny": (16, 16, 4 * microbatches, 1e-3),
-    }[name]
-    return Model(name, microbatches, width, hidden, batch, rate)
+    }
+    return Model(name, microbatches, *sizes[name])

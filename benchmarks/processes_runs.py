@@ -1,4 +1,4 @@
-"""The training steps that processes.py compares: each `make_*(model)` returns one, to be run again and again."""
+"""Training steps that processes.py compares: each `make_*(model)` returns one, to be run again and again."""
 
 import itertools
 import operator
@@ -17,13 +17,13 @@ from jaxpp import _compat
 from jaxpp.runtime.processes.job import gather
 
 Run = Callable[[], Any]
-"""One step, waited for; returns its loss, None in a process that doesn't know it."""
+"""A step, waited for; returns its loss, None in a process that doesn't know it."""
 
 HALF = LAYERS // 2
 
 
 def make_single(model: Model) -> Run:
-    """Plain jax.jit in process 0."""
+    """Makes plain jax.jit in process 0."""
     if jax.process_index():
         return lambda: None
 
@@ -59,7 +59,7 @@ def _runs(step: Callable[..., Any], state: Any, x: Any, y: Any) -> Run:
 
 
 def make_spmd(model: Model) -> Run:
-    """GPipe as JAX's users write it: one program over both processes, activations moved by ppermute."""
+    """Makes GPipe as JAX's users write it: one program over both processes, activations moved by ppermute."""
     mesh = Mesh(np.array(jax.devices()), ("stage",))
     ticks = model.microbatches + 1
 
@@ -101,29 +101,24 @@ def make_spmd(model: Model) -> Run:
     return _runs(step, state, x, y)
 
 
-def training_step(model: Model) -> Callable[[Tree, Tree], tuple[Tree, jax.Array]]:
-    """The function of `make_single` with two marks, in 1F1B."""
+def make_jaxpp(model: Model) -> Run:
+    """Makes the function of `make_single` with two marks, in 1F1B."""
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
 
     def loss(parameters: Tree, microbatch: Tree) -> jax.Array:
         (blocks, before, after), (x, y) = parameters, microbatch
         x = jaxpp.mark_stage_end(model.blocks(blocks[:HALF], model.first(before, x)))
         return jaxpp.mark_stage_end(model.loss(after, model.blocks(blocks[HALF:], x), y))
 
+    @partial(jaxpp.mpmd_jit_with_loop, mpmd_mesh=mesh, donate_argnums=0)
     def step(parameters: Tree, batch: Tree) -> tuple[Tree, jax.Array]:
         gradient = partial(jax.value_and_grad(loss), parameters)
         operation = (jaxpp.Add, jaxpp.Add)
         total, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(2), operation=operation)
         return model.update(parameters, gradients), total / model.microbatches
 
-    return step
-
-
-def make_jaxpp(model: Model) -> Run:
-    """Ours."""
-    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
-    pipeline = jaxpp.mpmd_jit_with_loop(training_step(model), mpmd_mesh=mesh, donate_argnums=0)
     arguments = model.parameters(), model.data()
-    compiled = pipeline.compile(*arguments)
+    compiled = step.compile(*arguments)
     shardings = jax.tree.map(operator.attrgetter("sharding"), compiled.in_shardings[0])
     state, batch = jax.tree.map(globally, arguments, shardings)
 
@@ -137,7 +132,7 @@ def make_jaxpp(model: Model) -> Run:
 
 
 def make_by_hand(model: Model) -> Run:
-    """The same 1F1B for this model alone: what a careful user writes with transfers and jitted stage functions."""
+    """Makes 1F1B for this model alone, as a careful user writes it with transfers and jitted stage functions."""
     me, count = jax.process_index(), model.microbatches
     device = jax.local_devices()[0]
     server = _compat.start_transfer_server(device, "127.0.0.1")
@@ -206,9 +201,8 @@ def make_by_hand(model: Model) -> Run:
 
 
 def globally(array: np.ndarray, sharding: Any) -> jax.Array:
-    """A global array of which this process makes its own shards."""
-    shards = [jax.device_put(array[i], d) for d, i in sharding.addressable_devices_indices_map(array.shape).items()]
-    return jax.make_array_from_single_device_arrays(array.shape, sharding, shards, dtype=array.dtype)
+    """Returns a global array of which this process makes its own shards."""
+    return jax.make_array_from_callback(array.shape, sharding, array.__getitem__, dtype=array.dtype)
 
 
 RUNS: dict[str, Callable[[Model], Run]] = {

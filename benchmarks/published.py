@@ -1,4 +1,4 @@
-"""What papers publish of schedules, and what ours take.
+"""Compares the numbers that papers publish of schedules with ours.
 
     python benchmarks/published.py [PAPER ...]
 
@@ -8,11 +8,11 @@ Times are in the unit of the paper, or a forward takes 1; memory is in activatio
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from shared import parser
 
 from jaxpp import schedules as S
 from jaxpp.schedules.engine.report import Report
@@ -21,18 +21,12 @@ EQUAL: Final = S.Costs(1, 0.5, 0.5)
 """A backward takes as long as a forward: the times in the figures of Chimera, Hanayo and BitPipe."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A published number and ours.
+class Row(NamedTuple):
+    """A published number, as it is printed or as its formula says, and ours, as the simulator says.
 
     Attributes:
-        what: the number.
-        published: as it is printed, or as its formula says.
-        ours: as the simulator says.
-        tolerance: what may lie between them.
+        tolerance: the largest difference.
         at_most: whether less is as good: where the paper gives a bound, or what its search has found.
-        schedule: of a peak, the schedule that has it; `benchmarks/memory.py --published` makes programs of these.
-        pairs: of a peak, how many activations of one stage and microbatch its unit is.
     """
 
     what: str
@@ -40,26 +34,22 @@ class Row:
     ours: float
     tolerance: float = 1e-9
     at_most: bool = False
-    schedule: S.Schedule | None = None
-    pairs: int = 1
 
     @property
     def holds(self) -> bool:
-        """Whether ours is what is published."""
+        """Whether ours is the published one."""
         difference = self.ours - self.published
         return difference <= self.tolerance and (self.at_most or -difference <= self.tolerance)
 
 
 def run(name: str, meshes: int, microbatches: int, times: S.Costs | None = None, **options: Any) -> Report:
-    """Simulate a schedule of the library."""
+    """Simulates a schedule of the library."""
     return S.simulate(S.make(name, meshes=meshes, microbatches=microbatches, **options), times)
 
 
-def peak_row(what: str, published: float, report: Report, *, by_stage: bool = False, at_most: bool = False) -> Row:
-    """The largest peak of a report: in activations of a whole mesh, or of one of its stages."""
-    chunks = report.schedule.stages // report.schedule.meshes
-    ours = max(report.peak_activations()) * (chunks if by_stage else 1)
-    return Row(what, published, ours, at_most=at_most, schedule=report.schedule, pairs=1 if by_stage else chunks)
+def peak(report: Report | S.Schedule, times: S.Costs | None = None) -> float:
+    """Returns the largest peak of all meshes, in activations of a whole mesh."""
+    return max((report if isinstance(report, Report) else S.simulate(report, times)).peak_activations())
 
 
 ZERO_BUBBLE: Final = {
@@ -113,9 +103,9 @@ def zero_bubble() -> Iterator[Row]:
     for p in (4, 8, 16):
         one, two = run("zb-h1", p, 3 * p), run("zb-h2", p, 3 * p)
         yield Row(f"zb-h1 p={p}: bubble, (p - 1)(F + B - W)", p - 1, one.makespan - 9 * p)
-        yield Row(f"zb-h1 p={p}: peak, p", p, max(one.peak_activations()))
+        yield Row(f"zb-h1 p={p}: peak, p", p, peak(one))
         yield Row(f"zb-h2 p={p}: bubble, (p - 1)(F + B - 2W)", 0, two.longest_stage - 9 * p)
-        yield Row(f"zb-h2 p={p}: peak, 2p - 1", 2 * p - 1, max(two.peak_activations()))
+        yield Row(f"zb-h2 p={p}: peak, 2p - 1", 2 * p - 1, peak(two))
 
 
 def zero_bubble_v() -> Iterator[Row]:
@@ -147,11 +137,11 @@ def controllable_memory() -> Iterator[Row]:
         m = 3 * p
         half, least, zero = (run(name, p, m) for name in ("v-half", "v-min", "zb-v"))
         yield Row(f"v-half p={p}: bubble", 3 * p - (4 if p % 2 else 7), 2 * (half.makespan - 3 * m))
-        yield peak_row(f"v-half p={p}: peak, half of 1F1B", (p + 2) // 2, half)
+        yield Row(f"v-half p={p}: peak, half of 1F1B", (p + 2) // 2, peak(half))
         yield Row(f"v-min p={p}: bubble", 4 * p - (5 if p % 3 else 7), 2 * (least.makespan - 3 * m))
-        yield peak_row(f"v-min p={p}: peak, a third of 1F1B", (p + 4) // 3, least)
+        yield Row(f"v-min p={p}: peak, a third of 1F1B", (p + 4) // 3, peak(least))
         yield Row(f"zb-v p={p}: bubble of the longest stage", 0, zero.longest_stage - 3 * m)
-        yield peak_row(f"zb-v p={p}: peak, that of 1F1B", p, zero)
+        yield Row(f"zb-v p={p}: peak, that of 1F1B", p, peak(zero))
 
 
 def pipe_offload() -> Iterator[Row]:
@@ -163,36 +153,29 @@ def pipe_offload() -> Iterator[Row]:
     Copies that begin when the paper's open code begins them (there at once, back half a backward before they must be)
     give PO-H the same peaks as here.
     """
+    copies = S.Costs(kinds={"offload": 1.0, "reload": 1.0})
     for p, v, g in ((4, 2, 2), (4, 2, 4), (8, 2, 4), (8, 4, 6)):
         m = g * 8
         plain = run("gis", p, m, chunks=v, group=g)
         bubble = 2 * (p - 1) + (p - g) * (v - 1)
         what = f"p={p}, v={v}, g={g}"
         yield Row(f"gis {what}: bubble, 2(p - 1) + (p - g)(v - 1)", bubble, v * (plain.makespan - 3 * m))
-        yield peak_row(f"gis {what}: peak, g(v - 1) + p", g * (v - 1) + p, plain, by_stage=True)
-        copies = S.Costs(kinds={"offload": 1.0, "reload": 1.0})
+        yield Row(f"gis {what}: peak, g(v - 1) + p", g * (v - 1) + p, v * peak(plain))
         for name in ("po-h", "po-f"):
             moved = run(name, p, m, copies, chunks=v, group=g)
             yield Row(f"{name} {what}, k = 2/3: time of gis", plain.makespan, moved.makespan)
         # A mesh keeps what runs, what is on its way out, and what is on its way in.
-        yield peak_row(f"po-f {what}: peak", 3, moved, by_stage=True, at_most=True)
-    copies = S.Costs(kinds={"offload": 1.0, "reload": 1.0})
+        yield Row(f"po-f {what}: peak", 3, v * peak(moved), at_most=True)
     for p in (8, 16):
         whole = S.make("interleaved-1f1b", meshes=p, microbatches=4 * p, chunks=2)
-        peak = max(S.simulate(whole).peak_activations())
-        first, half, full = (
-            max(S.simulate(each, copies).peak_activations())
-            for each in (
-                S.offload(whole, *range(p)),
-                S.make("po-h", meshes=p, microbatches=4 * p),
-                S.offload(S.make("gis", meshes=p, microbatches=4 * p, group=p), k=2 / 3),
-            )
-        )
-        yield Row(f"interleaved-1f1b p={p}, first stages moved: half", peak / 2, first, at_most=True)
-        yield Row(f"po-h p={p}: about a quarter of interleaved-1f1b", peak / 4, half, 0.25, at_most=True)
+        most, first = peak(whole), peak(S.offload(whole, *range(p)), copies)
+        half = peak(run("po-h", p, 4 * p, copies))
+        full = peak(S.offload(S.make("gis", meshes=p, microbatches=4 * p, group=p), k=2 / 3), copies)
+        yield Row(f"interleaved-1f1b p={p}, first stages moved: half", most / 2, first, at_most=True)
+        yield Row(f"po-h p={p}: about a quarter of interleaved-1f1b", most / 4, half, 0.25, at_most=True)
         yield Row(f"po-f p={p}, g=p, planned for k = 2/3: peak, 4", 4, 2 * full, at_most=True)
         slow = run("po-f", p, 4 * p, S.Costs(kinds={"offload": 1.5, "reload": 1.5}))
-        yield Row(f"po-f p={p}, k = 1: peak, 4", 4, 2 * max(slow.peak_activations()), at_most=True)
+        yield Row(f"po-f p={p}, k = 1: peak, 4", 4, 2 * peak(slow), at_most=True)
         yield Row(f"po-f p={p}, k = 1: time of gis", run("gis", p, 4 * p).makespan, slow.makespan)
 
 
@@ -202,8 +185,8 @@ def interleaved() -> Iterator[Row]:
         for name, ahead in (("interleaved-1f1b", 1), ("kimi-k2", 2)):
             report = run(name, p, m, chunks=v)
             yield Row(f"{name} {p} x {m}, v={v}: bubble", (p - 1) * 3 / v, report.makespan - 3 * m)
-            peak = min(m * v, 2 * (p - 1) + (v - 1) * p + ahead)
-            yield Row(f"{name} {p} x {m}, v={v}: peak, in stages", peak, v * max(report.peak_activations()))
+            most = min(m * v, 2 * (p - 1) + (v - 1) * p + ahead)
+            yield Row(f"{name} {p} x {m}, v={v}: peak, in stages", most, v * peak(report))
         report = run("looped-bfs", p, m, chunks=v)
         yield Row(f"looped-bfs {p} x {m}, v={v}: bubble", (p - 1) * 3 / v, report.makespan - 3 * m)
 
@@ -225,7 +208,7 @@ def dualpipe() -> Iterator[Row]:
         idle = sum(bubble.length for bubble in report.bubbles if bubble.mesh == p // 2)
         bubble = (p // 2 - 1) * (fused * 2.5 + 1.5 - 1.5)
         yield Row(f"dualpipe {p} x {m}, F&B {fused:g} of F + B: idle in the middle", bubble, idle, 1e-6)
-        yield Row(f"dualpipe {p} x {m}: peak", p + 1, max(report.peak_activations()))
+        yield Row(f"dualpipe {p} x {m}: peak", p + 1, peak(report))
 
 
 def two_ways() -> Iterator[Row]:
@@ -239,7 +222,7 @@ def two_ways() -> Iterator[Row]:
             yield Row(f"hanayo {p} x {p}, v={v}: 2N + 2(D - 1)/v", 2 * p + (p - 1) * 2 / v, hanayo)
     doubled = run("chimera", 4, 8, doubling=True)
     yield Row("chimera 4 x 8, b = 2F, forward doubling", 27, doubled.makespan)
-    yield Row("chimera 4 x 8, forward doubling: twice the peak", 8, max(doubled.peak_activations()), at_most=True)
+    yield Row("chimera 4 x 8, forward doubling: twice the peak", 8, peak(doubled), at_most=True)
 
 
 def tables() -> Iterator[Row]:
@@ -256,7 +239,7 @@ def sequence() -> Iterator[Row]:
     for p, m, n in ((4, 8, 2), (8, 16, 4)):
         report = run("seq1f1b", p, m, slices=n)
         yield Row(f"seq1f1b {p} x {m}, n={n}: bubble", (p - 1) * 3 / n, report.makespan - 3 * m)
-        yield Row(f"seq1f1b {p} x {m}, n={n}: peak", (p - 1 + n) / n, max(report.peak_activations()))
+        yield Row(f"seq1f1b {p} x {m}, n={n}: peak", (p - 1 + n) / n, peak(report))
 
 
 def bpipe() -> Iterator[Row]:
@@ -264,7 +247,7 @@ def bpipe() -> Iterator[Row]:
     for p, m in ((4, 8), (8, 16), (16, 32)):
         report = run("bpipe", p, m)
         yield Row(f"bpipe {p} x {m}: time of 1F1B", 3 * (m + p - 1), report.makespan)
-        yield peak_row(f"bpipe {p} x {m}: peak", -(-(p + 2) // 2), report, at_most=True)
+        yield Row(f"bpipe {p} x {m}: peak", -(-(p + 2) // 2), peak(report), at_most=True)
 
 
 def vocabulary() -> Iterator[Row]:
@@ -272,8 +255,8 @@ def vocabulary() -> Iterator[Row]:
     for p, m in ((4, 16), (8, 32), (16, 64)):
         for ahead in (2, 1):
             layers = S.Costs(activation_bytes=[1.0] * p + [0.0] * (p + 1))  # then the shards, and what joins them
-            peak = max(run("vocab-1f1b", p, m, layers, ahead=ahead).peak_bytes())
-            yield Row(f"vocab-1f1b {p} x {m}, ahead={ahead}: peak, p + {ahead}", p + ahead, peak)
+            most = max(run("vocab-1f1b", p, m, layers, ahead=ahead).peak_bytes())
+            yield Row(f"vocab-1f1b {p} x {m}, ahead={ahead}: peak, p + {ahead}", p + ahead, most)
 
 
 PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
@@ -293,13 +276,12 @@ PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
 
 
 def main() -> int:
-    """Print the tables; 1 if anything differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("papers", nargs="*", default=list(PAPERS), metavar="PAPER", help=", ".join(PAPERS))
-    failures = 0
-    for name in parser.parse_args().papers:
+    """Prints the tables; returns 1 if anything differs."""
+    flags, failures = parser(__doc__), 0
+    flags.add_argument("papers", nargs="*", default=list(PAPERS), metavar="PAPER", help=", ".join(PAPERS))
+    for name in flags.parse_args().papers:
         if name not in PAPERS:
-            parser.error(f"no paper {name!r}; there are {', '.join(PAPERS)}")
+            flags.error(f"no paper {name!r}; there are {', '.join(PAPERS)}")
         print((PAPERS[name].__doc__ or "").strip())
         for row in PAPERS[name]():
             mark = "" if row.holds else "  <- differs"

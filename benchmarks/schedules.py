@@ -1,19 +1,20 @@
-"""How long schedules take to make, to simulate and to print: a row per schedule.
+"""Measures how long schedules take to make, to simulate and to print: a row per schedule.
 
     python benchmarks/schedules.py [--meshes 64] [--microbatches 2048] [--repeat 3] [NAME ...]
 
 Seconds, the minimum over the repetitions; "us/task" is the simulation alone, which should not grow with the schedule.
 """
 
-import argparse
 import time
 from itertools import pairwise
+
+from shared import parser, show
 
 from jaxpp import schedules as S
 
 
 def run(name: str, meshes: int, microbatches: int) -> tuple[float, ...]:
-    """Tasks, and the seconds to make, simulate (the graph of numbers included), report on, and print a schedule."""
+    """Returns the tasks, and the seconds to make, simulate (with its graph), report on, and print a schedule."""
     clock = [time.perf_counter()]
     schedule = S.make(name, meshes=meshes, microbatches=microbatches)
     clock.append(time.perf_counter())
@@ -27,20 +28,17 @@ def run(name: str, meshes: int, microbatches: int) -> tuple[float, ...]:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=["1f1b", "zb-h1", "interleaved-1f1b", "zb-v"], metavar="NAME")
-    parser.add_argument("--meshes", type=int, default=64)
-    parser.add_argument("--microbatches", type=int, default=2048)
-    parser.add_argument("--repeat", type=int, default=3)
-    options = parser.parse_args()
-    print(f"{'schedule':18} {'tasks':>9} {'make':>7} {'simulate':>9} {'us/task':>8} {'report':>7} {'print':>7}")
+    """Prints the table."""
+    flags = parser(__doc__, meshes=64, microbatches=2048, repeat=3)
+    flags.add_argument("names", nargs="*", default=["1f1b", "zb-h1", "interleaved-1f1b", "zb-v"], metavar="NAME")
+    options = flags.parse_args()
+    rows: list[list[object]] = []
     for name in options.names:
-        times = [run(name, options.meshes, options.microbatches) for _ in range(options.repeat)]
-        made, simulated, reported, printed = map(min, zip(*(row[1:] for row in times), strict=True))
-        tasks = int(times[0][0])
-        each = simulated / tasks * 1e6
-        print(f"{name:18} {tasks:9} {made:7.2f} {simulated:9.2f} {each:8.2f} {reported:7.2f} {printed:7.2f}")
+        tasks, *least = map(
+            min, zip(*(run(name, options.meshes, options.microbatches) for _ in range(options.repeat)), strict=True)
+        )
+        rows.append([name, tasks, *(f"{each:.2f}" for each in least), f"{least[1] / tasks * 1e6:.2f}"])
+    show(("schedule", "tasks", "make", "simulate", "report", "print", "us/task"), rows)
 
 
 if __name__ == "__main__":

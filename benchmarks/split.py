@@ -1,22 +1,17 @@
-"""What splitting the backward costs: FLOPs and bytes of each stage of a GPT, whole and in two.
+"""Shows what splitting the backward costs: FLOPs and bytes of each stage of a GPT, whole and in two.
 
     python benchmarks/split.py [--layers 4] [--width 256] [--sequence 128] [--batch 4] [--dtype float32]
-    python benchmarks/split.py --layers 8 --scan    # or --checkpoint: each stage scans over its two blocks
+    python benchmarks/split.py --layers 8 --checkpoint    # each stage scans over its two blocks
 
 Compiles the same step under 1F1B and under ZB-H1, one device per stage, and asks XLA what each stage program does. A
 row per stage: GFLOPs of the forward, the whole backward, the input gradient and the weight gradient, and the latter two
-over the whole; XLA counts one trip of a loop. Then what is alive between these two for each microbatch, in KiB, beside
-what the products of the weight gradient read: their inputs and the gradients of their outputs.
+over the whole; XLA counts one trip of a loop. Then the KiB that are alive between these two for each microbatch, beside
+those that the products of the weight gradient read: their inputs and the gradients of their outputs.
 """
 
-import argparse
-import importlib
 import os
-import sys
 from collections.abc import Mapping
-from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -25,6 +20,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 import jax
 import numpy as np
 from jaxlib.mlir import ir
+from shared import example, parser, show
 
 import jaxpp
 from jaxpp import schedules
@@ -34,16 +30,7 @@ from jaxpp.ir.functions import body_of, functions, operations
 from jaxpp.ir.values import byte_size
 from jaxpp.runtime import Call, Program, Receive, load
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-gpt_model: Any = importlib.import_module("gpt_model")
-
-
-class Form(Enum):
-    """How the blocks of a stage are written: one after the other, as a scan, as a scan of checkpointed blocks."""
-
-    WRITTEN_OUT = "written out"
-    SCANNED = "scanned"
-    CHECKPOINTED = "checkpointed"
+gpt_model = example("gpt_model")
 
 
 class Stage(NamedTuple):
@@ -70,21 +57,24 @@ class Stage(NamedTuple):
         return (self.input_grad + self.weight_grad) / self.whole
 
 
-def measure(model: Any, batch: int, form: Form = Form.WRITTEN_OUT) -> list[Stage]:
-    """Compile the gradient of `model` both ways, for microbatches of `batch` sequences."""
-    step, microbatches = _lowered(model, batch, form), 2 * model.stages
+def measure(model: Any, batch: int, checkpoint: bool = False) -> list[Stage]:
+    """Compiles the gradient of `model` both ways, for microbatches of `batch` sequences.
+
+    checkpoint: whether each stage scans over its blocks, with `jax.checkpoint` around each.
+    """
+    step, microbatches = _lowered(model, batch, checkpoint), 2 * model.stages
     plans = (schedules.make(name, meshes=model.stages, microbatches=microbatches) for name in ("1f1b", "zb-h1"))
     whole, split = (load(step.with_schedule(plan).program().module) for plan in plans)
     return [_stage(stage, whole, split) for stage in range(model.stages)]
 
 
-def _lowered(model: Any, batch: int, form: Form) -> Any:
+def _lowered(model: Any, batch: int, checkpoint: bool) -> Any:
     def gradients(parameters: Any, text: Any) -> Any:
         return jaxpp.treduce(partial(jax.value_and_grad(partial(loss, model)), parameters), text)
 
     loss, parameters = gpt_model.loss, gpt_model.init(model, 0)
-    if form is not Form.WRITTEN_OUT:
-        loss, blocks = partial(_scanned_loss, form), parameters["blocks"]
+    if checkpoint:
+        loss, blocks = _scanned_loss, parameters["blocks"]
         stages = [blocks[first :: model.stages] for first in range(model.stages)]
         parameters["blocks"] = [jax.tree.map(lambda *rows: np.stack(rows), *stage) for stage in stages]
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
@@ -93,12 +83,11 @@ def _lowered(model: Any, batch: int, form: Form) -> Any:
     return step.lower(parameters, text)
 
 
-def _scanned_loss(form: Form, model: Any, parameters: Any, text: Any) -> Any:
-    """The loss of `gpt_model` with a scan over the stacked blocks of each stage."""
-    block = jax.checkpoint(gpt_model.block) if form is Form.CHECKPOINTED else gpt_model.block
+def _scanned_loss(model: Any, parameters: Any, text: Any) -> Any:
+    """Returns the loss of `gpt_model` with a scan over the stacked blocks of each stage."""
 
     def apply(x: Any, weights: Any) -> Any:
-        return block(weights, x), None
+        return jax.checkpoint(gpt_model.block)(weights, x), None
 
     x = gpt_model.embed(model, parameters, text[:, :-1])
     for stage, stack in enumerate(parameters["blocks"]):
@@ -109,13 +98,12 @@ def _scanned_loss(form: Form, model: Any, parameters: Any, text: Any) -> Any:
 
 def _stage(stage: int, whole: Program, split: Program) -> Stage:
     costs = {**_flops(whole, stage), **_flops(split, stage)}
-    kept, products, sums = _bytes(split, stage)
-    forward, backward, *halves = (costs[kind] for kind in ("forward", "backward", "input_grad", "weight_grad"))
-    return Stage(forward, backward, halves[0], halves[1], kept, products, sums)
+    flops = (costs[kind] for kind in ("forward", "backward", "input_grad", "weight_grad"))
+    return Stage(*flops, *_bytes(split, stage))
 
 
 def _flops(program: Program, stage: int) -> Mapping[str, float]:
-    """What XLA says of the programs of one stage, by kind."""
+    """Returns the FLOPs of the programs of one stage by kind, as XLA counts them."""
     found = {call.kind: call.function for _, call in _calls(program, stage)}
     device = jax.devices()[:1]
     compiled = {kind: compile_program(program.functions[name].bytecode, device, {}) for kind, name in found.items()}
@@ -123,16 +111,12 @@ def _flops(program: Program, stage: int) -> Mapping[str, float]:
 
 
 def _calls(program: Program, stage: int) -> list[tuple[int, Call]]:
-    return [
-        (mesh, each)
-        for mesh, sequence in enumerate(program.sequences)
-        for each in sequence
-        if isinstance(each, Call) and each.stage == stage
-    ]
+    calls = ((mesh, each) for mesh, sequence in enumerate(program.sequences) for each in sequence)
+    return [(mesh, each) for mesh, each in calls if isinstance(each, Call) and each.stage == stage]
 
 
 def _bytes(program: Program, stage: int) -> tuple[int, int, int]:
-    """(kept, products, sums), as in `Stage`."""
+    """Returns (kept, products, sums), as in `Stage`."""
     mesh, call = next(each for each in _calls(program, stage) if each[1].kind == "weight_grad")
     own: set[int] = set()
     for each in program.sequences[mesh]:
@@ -140,18 +124,16 @@ def _bytes(program: Program, stage: int) -> tuple[int, int, int]:
             own.add(each.result)
         elif isinstance(each, Call) and each.microbatch == call.microbatch and each is not call:
             own.update(each.results)
-    registers = program.registers[mesh]
-    kept = sum(registers[register].bytes for register in set(call.operands) & own)
-    shapes = {register: registers[register].shape for register in set(call.operands) & own}
-    ready = [register for register, shape in shapes.items() if shape and set(shape[1:-1]) <= {1}]  # or a stack of them
+    kept = [program.registers[mesh][register] for register in set(call.operands) & own]
+    ready = [each for each in kept if each.shape and set(each.shape[1:-1]) <= {1}]  # or a stack of them
     with make_context():
         module = ir.Module.parse(program.functions[call.function].bytecode)
         products = sum(_product_bytes(body_of(function)) for function in functions(module).values())
-        return kept, products, sum(registers[register].bytes for register in ready)
+        return sum(each.bytes for each in kept), products, sum(each.bytes for each in ready)
 
 
 def _product_bytes(block: ir.Block) -> int:
-    """Bytes of the operands of all products, those in a loop once for each trip."""
+    """Returns the bytes of the operands of all products, those in a loop once for each trip."""
     ops = operations(block)
     products = [op for op in ops if op.name in ("stablehlo.dot_general", "stablehlo.scatter")]
     own = sum(byte_size(operand.type) for operand in {operand for op in products for operand in op.operands})
@@ -160,22 +142,17 @@ def _product_bytes(block: ir.Block) -> int:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("stages", 4), ("layers", 4), ("width", 256), ("heads", 4), ("sequence", 128), ("batch", 4)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--scan", action="store_true", help="scan over the blocks of each stage")
-    parser.add_argument("--checkpoint", action="store_true", help="scan, with jax.checkpoint around each block")
-    options = parser.parse_args()
-    form = Form.CHECKPOINTED if options.checkpoint else Form.SCANNED if options.scan else Form.WRITTEN_OUT
-    sizes = (options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype)
-    print("| stage | F | B | I | W | (I + W) / B | kept KiB | products KiB | sums KiB |")
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for number, each in enumerate(measure(gpt_model.Config(*sizes), options.batch, form)):
-        flops = " | ".join(f"{value / 1e9:.3f}" for value in each[:4])
-        sizes = " | ".join(f"{value / 1024:.1f}" for value in each[4:])
-        print(f"| {number} | {flops} | {each.ratio:.4f} | {sizes} |")
+    """Prints the table."""
+    flags = parser(__doc__, stages=4, layers=4, width=256, heads=4, sequence=128, batch=4)
+    flags.add_argument("--dtype", default="float32")
+    flags.add_argument("--checkpoint", action="store_true", help="scan, with jax.checkpoint around each block")
+    options = flags.parse_args()
+    sizes = options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype
+    found = measure(gpt_model.Config(*sizes), options.batch, options.checkpoint)
+    flops = [[f"{value / 1e9:.3f}" for value in each[:4]] for each in found]
+    kibis = [[f"{value / 1024:.1f}" for value in each[4:]] for each in found]
+    rows = [(k, *flops[k], f"{each.ratio:.4f}", *kibis[k]) for k, each in enumerate(found)]
+    show(("stage", *"FBIW", "(I + W) / B", "kept KiB", "products KiB", "sums KiB"), rows)
 
 
 if __name__ == "__main__":

@@ -197,14 +197,14 @@ def test_a_program_for_each_distinct_stage(name: str, expected: dict[str, int]) 
     assert {kind: kinds.count(kind) for kind in kinds if kind not in ("before", "after")} == expected
 
 
-@pytest.mark.parametrize(("form", "layers", "share"), [("WRITTEN_OUT", 3, 0.65), ("CHECKPOINTED", 6, 0.7)])
-def test_cost_of_a_dense_block(monkeypatch: pytest.MonkeyPatch, form: str, layers: int, share: float) -> None:
+@pytest.mark.parametrize(("checkpoint", "layers", "share"), [(False, 3, 0.65), (True, 6, 0.7)])
+def test_cost_of_a_dense_block(monkeypatch: pytest.MonkeyPatch, checkpoint: bool, layers: int, share: float) -> None:
     """The input gradient computes checkpointed blocks again, which stages of two blocks scan over."""
     monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
     benchmark = importlib.import_module("split")
     gpt_model = importlib.import_module("gpt_model")
     model = gpt_model.Config(stages=3, layers=layers, width=128, heads=2, sequence=64)
-    first, *others = benchmark.measure(model, 4, benchmark.Form[form])
+    first, *others = benchmark.measure(model, 4, checkpoint)
     for stage in (first, *others):
         assert stage.ratio <= 1.05
         assert stage.weight_grad < 0.55 * stage.whole
