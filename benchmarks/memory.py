@@ -30,8 +30,8 @@ from jaxpp._compat import make_context
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import functions
 from jaxpp.runtime import Call, Program, Receive, load
-from jaxpp.schedules.peers import evict
 from jaxpp.schedules.rewrites import subdivide
+from jaxpp.schedules.rewrites.peers import evict
 
 gpt_model = example("gpt_model")
 

@@ -2,8 +2,8 @@
 
     // expected-error@+1 {{operand #0 must be}}
 
-It expects an error at the next line whose text has these words. `@-2`, `@above` and `@below` name other lines, `@unknown`
-stands for a message without a line, and without `@` the comment's own line is meant.
+It expects an error at the next line whose text has these words. `@-2`, `@above` and `@below` name other lines.
+`@unknown` stands for a message without a line. Without `@` the comment's own line is meant.
 """
 
 import re
