@@ -36,6 +36,8 @@ class Moves:
 
     def go_to(self, wanted: Mapping[int, NamedSharding]) -> None:
         """Sets the sharding at which each argument is wanted from now on, by its index."""
+        if wanted == self._wanted:
+            return
         self._wanted = wanted
         self._seen.clear()
         self._moved.clear()

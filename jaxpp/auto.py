@@ -1,12 +1,11 @@
 """`schedule="auto"` and `jaxpp.tune`: steps that measure themselves, and choose their cuts and schedule by that."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 from jaxlib.mlir import ir
 
-from jaxpp.auto_step import Auto, AutoStep
 from jaxpp.compatibility.times import current_times
 from jaxpp.hlo_passes import PassError
 from jaxpp.ir import attributes as at
@@ -16,11 +15,13 @@ from jaxpp.ir.loop import entries
 from jaxpp.memory_limit import Limit
 from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
+from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen
 from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO
 from jaxpp.schedules.model.values import positive
 from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.tuner import Auto, Tuner
 from jaxpp.tuning import Choice, Trial, Tuning
 from jaxpp.ways import SECONDS, Ways
 
@@ -62,7 +63,7 @@ class AutoLowered(LoweredStep):
             PassError, ProgramError: as `LoweredStep.compile`.
         """
         if self._lowered.mpmd_mesh.is_present:
-            return AutoStep(self.ways, self.auto, may_lead=self._may_lead)
+            return AutoStep(Tuner(self.ways, self.auto, may_lead=self._may_lead))
         if self.auto.choice is None and self._may_lead:
             self.auto.tuned = self._planned()
             self.auto.choice = self.auto.tuned.best.choice
@@ -100,6 +101,39 @@ class AutoLowered(LoweredStep):
             return 1e3 * plan.step_seconds
         failed.append(f"{choice}: it needs more memory than the devices have")
         return None
+
+
+class AutoStep(CompiledStep):
+    """A compiled step that is tuned while it runs, or follows the choice of another step that is tuned.
+
+    Its attributes are those of its tuner's current step.
+    """
+
+    def __init__(self, tuner: Tuner) -> None:
+        self.tuner = tuner
+
+    if not TYPE_CHECKING:  # a type checker that sees `__getattr__` would accept any name
+
+        def __getattr__(self, name):
+            return getattr(self.tuner.current, name)
+
+    def __repr__(self) -> str:
+        return (
+            f"<AutoStep in {self.tuner.choice}, {'tuned' if self.tuned else 'not tuned yet'}: {super().__repr__()[1:]}"
+        )
+
+    @property
+    def tuned(self) -> Tuning | None:
+        """The trials and the fastest choice; None until the tuning is done."""
+        return self.tuner.auto.tuned
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """Runs one step with the flat list of arguments."""
+        return self.tuner.run(leaves)
+
+    def traced(self, leaves: Sequence[Any]) -> tuple[Any, list[Event]]:
+        """Runs one step as `trace`, with the flat list of arguments."""
+        return self.tuner.traced(leaves)
 
 
 class _Untuned(Protocol):

@@ -13,7 +13,6 @@ from jax.sharding import NamedSharding
 from jaxpp import traced_call
 from jaxpp._compat import is_traced, on_clear_caches, trace_context
 from jaxpp.auto import AutoLowered, is_auto
-from jaxpp.auto_step import Auto
 from jaxpp.call_kinds import are_there, check_hashable, described_leaf, kind_of
 from jaxpp.compatibility.array import plain
 from jaxpp.hints import add_hint
@@ -46,6 +45,7 @@ from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.given import AUTO, check_words, resolve
 from jaxpp.schedules.search import Partition
 from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.tuner import Auto
 from jaxpp.tuning import Tuning
 from jaxpp.ways import Ways
 

@@ -261,8 +261,7 @@ class CompiledStep:
 
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
         """Runs one step task by task, and returns its results and an event for each task and transfer."""
-        results, events = self.executable.trace(self._leaves(args, kwargs))
-        return jax.tree.unflatten(self._lowered.out_tree, results), events
+        return self.traced(self._leaves(args, kwargs))
 
     def stragglers(self, *steps: Sequence[Event], before: Sequence[Event] = ()) -> dict[int, float]:
         """Returns the speeds of the meshes that are slower than the others in traced steps; 0.5 is half as fast.
@@ -329,9 +328,14 @@ class CompiledStep:
         times = current_times()
         if times is None:
             return jax.tree.unflatten(self._lowered.out_tree, self.executable(leaves))
-        results, events = self.executable.trace(leaves)
+        results, events = self.traced(leaves)
         record(times, events)
-        return jax.tree.unflatten(self._lowered.out_tree, results)
+        return results
+
+    def traced(self, leaves: Sequence[Any]) -> tuple[Any, list[Event]]:
+        """Runs one step as `trace`, with the flat list of arguments."""
+        results, events = self.executable.trace(leaves)
+        return jax.tree.unflatten(self._lowered.out_tree, results), events
 
     @property
     def in_shardings(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxpp._system import tell
-from jaxpp.auto_step import AutoStep
+from jaxpp.auto import AutoStep
 from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.ir.program import Program
@@ -182,7 +182,7 @@ class _ProcessTraining:
         for mesh, speed in new.items() if jax.process_index() == 0 else ():
             tell(step.told_slow(mesh, speed))
         if isinstance(step, AutoStep) and new:
-            step.retune(self.slow)
+            step.tuner.retune(self.slow)
         return results
 
     def _keep(self, state: Any, step: int) -> int:

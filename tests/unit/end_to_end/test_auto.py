@@ -25,10 +25,11 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules as S
 from jaxpp import target, tune
 from jaxpp.argument_moves import Moves
-from jaxpp.auto import AutoLowered
-from jaxpp.auto_step import AutoStep
+from jaxpp.auto import AutoLowered, AutoStep
 from jaxpp.ir.errors import ProgramError
 from jaxpp.jit import MpmdFunction
+from jaxpp.step import CompiledStep
+from jaxpp.tuner import Tuner
 from jaxpp.ways import Ways
 
 STEP = partial(sgd_step, schedule="auto")
@@ -174,8 +175,12 @@ def test_a_choice_for_which_devices_are_too_small() -> None:
     function = made()
     lowered: Any = function.lower(weights(4), batch(4))
     assert lowered.ways.room is None
-    needed = [SimpleNamespace(peak_memory_in_bytes=10**6), None]
-    with mock.patch.object(Ways, "room", 10**5), mock.patch.object(AutoStep, "memory_analysis", return_value=needed):
+
+    def needed(step: CompiledStep) -> list[Any]:
+        is_layered = ": 4 stages on 2 meshes" in repr(step)
+        return [SimpleNamespace(peak_memory_in_bytes=1 if is_layered else 10**6), None]
+
+    with mock.patch.object(Ways, "room", 10**5), mock.patch.object(CompiledStep, "memory_analysis", needed):
         _, places = train(function, FASTER)
     assert places == [[0, 0, 1, 1]]
     assert ": a device needs 1,000,000 bytes, and has 100,000" in str(function.tuned)
@@ -236,10 +241,11 @@ def test_what_is_not_donated_moves_once() -> None:
     assert len(set(moved)) <= 2, "it is there twice: to be tried, and to stay"
     (step,) = function._compiled.values()
     assert isinstance(step, AutoStep)
-    assert step._moves._moved
+    moves = step.tuner._moves
+    assert moves._moved
     del frozen
     gc.collect()
-    assert not step._moves._moved, "nothing moved outlives what it was made of"
+    assert not moves._moved, "nothing moved outlives what it was made of"
 
 
 def scanned_step(params: Any, data: Any) -> Any:
@@ -260,7 +266,7 @@ def scanned_step(params: Any, data: Any) -> Any:
 def test_a_stack_of_layers_in_a_plain_loop() -> None:
     """Unequal cuts are tried; as rows cross, they are slower than another order on equal ones."""
 
-    def time(step: AutoStep) -> float:
+    def time(step: Tuner) -> float:
         return 12.0 if step.choice.cuts == (3, 1) else 10.0 if step.choice.schedule.name == "1f1b" else 9.0
 
     ours = theirs = jnp.stack(weights(4))
@@ -298,7 +304,7 @@ def test_others_follow() -> None:
         assert [sorted(each.mesh_ids) for each in shardings] == [[0], [0], [0], [1]]
     (step,) = test._compiled.values()
     assert isinstance(step, AutoStep)
-    assert len(step._made) == 1, "programs that were followed are dropped"
+    assert len(step.tuner._made) == 1, "programs that were followed are dropped"
 
 
 def test_one_that_is_only_looked_at_is_not_waited_for() -> None:
@@ -473,7 +479,7 @@ def test_a_process_alone_that_is_not_the_first(capsys: pytest.CaptureFixture[str
     function = made()
     second = mock.Mock(wraps=jax, Array=jax.Array, errors=jax.errors)
     second.process_index.return_value = 1
-    with mock.patch("jaxpp.auto_step.jax", second):
+    with mock.patch("jaxpp.tuner.jax", second):
         train(function, FASTER)
     assert len(said(capsys)) == 4
 
@@ -495,16 +501,16 @@ def test_some_of_several_processes_are_refused() -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("")], ids=["interrupted", "failed"])
 def test_it_begins_again(error: BaseException) -> None:
     """After a failure in a trial: without that choice; after Ctrl-C with it."""
-    function, lead = made(), AutoStep._lead
+    function, lead = made(), Tuner._lead
 
-    def failing(self: AutoStep, choice: Any) -> None:
+    def failing(self: Tuner, choice: Any) -> None:
         lead(self, choice)
         if choice.cuts == (3, 1) and error not in seen:
             seen.append(error)
             raise error
 
     state, seen = weights(4), list[BaseException]()
-    with mock.patch.object(AutoStep, "_lead", failing), given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+    with mock.patch.object(Tuner, "_lead", failing), given(HEAVY, lambda step: FASTER[step.choice.cuts]):
         for _ in range(6):
             try:
                 state, _ = function(state, batch(4))
@@ -512,14 +518,14 @@ def test_it_begins_again(error: BaseException) -> None:
                 break
         (step,) = function._compiled.values()
         assert isinstance(step, AutoStep)
-        assert step.choice.cuts == (2, 2)
-        assert step._auto.choice == step.choice
+        assert step.tuner.choice.cuts == (2, 2)
+        assert step.tuner.auto.choice == step.tuner.choice
     assert seen
     state, places = train(function, FASTER, state=state)
     assert function.tuned is not None
     assert [each.endswith(": RuntimeError") for each in function.tuned.failed] == [True] * isinstance(error, Exception)
     assert places[0] == [0, 0, 1, 1]
-    assert len(step._made) == 1
+    assert len(step.tuner._made) == 1
 
 
 def test_layers_that_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> None:

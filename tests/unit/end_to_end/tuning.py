@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from jaxpp.auto_step import AutoStep
 from jaxpp.layered_step import LayeredStep
 from jaxpp.layers import Layers
 from jaxpp.schedules import Costs
+from jaxpp.tuner import Tuner
 from jaxpp.ways import Ways
 
 SECONDS = 0.6
@@ -22,7 +22,7 @@ def of_layers(times: Sequence[float], **options: Any) -> Costs:
 
 
 @contextmanager
-def given(layers: Sequence[float], times: Callable[[AutoStep], float], steps: int = 1) -> Generator[None]:
+def given(layers: Sequence[float], times: Callable[[Tuner], float], steps: int = 1) -> Generator[None]:
     """Layers cost so much, and a step takes what `times` says of it; so many steps are run to be timed."""
     measured = LayeredStep.layers
 
@@ -31,14 +31,14 @@ def given(layers: Sequence[float], times: Callable[[AutoStep], float], steps: in
         assert found.costs.stages == len(layers)
         return replace(found, costs=of_layers(layers), speeds=[1.0] * len(found.shares))
 
-    def timed(self: AutoStep) -> Generator[Any, None, float]:
+    def timed(self: Tuner) -> Generator[Any, None, float]:
         for _ in range(steps):
-            yield self.executable
+            yield self.current.run
         return times(self)
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(LayeredStep, "layers", costs))
-        stack.enter_context(mock.patch.object(AutoStep, "_timed", timed))
+        stack.enter_context(mock.patch.object(Tuner, "_timed", timed))
         stack.enter_context(quick())
         yield
 

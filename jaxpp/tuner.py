@@ -1,4 +1,4 @@
-"""`AutoStep`: a compiled step that tunes itself while it runs."""
+"""`Tuner`: tunes a step while it runs."""
 
 import json
 import statistics
@@ -7,20 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
 from jaxpp.argument_moves import Moves
-from jaxpp.backend import CompiledProgram
 from jaxpp.compatibility.times import current_times
 from jaxpp.hlo_passes import PassError
 from jaxpp.ir.errors import ProgramError
 from jaxpp.layered_step import LayeredStep
 from jaxpp.layers import Layers
-from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen
 from jaxpp.schedules import Costs, Schedule, ScheduleError
@@ -43,13 +40,13 @@ USUAL_STEPS = (1 + STEPS) + 1 + 4 * 2 * (1 + STEPS)
 PATIENCE = 12
 """The number of consecutive steps of others after which the tuned step is taken to be gone."""
 
-RunStep = Callable[[Sequence[Any]], Sequence[Any]]
-"""A function that runs a step: it takes the leaves of the arguments, and returns the leaves of the results."""
+RunStep = Callable[[Sequence[Any]], Any]
+"""A function that runs a step: it takes the leaves of the arguments, and returns the results."""
 
 
 @dataclass
 class Auto:
-    """The state of a tuning, shared by the tuned step, its versions for other arguments, and evaluations.
+    """The state of a tuning, shared by the tuners of a step, of its versions for other arguments, and of evaluations.
 
     Attributes:
         is_quiet: whether nothing is printed.
@@ -62,21 +59,21 @@ class Auto:
     choice: Choice | None = None
     tuned: Tuning | None = None
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    _leader: "AutoStep | None" = None
+    _leader: "Tuner | None" = None
     _others: int = 0
 
-    def is_led_by(self, step: "AutoStep") -> bool:
-        """Counts a step of `step`; returns whether `step` is the one that is tuned.
+    def is_led_by(self, tuner: "Tuner") -> bool:
+        """Counts a step of `tuner`; returns whether `tuner` leads, which means that its step is tuned.
 
-        The first step that runs leads, until others have run more than PATIENCE times without it. Steps are counted, so
-        that all processes agree.
+        The first tuner whose step runs leads, until others have run more than PATIENCE steps without it. Steps are
+        counted, so that all processes agree.
         """
-        self._others = 0 if self._leader is step else self._others + 1
-        if self._leader is None or self._others > PATIENCE:
-            if self._leader is not None:
-                self._leader.drop()
-            self._leader, self._others = step, 0
-        return self._leader is step
+        self._others = 0 if self._leader is tuner else self._others + 1
+        if self._others > PATIENCE:
+            self.forget()
+        if self._leader is None:
+            self._leader, self._others = tuner, 0
+        return self._leader is tuner
 
     def forget(self) -> None:
         """Gives up tuning, as the step that led is gone."""
@@ -90,10 +87,10 @@ class Auto:
         self.tuned, self._leader = tuned, None
 
 
-class AutoStep(CompiledStep):
-    """A step that tunes itself while it runs, or follows the choice of another step that is tuned.
+class Tuner:
+    """Tunes a step while it runs, or follows the choice of another tuner.
 
-    Its first steps run in 1F1B with equally many layers in each stage, and some of them are timed. One step is traced
+    The first steps run in 1F1B with equally many layers in each stage, and some of them are timed. One step is traced
     task by task, with each layer as a stage, to measure the layers. Then the choices of a search are tried, each for
     some steps, and compared with as many steps of 1F1B before and after them. A trial is repeated if other work on the
     machine disturbed it. The tuning ends when no choice that is left is predicted to be faster than the fastest so far,
@@ -105,13 +102,23 @@ class AutoStep(CompiledStep):
 
     Attributes:
         ways: the possible ways to run the step.
-        may_lead: whether it may be the step that is tuned.
+        auto: the state that it shares with other tuners.
+        may_lead: whether its step may be the one that is tuned.
+        choice: the current choice.
+        current: the compiled step that runs next.
     """
 
+    choice: Choice
+    current: CompiledStep
+
     def __init__(self, ways: Ways, auto: Auto, *, may_lead: bool = True) -> None:
-        self.ways, self._auto, self._may_lead = ways, auto, may_lead
-        self._made: dict[Any, tuple[CompiledProgram, ProgramModule]] = {}
+        self.ways, self.auto, self.may_lead = ways, auto, may_lead
+        self._made: dict[Any, CompiledStep] = {}
         self._moves = Moves(ways.lowered)
+        self._followed: Choice | None = None
+        """The shared choice that `choice` was adapted from."""
+        self._layered: LayeredStep | None = None
+        """The step in which each layer is a stage, until it is measured."""
         self._course: Generator[RunStep] | None = None
         self._trial: Choice | None = None
         self._failed: dict[Any, str] = {}
@@ -119,33 +126,25 @@ class AutoStep(CompiledStep):
         with auto.lock:
             if auto.choice is None and may_lead:
                 auto.choice = ways.first
-                _ = self._layered  # compiled now, so that it fails here if it fails
+                self._layered = ways.layered()  # compiled now, so that it fails here if it fails
             self._follow()
 
-    def __repr__(self) -> str:
-        return f"<AutoStep in {self._choice}, {'tuned' if self.tuned else 'not tuned yet'}: {super().__repr__()[1:]}"
-
-    @property
-    def tuned(self) -> Tuning | None:
-        """The trials and the fastest choice; None until the tuning is done."""
-        return self._auto.tuned
-
-    @property
-    def choice(self) -> Choice:
-        """The current choice."""
-        return self._choice
-
     def run(self, leaves: Sequence[Any]) -> Any:
-        """Runs one step with the flat list of arguments."""
-        with self._auto.lock:
+        """Runs one step with the flat list of arguments, and goes on with the tuning."""
+        with self.auto.lock:
             try:
-                how = self._next()
-                return self._moving(leaves, super().run if how is None else lambda moved: self._tree(how(moved)))
+                return self._moving(leaves, self._next())
             except BaseException as error:
                 if self._trial is not None and isinstance(error, Exception):
                     self._failed[self._trial.key] = f"{self._trial}: {_line(error)}"
                 self.drop()
                 raise
+
+    def traced(self, leaves: Sequence[Any]) -> tuple[Any, list[Event]]:
+        """Runs one step task by task, as `CompiledStep.traced`."""
+        with self.auto.lock:
+            self._follow()
+            return self._moving(leaves, self.current.traced)
 
     def drop(self) -> None:
         """Gives up a tuning that is in progress; the next step begins again."""
@@ -153,23 +152,16 @@ class AutoStep(CompiledStep):
             self._course = self._trial = None
             self._lead(self.ways.first)
 
-    def retune(self, slow: Mapping[int, float] | None = None) -> None:
+    def retune(self, slow: Mapping[int, float]) -> None:
         """Tunes again from the next step on, as when a mesh has become slow; all processes call it together.
 
         Args:
-            slow: the speed of each slow mesh, from `stragglers`. These are upper bounds of the speeds that the one step
-                measures in which the layers are traced.
+            slow: the speed of each slow mesh, from `CompiledStep.stragglers`. These are upper bounds of the speeds that
+                the one step measures in which the layers are traced.
         """
-        with self._auto.lock:
+        with self.auto.lock:
             self.drop()
-            self._auto.tuned, self._slow = None, dict(slow or {})
-
-    def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
-        """Runs one step task by task; returns its results, and the time and duration of each task and transfer."""
-        with self._auto.lock:
-            self._follow()
-            results, events = self._moving(self._leaves(args, kwargs), self.executable.trace)
-            return self._tree(results), events
+            self.auto.tuned, self._slow = None, dict(slow)
 
     def _moving(self, leaves: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> Any:
         """Runs a step with its arguments moved to the meshes of the current choice.
@@ -183,21 +175,15 @@ class AutoStep(CompiledStep):
                 array.delete()
         return results
 
-    def _tree(self, results: Sequence[Any]) -> Any:
-        return jax.tree.unflatten(self._lowered.out_tree, results)
-
-    def _next(self) -> RunStep | None:
-        """Returns the function that runs the next step of the tuning; None if the step runs as the current choice."""
-        if self.tuned is not None or not self._may_lead or not self._auto.is_led_by(self):
-            self.__dict__.pop("_layered", None)
+    def _next(self) -> RunStep:
+        """Returns the function that runs the next step: one of the tuning, or that of the current choice."""
+        if self.auto.tuned is not None or not self.may_lead or not self.auto.is_led_by(self):
+            self._layered = None
             self._follow()
         elif current_times() is None and not current_frozen():
             self._course = self._course or self._tune()
-            return next(self._course, None)
-        return None
-
-    _followed: Choice | None = None
-    """The choice that `_choice` was adapted from."""
+            return next(self._course, None) or self.current.run
+        return self.current.run
 
     def _follow(self) -> None:
         """Takes the shared choice; keeps the current one if the shared one does not fit this step's arguments.
@@ -205,7 +191,7 @@ class AutoStep(CompiledStep):
         Raises:
             ProgramError: the shared choice does not fit, and no choice was taken before.
         """
-        wanted = self._auto.choice or self.ways.first
+        wanted = self.auto.choice or self.ways.first
         if self._followed is wanted:
             return
         choice = self.ways.adapted(wanted)
@@ -215,43 +201,40 @@ class AutoStep(CompiledStep):
             if not self._made:
                 raise
         self._followed = wanted
-        self._keep(self._choice)
+        self._keep(self.choice)
 
-    def _take(self, choice: Choice) -> None:
-        """Runs by `choice` from now on. Raises as `LoweredStep.compile`."""
+    def _take(self, choice: Choice) -> CompiledStep:
+        """Runs by `choice` from now on, and returns its step. Raises as `LoweredStep.compile`."""
         if choice.key not in self._made:
-            lowered = self.ways.of(choice)
-            compiled = lowered.compile()
-            self._made[choice.key] = compiled.executable, lowered.program()
-        made = self._made[choice.key]
-        self._choice = choice
-        if self.__dict__.get("executable") is not made[0]:
-            self._become(*made)
+            self._made[choice.key] = self.ways.of(choice).compile()
+        self.choice = choice
+        self._go_to(self._made[choice.key])
+        return self.current
+
+    def _go_to(self, step: CompiledStep) -> None:
+        self.current = step
+        self._moves.go_to(step.places())
 
     def _keep(self, *choices: Choice) -> None:
         """Forgets all programs except `choices`, and until the tuning is done the first choice."""
-        keys = {each.key for each in (choices if self.tuned else (*choices, self.ways.first))}
-        self._made = {key: made for key, made in self._made.items() if key in keys}
-
-    def _become(self, executable: CompiledProgram, program: ProgramModule) -> None:
-        super().__init__(self.ways.lowered, executable, program)
-        self._moves.go_to(self.places())
+        keys = {each.key for each in (choices if self.auto.tuned else (*choices, self.ways.first))}
+        self._made = {key: step for key, step in self._made.items() if key in keys}
 
     def _tune(self) -> Generator[RunStep]:
         """Yields the function that runs each step of the tuning, and does the rest of the tuning between two steps."""
         self._lead(self.ways.first)
-        self._say([f"tunes for about {USUAL_STEPS} steps, which are steps of the training: first {self._choice}"])
-        yield self.executable
-        time, before = (yield from self._timed()), self.places()
-        if refused := self._refused(self._failed.get("layers") or self._error(lambda: self._layered.compiled)):
+        self._say([f"tunes for about {USUAL_STEPS} steps, which are steps of the training: first {self.choice}"])
+        yield self.current.run
+        time, before = (yield from self._timed()), self.current.places()
+        if refused := self._refused(self._failed.get("layers") or self._error(lambda: self._measuring().compiled)):
             self._failed["layers"] = f"layers are not measured: {refused}"
-            trial = Trial(self._choice, time, time)
+            trial = Trial(self.choice, time, time)
             self._say([trial.alone, self._failed["layers"]])
-            self._finish(Tuning((trial,), None, 0.0, failed=self._failures), before)
+            self._finish(Tuning((trial,), None, 0.0, failed=tuple(self._failed.values())), before)
             return
         layers = yield from self._traced_layers()
-        self._say([self.told_slow(mesh, speed) for mesh, speed in enumerate(layers.speeds) if speed < 1])
-        first = replace(self._choice, costs=layers.costs.cut(self._choice.cuts))
+        self._say([self.current.told_slow(mesh, speed) for mesh, speed in enumerate(layers.speeds) if speed < 1])
+        first = replace(self.choice, costs=layers.costs.cut(self.choice.cuts))
         scale = time / first.report.makespan
         trials, again, undecided = [Trial(first, time, time)], time, list[str]()
         self._say([trials[0].alone])
@@ -271,7 +254,9 @@ class AutoStep(CompiledStep):
                     trials.append(Trial(choice, predicted, time * share))
                 self._say([undecided[-1] if doubt else trials[-1].outcome])
                 self._keep(min(trials, key=lambda trial: trial.time).choice)
-        self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=(*self._failures, *undecided)), before)
+        self._finish(
+            Tuning(tuple(trials), layers.costs, scale * bound, failed=(*self._failed.values(), *undecided)), before
+        )
 
     def _compared(
         self, choice: Choice, first: Choice, before: float
@@ -293,11 +278,11 @@ class AutoStep(CompiledStep):
         for _ in range(TRIALS):
             self._trial = choice
             self._lead(choice)
-            yield self.executable
+            yield self.current.run
             taken = yield from self._timed()
             self._trial = None
             self._lead(first)  # measured again, as the load of the machine may have changed
-            yield self.executable
+            yield self.current.run
             after = yield from self._timed()
             beside = (before + after) / 2
             share, doubt = taken / beside, ""
@@ -311,10 +296,6 @@ class AutoStep(CompiledStep):
                 break
         return share, before, doubt
 
-    @property
-    def _failures(self) -> tuple[str, ...]:
-        return tuple(self._failed.values())
-
     def _finish(self, tuning: Tuning, before: Mapping[int, NamedSharding]) -> None:
         """Keeps the fastest choice, and prints it.
 
@@ -322,46 +303,40 @@ class AutoStep(CompiledStep):
             tuning: the result of the tuning.
             before: the shardings of the arguments in the first choice, by their indices.
         """
-        self.__dict__.pop("_layered", None)
+        self._layered = None
         self._lead(tuning.best.choice)
-        after, avals = self.places(), self._lowered.in_avals
+        after, avals = self.current.places(), self.ways.lowered.in_avals
         moved = [
             avals[number].size * avals[number].dtype.itemsize
-            for number in self._lowered.feeds.values()
+            for number in self.ways.lowered.feeds.values()
             if number in after and after[number].device_set != before[number].device_set
         ]
         found = replace(tuning, moved=(len(moved), sum(moved)))
         self._course = None
-        self._auto.found(found)
-        self._keep(self._choice)
+        self.auto.found(found)
+        self._keep(self.choice)
         nothing = [] if found.trials[1:] or found.failed else [NOTHING_FASTER]
         self._say([*nothing, found.decision])
 
     def _say(self, lines: Sequence[str]) -> None:
-        if self._speaks and not self._auto.is_quiet:
+        if self._speaks and not self.auto.is_quiet:
             for line in lines:
                 print(f"jaxpp: auto: {line}", file=sys.stderr, flush=True)
 
     def _lead(self, choice: Choice) -> None:
         """Runs by `choice` from now on, and so do the steps that follow."""
         self._take(choice)
-        self._auto.choice = self._followed = choice
+        self.auto.choice = self._followed = choice
 
     def _try(self, choice: Choice) -> bool:
-        """Leads with `choice`, unless it failed before or a process can't compile it; returns whether it does."""
+        """Takes `choice`, unless it failed before or a process can't compile it; returns whether it does."""
         self._trial = choice
-
-        def taken() -> CompiledStep:
-            self._take(choice)
-            return self
-
-        if refused := self._refused(self._failed.get(choice.key) or self._error(taken)):
+        if refused := self._refused(self._failed.get(choice.key) or self._error(lambda: self._take(choice))):
             self._failed.setdefault(choice.key, f"{choice}: {refused}")
             self._trial = None
             self._take(self.ways.first)
             self._made.pop(choice.key, None)
             return False
-        self._lead(choice)
         return True
 
     def _error(self, made: Callable[[], CompiledStep]) -> str:
@@ -379,11 +354,11 @@ class AutoStep(CompiledStep):
         """Returns the median time of STEPS steps, in milliseconds; the slowest process gives the time of a step."""
         times: list[float] = []
 
-        def run(leaves: Sequence[Any]) -> Sequence[Any]:
+        def run(leaves: Sequence[Any]) -> Any:
             jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array) and not leaf.is_deleted()])
             self._gathered("")
             begin = time.perf_counter()
-            results = jax.block_until_ready(self.executable(leaves))
+            results = jax.block_until_ready(self.current.run(leaves))
             times.append(time.perf_counter() - begin)
             return results
 
@@ -392,31 +367,30 @@ class AutoStep(CompiledStep):
         every = [json.loads(each) for each in self._gathered(json.dumps(times))]
         return 1e3 * statistics.median(map(max, zip(*every, strict=True)))
 
-    @cached_property
-    def _layered(self) -> LayeredStep:
-        """The step in which each layer is a stage, until it is measured."""
-        return self.ways.layered()
+    def _measuring(self) -> LayeredStep:
+        """Returns the step in which each layer is a stage."""
+        self._layered = self._layered or self.ways.layered()
+        return self._layered
 
     def _traced_layers(self) -> Generator[RunStep, None, Layers]:
         """Traces one step in which each layer is a stage, and returns the costs of the layers."""
         events: list[Event] = []
+        layered = self._measuring()
 
-        layered = self._layered
-
-        def run(leaves: Sequence[Any]) -> Sequence[Any]:
+        def run(leaves: Sequence[Any]) -> Any:
             try:
-                results, found = self.executable.trace(leaves)
+                results, found = layered.compiled.traced(leaves)
             except Exception as error:
                 self._failed["layers"] = _line(error)
                 raise
             finally:
-                self._become(*self._made[self._choice.key])
+                self._go_to(self._made[self.choice.key])
             events.extend(found)
             return results
 
-        self._become(layered.compiled.executable, layered.lowered.program())
+        self._go_to(layered.compiled)
         yield run
-        del self._layered
+        self._layered = None
         return layered.layers(events, slow=self._slow)
 
     def _searched(self, layers: Layers) -> tuple[list[Choice], float]:
@@ -426,7 +400,7 @@ class AutoStep(CompiledStep):
             found, bound = self.ways.search(layers)
             text = json.dumps([bound, [[each.cuts, str(each.schedule)] for each in found]])
         bound, rows = json.loads(self._gathered(text)[0])
-        known = {self._choice.key: self._choice}
+        known = {self.choice.key: self.choice}
         for cuts, schedule in rows:
             costs: Costs = layers.costs.cut(cuts)
             choice = Choice(tuple(cuts), Schedule.parse(schedule), costs)
@@ -436,11 +410,11 @@ class AutoStep(CompiledStep):
     @property
     def _speaks(self) -> bool:
         """Whether this process searches and prints: the first one of the processes that run the step together."""
-        return getattr(self.executable, "gather", None) is None or jax.process_index() == 0
+        return getattr(self.current.executable, "gather", None) is None or jax.process_index() == 0
 
     def _gathered(self, text: str) -> list[str]:
         """Returns the texts of all processes, in their order."""
-        gather: Callable[[str], list[str]] | None = getattr(self.executable, "gather", None)
+        gather: Callable[[str], list[str]] | None = getattr(self.current.executable, "gather", None)
         return [text] if gather is None else gather(text)
 
 
