@@ -114,7 +114,7 @@ def make_jaxpp(model: Model) -> Run:
     def step(parameters: Tree, batch: Tree) -> tuple[Tree, jax.Array]:
         gradient = partial(jax.value_and_grad(loss), parameters)
         operation = (jaxpp.Add, jaxpp.Add)
-        total, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(2), operation=operation)
+        total, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.schedules.Std1F1B(2), operation=operation)
         return model.update(parameters, gradients), total / model.microbatches
 
     arguments = model.parameters(), model.data()

@@ -42,7 +42,7 @@ def train_step(state: Any, batch: Any, *, static: Any) -> Any:
     """(new arrays and optimizer state, mean loss)."""
     arrays, moments = state
     of_one = eqx.filter_value_and_grad(partial(loss, static=static))
-    losses, gradients = jaxpp.treduce(partial(of_one, arrays), batch, schedule=jaxpp.Std1F1B(STAGES))
+    losses, gradients = jaxpp.treduce(partial(of_one, arrays), batch, schedule=jaxpp.schedules.Std1F1B(STAGES))
     gradients = optax.tree.scale(1 / MICROBATCHES, gradients)
     updates, moments = OPTIMIZER.update(gradients, moments, arrays)
     return (eqx.apply_updates(arrays, updates), moments), losses.mean()

@@ -104,7 +104,7 @@ def loss(config: Config, parameters: Parameters, text: jax.Array) -> jax.Array:
     shape = len(text), whole[0].shape[1], config.heads, config.width // config.heads
     zeros = jnp.zeros(shape, config.dtype)
     caches = [(zeros, zeros)] * config.layers
-    _, losses = jaxpp.scan_slices(partial(_of_slice, config, parameters), caches, whole, config.slices)
+    _, losses = jaxpp.models.scan_slices(partial(_of_slice, config, parameters), caches, whole, config.slices)
     return losses.mean()
 
 
@@ -128,7 +128,7 @@ def _of_slice(
     if config.shards:  # which ends the last stage of layers, and each shard
         hidden, head = _norm(parameters["norm"], x), parameters["head"].astype(x.dtype)
         return new, jaxpp.mark_stage_end(
-            jnp.mean(jaxpp.vocabulary_cross_entropy(hidden, head, targets, shards=config.shards))
+            jnp.mean(jaxpp.models.vocabulary_cross_entropy(hidden, head, targets, shards=config.shards))
         )
     return new, jaxpp.mark_stage_end(cross_entropy(parameters, x, targets))
 
@@ -176,7 +176,7 @@ def _attention(
     q, k, v = jnp.einsum("btw,wnhd->nbthd", x, weights["qkv"].astype(x.dtype))
     if cache is not None and start is not None:
         cache = _written(cache[0], k, start), _written(cache[1], v, start)
-        mixed = jaxpp.slice_attention(q, *cache, start, exchange=exchange)
+        mixed = jaxpp.models.slice_attention(q, *cache, start, exchange=exchange)
     else:
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
         scores = jnp.where(jnp.tri(x.shape[1], dtype=bool), scores, -jnp.inf)

@@ -46,7 +46,9 @@ def train_step(stages: int, state: Any, batch: Any) -> Any:
     key, noise = jax.random.split(state["key"])
     batch = batch + 0.1 * jax.random.normal(noise, batch.shape)
     losses, gradients = jaxpp.treduce(
-        partial(jax.value_and_grad(partial(loss, stages)), state["weights"]), batch, schedule=jaxpp.Std1F1B(stages)
+        partial(jax.value_and_grad(partial(loss, stages)), state["weights"]),
+        batch,
+        schedule=jaxpp.schedules.Std1F1B(stages),
     )
     momentum = [0.9 * m + g for m, g in zip(state["momentum"], gradients, strict=True)]
     weights = [w - 0.02 * m for w, m in zip(state["weights"], momentum, strict=True)]

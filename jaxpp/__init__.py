@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxpp import distributed as distributed
     from jaxpp import healing as healing
     from jaxpp import hlo_passes as hlo_passes
-    from jaxpp import lowering as lowering
+    from jaxpp import models as models
     from jaxpp import planning as planning
     from jaxpp import ray as ray
     from jaxpp import runtime as runtime
@@ -26,27 +26,42 @@ if TYPE_CHECKING:
 else:  # a type checker that sees `__getattr__` would accept any name
     import importlib
 
-    _MODULES = frozenset(
-        "api checkpoint distributed healing hlo_passes lowering planning ray runtime schedules".split()
-    )
+    _MODULES = frozenset("api checkpoint distributed healing hlo_passes models planning ray runtime schedules".split())
     # The names in `jaxpp.names`, so that any other name is refused without importing JAX.
     _NAMES = frozenset(
         """
-        Add BaseSchedule Concat DualPipeV Eager1F1B GPipe Interleaved1F1B InterleavedGPipe InterleavedZeroBubble KimiK2
-        LimitError Max MpmdArray MpmdMesh MpmdSharding Op PassError Plan PlanError SavedStepError ScheduleError
-        SparseAveraging Std1F1B Task ZeroBubble check_slices collect_task_times_ms compare cross_mpmd_all_reduce
-        cross_mpmd_stack expect fetch frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield mpmd_jit_with_loop
-        mpmd_to_spmd_reshard optimistic partition pipeline_enter_stage place_with rows_of_layers scan_slices
-        slice_attention spmd_to_mpmd_reshard stored_rows target train_loop treduce treduce_i tune
-        vocabulary_cross_entropy vocabulary_embedding
+        Add Concat LimitError Max MpmdMesh MpmdSharding Op PassError PlanError SavedStepError ScheduleError
+        SparseAveraging compare expect fetch frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield
+        mpmd_jit_with_loop optimistic partition spmd_to_mpmd_reshard target train_loop treduce tune
         """.split()
     )
+    # The new module of each name that was here.
+    _MOVED = {
+        name: module
+        for module, names in {
+            "api": """
+                MpmdArray collect_task_times_ms cross_mpmd_all_reduce cross_mpmd_stack mpmd_to_spmd_reshard
+                pipeline_enter_stage place_with treduce_i
+            """,
+            "models": """
+                check_slices rows_of_layers scan_slices slice_attention stored_rows vocabulary_cross_entropy
+                vocabulary_embedding
+            """,
+            "planning": "Plan",
+            "schedules": """
+                BaseSchedule DualPipeV Eager1F1B GPipe Interleaved1F1B InterleavedGPipe InterleavedZeroBubble KimiK2
+                Std1F1B Task ZeroBubble
+            """,
+        }.items()
+        for name in names.split()
+    }
 
     def __getattr__(name):
         if name in _MODULES:
             return importlib.import_module(f"jaxpp.{name}")
         if name not in _NAMES:
-            raise AttributeError(f"module 'jaxpp' has no attribute '{name}'")
+            place = f": it is jaxpp.{_MOVED[name]}.{name}" if name in _MOVED else ""
+            raise AttributeError(f"module 'jaxpp' has no attribute '{name}'{place}")
         return globals().setdefault(name, getattr(importlib.import_module("jaxpp.names"), name))
 
     def __dir__():

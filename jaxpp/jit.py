@@ -87,7 +87,7 @@ def mpmd_jit_with_loop(
             as for `treduce`. For an evaluation it may also be another step of `mpmd_jit_with_loop` with the schedule
             "auto". The new step then runs its stages where that step runs them.
         operations: a user's function for each kind of task that jaxpp doesn't run itself. It is called where the
-            schedule has such a task, with the arguments that its parameters name: `task`, the `jaxpp.Task`, and
+            schedule has such a task, with the arguments that its parameters name: `task`, a `schedules.Task`, and
             `residuals`, the arrays that the stage keeps from the forward to the backward of that microbatch. These may
             still be under computation, and are valid until the function returns. A function under `jax.jit` runs on the
             devices of its mesh, in their order. Any other function runs on the host, in the thread that starts tasks;

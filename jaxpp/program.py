@@ -137,7 +137,7 @@ class ProgramModule:
         """The bytes of stacked layers that every step sends to the meshes of their stages; their gradients return.
 
         0 if each mesh holds the layers of its own stages. If a schedule gives each mesh several separate stages, the
-        order of `jaxpp.rows_of_layers` achieves this.
+        order of `jaxpp.models.rows_of_layers` achieves this.
         """
         return at.noted_bytes(self._module.operation).get("rows_sent", 0)
 
@@ -145,7 +145,7 @@ class ProgramModule:
     def rows_padded_bytes(self) -> int:
         """The bytes of padding in stacked layers, on all meshes together.
 
-        0 if all meshes have equally many layers. See `jaxpp.rows_of_layers` with `cuts`.
+        0 if all meshes have equally many layers. See `jaxpp.models.rows_of_layers` with `cuts`.
         """
         return at.noted_bytes(self._module.operation).get("rows_padded", 0)
 

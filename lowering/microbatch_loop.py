@@ -39,8 +39,8 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
     Args:
         fn: takes one microbatch (`batch` without its microbatch axis) and returns a pytree of arrays.
         batch: a pytree of arrays, all of the same size M along `axis`.
-        schedule: the order in which the stages run the microbatches: a schedule such as `jaxpp.Std1F1B(4)`, the name of
-            one with or without options ("1f1b" or "gis{chunks=4}"), the path of a file, or a text. With "auto", a step
+        schedule: the order in which the stages run the microbatches: an object such as `schedules.Std1F1B(4)`, a name
+            with or without options ("1f1b" or "gis{chunks=4}"), the path of a file, or a text. With "auto", a step
             that marks every layer measures itself, and takes the fastest cuts and schedule. None: the schedule of the
             surrounding `mpmd_jit_with_loop`.
         axis: the microbatch axis of every leaf of `batch`.

@@ -133,7 +133,7 @@ def resolve(
         return Schedule.parse(given) if "\n" in given else _from_words(given, meshes, microbatches, options)
     build: Any = getattr(given, "build", None)
     if build is None:
-        expected = "an object such as jaxpp.Std1F1B(4), a name, a file or a text"
+        expected = "an object such as jaxpp.schedules.Std1F1B(4), a name, a file or a text"
         raise TypeError(f"schedule: expected {expected}, found {type(given).__name__}")
     if microbatches is None:
         raise ScheduleError(f"{type(given).__name__} builds a schedule for a number of microbatches: give it")

@@ -108,7 +108,7 @@ class FindMicrobatchLoop(Pass):
                 raise PassError(
                     "the microbatch loop has no schedule",
                     location=loop.location,
-                    hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
+                    hint='give one: schedule="1f1b" to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt',
                 )
             meshes = at.integer(module.operation, at.MESHES) or 0
             if not meshes and library_name(text):

@@ -101,7 +101,7 @@ def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: 
 
 def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Operation) -> None:
     """Raises PassError unless all marks of the microbatch loop are in loops over this number of slices."""
-    scan = "scan over the slices of the sequence with the stage marks in the body: jaxpp.scan_slices"
+    scan = "scan over the slices of the sequence with the stage marks in the body: jaxpp.models.scan_slices"
     if not marked:
         raise PassError(
             f"the schedule {name} has {slices} slices, the loop no stage mark", location=loop.location, hint=scan

@@ -45,9 +45,9 @@ class SplitStacks(Pass):
       rows (a cast in the body of a scan). A mesh may have several separate runs of stages (interleaved schedules,
       V-shaped ones). It then receives rows of other meshes' blocks once per step, and sends their gradients back.
       `rows_sent` in the module's `jaxpp.bytes` is the number of bytes of these rows. It is absent if the layers are
-      stored in the order of the meshes: `jaxpp.rows_of_layers`.
+      stored in the order of the meshes: `jaxpp.models.rows_of_layers`.
     - The last rows of a block may be padding that no stage reads, if the meshes have different numbers of layers
-      (`jaxpp.rows_of_layers` with `cuts`). `rows_padded` in `jaxpp.bytes` is the number of bytes of these rows.
+      (`jaxpp.models.rows_of_layers` with `cuts`). `rows_padded` in `jaxpp.bytes` is the number of bytes of these rows.
 
     An argument stays whole on each of its meshes in three cases: its rows can't be cut evenly, the loop also reads it
     in another way, or its meshes differ in size (`jaxpp.mesh_sizes`), as a `jax.Array` has equal shards. In a

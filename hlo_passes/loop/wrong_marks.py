@@ -153,7 +153,7 @@ def _of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
     name, meshes = schedule.name, schedule.meshes
     is_for_it = name.startswith("vocab-")
     if not shards:
-        own = f"jaxpp.vocabulary_cross_entropy(..., shards={meshes}), which ends {meshes + 1} stages by itself"
+        own = f"jaxpp.models.vocabulary_cross_entropy(..., shards={meshes}), which ends {meshes + 1} stages by itself"
         return f"{name} is for losses of {own}: call it, or take another schedule" if is_for_it else None
     if not is_for_it:
         return f"vocabulary_cross_entropy ends {shards + 1} stages: take vocab-1f1b or vocab-v-half, on {shards} meshes"
@@ -165,9 +165,8 @@ def _of_vocabulary(marks: Marks, schedule: schedules.Schedule) -> str | None:
     looks_up = schedule.stages == schedule.meshes * (4 if name == "vocab-v-half" else 3) + 1
     spread = f"; vocabulary_embedding ends {embedded}, for {name}{{embedding=true}}" if embedded else ""
     if looks_up and not embedded:
-        spread = (
-            f"; {name}{{embedding=true}} has {meshes} for jaxpp.vocabulary_embedding: call it, or leave embedding out"
-        )
+        lookup = "jaxpp.models.vocabulary_embedding: call it, or leave embedding out"
+        spread = f"; {name}{{embedding=true}} has {meshes} for {lookup}"
     own = f"the last stage of layers and its {shards} shard{'s' * (shards != 1)}"
     return (
         f"vocabulary_cross_entropy ends {own} by itself: "

@@ -17,7 +17,7 @@ _times: ContextVar[Times | None] = ContextVar("jaxpp_task_times", default=None)
 def collect_task_times_ms(enabled: bool = True) -> Generator[Times | None]:
     """Measures every task of the steps that run in a `with` block, each task alone.
 
-        with jaxpp.collect_task_times_ms() as times:
+        with jaxpp.api.collect_task_times_ms() as times:
             step(state, batch)
         print(times["forward 0"])  # of stage 0: one number per microbatch and step
 

@@ -31,7 +31,7 @@ _NOISE: Final = 4.0
 
 
 def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Checks that no slice of `jaxpp.scan_slices` attends to later positions.
+    """Checks that no slice of `jaxpp.models.scan_slices` attends to later positions.
 
     Under `jax.jit` and under a schedule such a slice reads rows of keys and values that no slice has written yet. They
     are zeros where the whole sequence would have keys, and no error reports that. Here `loss` runs operation by
@@ -39,7 +39,7 @@ def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     mask hides. Slices may hand on anything besides keys and values: sums, counts, maxima, a state that each slice
     replaces.
 
-        jaxpp.check_slices(loss, params, text)
+        jaxpp.models.check_slices(loss, params, text)
 
     Args:
         loss: a function that calls `scan_slices`: the loss of a microbatch, its gradient, an output, a step.
@@ -52,7 +52,7 @@ def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         TypeError: `loss` is no function.
     """
     if not callable(loss):
-        raise TypeError(f"check_slices: expected a function that calls jaxpp.scan_slices, found {loss!r}")
+        raise TypeError(f"check_slices: expected a function that calls jaxpp.models.scan_slices, found {loss!r}")
     found = _Findings()
     token = _findings.set(found)
     try:
@@ -63,7 +63,7 @@ def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         _findings.reset(token)
     if not found.scans:
         raise ValueError(
-            "check_slices: the function calls no jaxpp.scan_slices, so nothing was checked; "
+            "check_slices: the function calls no jaxpp.models.scan_slices, so nothing was checked; "
             "if it scans over slices by lax.scan, write that as scan_slices"
         )
     if found.messages:

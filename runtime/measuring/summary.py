@@ -96,7 +96,7 @@ def summary(
         notes += [
             f"Of what is sent: {bytes_text(rows_sent)} of stacked layers go to the meshes of their stages, "
             "their gradients back.",
-            "With the layers stored in the order of `jaxpp.rows_of_layers` none would be sent.",
+            "With the layers stored in the order of `jaxpp.models.rows_of_layers` none would be sent.",
         ]
     if rows_padded:
         notes.append(f"Of the memory: {bytes_text(rows_padded)} are padding of stacked layers (`rows_of_layers`).")

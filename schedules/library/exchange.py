@@ -25,7 +25,7 @@ run a task of the slice after it."""
 def slimpipe(meshes: int, microbatches: int, slices: int = 2, layers: int = 1) -> Schedule:
     """1F1B over slices of equal length; late ones have a part of their attention done elsewhere (arXiv 2504.14519).
 
-    The schedule is for models with `jaxpp.slice_attention(..., exchange=True)`, which makes three stages of each layer:
+    The schedule is for models with `slice_attention(..., exchange=True)`, which makes three stages of each layer:
     the part before the attention, the part of the attention that may be lent, and the rest. The operations after the
     rest belong to the first stage of the next layer, or to a last stage of the mesh.
 

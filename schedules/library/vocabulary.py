@@ -1,6 +1,6 @@
 """Schedules of models whose vocabulary is spread over all meshes (Vocabulary Parallelism, arXiv 2411.05288).
 
-The schedules are for `jaxpp.vocabulary_cross_entropy`, and with `embedding` also for `jaxpp.vocabulary_embedding`. The
+The schedules are for `jaxpp.models.vocabulary_cross_entropy`, and with `embedding` for `vocabulary_embedding` too. The
 stages are a graph. First come the stages of layers. Every mesh then has a shard of the logits, which reads the last
 stage of layers. A last stage joins the shards on the mesh of the last layers. With `embedding` the shards of the
 input's embedding come first.

@@ -25,7 +25,7 @@ def equal_cuts(
         multiple: a divisor of each length, such as the 128 of a TPU's tile.
 
     Returns:
-        The lengths, for the `cuts` of `jaxpp.scan_slices`; their sum is `length`.
+        The lengths, for the `cuts` of `jaxpp.models.scan_slices`; their sum is `length`.
 
     Raises:
         ScheduleError: when the shares do not add up to 1, a number is wrong, or the length is not a multiple. Also when

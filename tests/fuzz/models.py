@@ -23,6 +23,8 @@ from unit.end_to_end.test_scanned_layers import stack
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules.builders.steps import first_step, in_steps
+from jaxpp.models import scan_slices
+from jaxpp.schedules.steps import first_step, in_steps
 
 Layer = Callable[[jax.Array, Any], jax.Array]
 
@@ -184,7 +186,7 @@ def in_slices(
     if cuts is None:
         return decoder.loss(params, text, slices=count, one=one)
     xs = text[:, :-1], text[:, 1:]
-    return jaxpp.scan_slices(partial(one, params), decoder.empty(params, len(text)), xs, cuts=cuts)[1].mean()
+    return scan_slices(partial(one, params), decoder.empty(params, len(text)), xs, cuts=cuts)[1].mean()
 
 
 def vocabulary(draw: random.Random, name: str) -> Case:

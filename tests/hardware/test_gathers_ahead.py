@@ -37,7 +37,7 @@ def shapes(batch: int) -> Any:
 
 
 def train_step(params: Any, batch: jax.Array) -> Any:
-    schedule = jaxpp.InterleavedGPipe(num_stages=4, mpmd_dim=2)
+    schedule = jaxpp.schedules.InterleavedGPipe(num_stages=4, mpmd_dim=2)
     return jaxpp.treduce(partial(jax.grad(loss), params), batch, schedule=schedule, operation=jaxpp.Add)
 
 

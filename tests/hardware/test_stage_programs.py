@@ -35,7 +35,7 @@ def compiled(target: Target) -> Any:
         losses, gradients = jaxpp.treduce(
             partial(jax.value_and_grad(partial(gpt_model.loss, CONFIG)), parameters),
             batch,
-            schedule=jaxpp.Std1F1B(2),
+            schedule=jaxpp.schedules.Std1F1B(2),
             operation=(jaxpp.Concat(), jaxpp.Add),
         )
         return jax.tree.map(lambda p, g: p - 1e-3 * g, parameters, gradients), jnp.mean(losses)  # pyright: ignore[reportUnknownLambdaType]

@@ -41,7 +41,7 @@ def test_a_step_runs_on_a_backend_of_somebody_elses() -> None:
     mine: Backend = Numbers()
     mesh = jaxpp.MpmdMesh(make_mesh(2).jax_mesh, "mpmd", backend=mine)
     assert repr(mesh).endswith(", cpu of a Numbers)")
-    function = partial(sgd_step, schedule=jaxpp.Std1F1B(2))
+    function = partial(sgd_step, schedule=jaxpp.schedules.Std1F1B(2))
     step = jaxpp.mpmd_jit_with_loop(function, mesh)
     found = step(weights(2), batch(4))
     assert {type(leaf) for leaf in jax.tree.leaves(found)} == {np.ndarray}

@@ -32,7 +32,7 @@ def test_an_error_that_ends_a_program_has_the_hint_once() -> None:
 
 def test_arithmetic_over_meshes() -> None:
     """The words are JAX's, of whatever version."""
-    function = partial(sgd_step, schedule=jaxpp.Std1F1B(2))
+    function = partial(sgd_step, schedule=jaxpp.schedules.Std1F1B(2))
     first, second = jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=make_mesh(2))(weights(2), batch(2))[0]
     with pytest.raises(ValueError, match="incompatible devices") as caught:
         jnp.add(first, second)
@@ -41,7 +41,7 @@ def test_arithmetic_over_meshes() -> None:
 
 def test_a_state_that_jax_would_place() -> None:
     mesh, arguments = make_mesh(2), (weights(2), batch(2))
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), mpmd_mesh=mesh)
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.schedules.Std1F1B(2)), mpmd_mesh=mesh)
     (shardings, _), _ = step.lower(*arguments).in_shardings
     with pytest.raises(ValueError, match="invalid value: MpmdSharding") as caught:
         jax.device_put(arguments[0], shardings)

@@ -1,7 +1,10 @@
 """The package itself: its names are loaded when they are first used, and no others are there."""
 
+import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +13,29 @@ import jaxpp.api
 import jaxpp.names
 
 
-def test_every_name_of_the_api() -> None:
+def test_every_name() -> None:
     names = {name for name in vars(jaxpp.names) if not name.startswith("_")}
-    assert names == vars(jaxpp)["_NAMES"] == {name for name in vars(jaxpp.api) if not name.startswith("_")}
-    assert {name: getattr(jaxpp, name) for name in names} == {name: getattr(jaxpp.api, name) for name in names}
+    assert names == vars(jaxpp)["_NAMES"]
+    assert len(names) <= 32
     assert {*names, "schedules", "runtime", "checkpoint", "__version__"} <= set(dir(jaxpp))
     unknown = set(dir(jaxpp)) - {*vars(jaxpp), *names}
     assert all(hasattr(jaxpp, name) for name in unknown)
+    assert {name: getattr(jaxpp, name) for name in names} == {name: getattr(jaxpp.api, name) for name in names}
+
+
+def test_names_that_moved() -> None:
+    """Those that JaxPP has are in `jaxpp.api` too."""
+    moved: dict[str, str] = vars(jaxpp)["_MOVED"]
+    for name, module in moved.items():
+        assert hasattr(import_module(f"jaxpp.{module}"), name)
+        with pytest.raises(AttributeError) as raised:
+            getattr(jaxpp, name)
+        assert str(raised.value) == f"module 'jaxpp' has no attribute '{name}': it is jaxpp.{module}.{name}"
+    known = {name for name, module in moved.items() if module in ("api", "schedules")}
+    assert {name for name in vars(jaxpp.api) if not name.startswith("_")} == known | vars(jaxpp)["_NAMES"]
+    text = (Path(__file__).parents[2] / "docs" / "jaxpp-compatibility.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `jaxpp\.(\w+)`[^|]* \| (.*) \|$", text, re.M)
+    assert moved == {name: module for module, names in table for name in re.findall(r"`(\w+)`", names)}
 
 
 # The ignored errors are tests as well: `make types` says if there is none.
@@ -24,7 +43,7 @@ def test_other_names_and_keywords() -> None:
     with pytest.raises(AttributeError, match=r"^module 'jaxpp' has no attribute 'nope'$"):
         jaxpp.nope  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(TypeError, match="stages"):
-        jaxpp.Std1F1B(stages=4)  # pyright: ignore[reportCallIssue]
+        jaxpp.schedules.Std1F1B(stages=4)  # pyright: ignore[reportCallIssue]
 
 
 def test_nothing_is_imported_but_what_is_used() -> None:

@@ -40,7 +40,7 @@ MAY_IMPORT = {
 PRIVATE = {ROOT / "jaxpp" / name for name in ("_compat.py", "_jobs.py", "_rules.py")}
 PRIVATE_NAME = re.compile(r"\bjax(?:lib)?(?:\.\w+)*\._(?!_)\w+|\bfrom jax(?:lib)?(?:\.\w+)* import _(?!_)\w+")
 MAX_LINES = 500
-PUBLIC_TWICE = {"Plan"}  # `jaxpp.Plan`, what a step takes on a target; `jaxpp.schedules.Plan`, a schedule in the making
+PUBLIC_TWICE = {"Plan"}  # `planning.Plan`, what a step takes on a target; `schedules.Plan`, a schedule in the making
 ATTRIBUTES = {name for name in vars(attributes).values() if isinstance(name, str) and attributes.is_ours(name)}
 
 # A comment's first word, and what follows it up to the text.

@@ -50,7 +50,7 @@ def noisy_step(state: State, examples: dict[str, Any]) -> tuple[State, dict[str,
         return jnp.mean((layers(weights, x) - microbatch["y"]) ** 2)
 
     value, gradients = jaxpp.treduce(
-        partial(jax.value_and_grad(loss), state.weights), examples, schedule=jaxpp.Std1F1B(2)
+        partial(jax.value_and_grad(loss), state.weights), examples, schedule=schedules.Std1F1B(2)
     )
     updated = [w - 0.1 * g for w, g in zip(state.weights, gradients, strict=True)]
     return State(updated, key, state.count + 1), {"loss": value, "nothing": None}
@@ -241,7 +241,9 @@ def test_a_file_of_another_version_has_another_form(saved: Path) -> None:
 
 def test_custom_calls_that_this_process_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def step(w: Any, xs: Any) -> Any:
-        return jaxpp.treduce(lambda x: jaxpp.mark_stage_end(jnp.linalg.cholesky(w) @ x), xs, schedule=jaxpp.GPipe(1))
+        return jaxpp.treduce(
+            lambda x: jaxpp.mark_stage_end(jnp.linalg.cholesky(w) @ x), xs, schedule=schedules.GPipe(1)
+        )
 
     arguments = 2 * np.eye(4, dtype="f4"), np.ones((2, 4, 4), "f4")
     jaxpp.mpmd_jit_with_loop(step, make_mesh(1)).compile(*arguments).save(tmp_path)
@@ -259,7 +261,7 @@ mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:1]), ("mpmd",)),
 arguments = 2 * np.eye(4, dtype="f4"), np.ones((2, 4, 4), "f4")
 if sys.argv[1] == "save":
     def step(w, xs):
-        return jaxpp.treduce(lambda x: jaxpp.mark_stage_end(jnp.linalg.cholesky(w) @ x), xs, schedule=jaxpp.GPipe(1))
+        return jaxpp.treduce(lambda x: jaxpp.mark_stage_end(jnp.linalg.cholesky(w) @ x), xs, schedule="gpipe")
     jaxpp.mpmd_jit_with_loop(step, mesh).compile(*arguments).save(sys.argv[2])
 else:
     print(jaxpp.load(sys.argv[2])(*arguments)[0, 0])
@@ -410,7 +412,7 @@ def doubled(w: Any, xs: Any, schedule: Any = None, callback: bool = False) -> An
             jax.debug.callback(lambda _: None, x[0, 0])
         return jaxpp.mark_stage_end(jnp.sin(x @ w) * 2)
 
-    return jaxpp.treduce(one, xs, schedule=schedule or jaxpp.GPipe(1))
+    return jaxpp.treduce(one, xs, schedule=schedule or schedules.GPipe(1))
 
 
 LOGGED = insert(
@@ -448,7 +450,7 @@ def test_options_of_one_mesh(tmp_path: Path) -> None:
     """Meshes of equal stages have one program, unless their options differ; the saved step knows of both."""
     arrays = weights(4), jnp.ones((4, ROWS, WIDTH))
     step = jaxpp.mpmd_jit_with_loop(
-        lambda weights, xs: jaxpp.treduce(partial(layers, weights), xs, schedule=jaxpp.Std1F1B(4)),
+        lambda weights, xs: jaxpp.treduce(partial(layers, weights), xs, schedule=schedules.Std1F1B(4)),
         make_mesh(4),
         compiler_options={"xla_cpu_enable_fast_math": False, 2: {"xla_cpu_enable_fast_math": True}},
     ).compile(*arrays)

@@ -34,7 +34,7 @@ USED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def lowered(of_one: Any, options: dict[str, Any], explicit: bool = False) -> Any:
-    step = partial(sgd_step, schedule=jaxpp.GPipe(2), loss=of_one)
+    step = partial(sgd_step, schedule=jaxpp.schedules.GPipe(2), loss=of_one)
     return jaxpp.mpmd_jit_with_loop(step, make_mesh(2, data=2, explicit=explicit), **options).lower(
         weights(2), batch(2)
     )

@@ -51,7 +51,7 @@ def loss_fn(parameters, tokens):
 def train_step(state, batch):
     parameters, optimizer_state = state
     losses, gradients = jaxpp.treduce(
-        lambda tokens: jax.value_and_grad(loss_fn)(parameters, tokens), batch, schedule=jaxpp.Std1F1B(STAGES)
+        lambda tokens: jax.value_and_grad(loss_fn)(parameters, tokens), batch, schedule=jaxpp.schedules.Std1F1B(STAGES)
     )
     updates, optimizer_state = optimizer.update(gradients, optimizer_state, parameters)
     return (optax.apply_updates(parameters, updates), optimizer_state), losses.mean()

@@ -54,7 +54,7 @@ def loss(parameters, tokens):
 
 def train_step(parameters, batch):
     one = partial(jax.value_and_grad(loss), parameters)
-    losses, gradients = jaxpp.treduce(one, batch, schedule=jaxpp.Std1F1B(STAGES))
+    losses, gradients = jaxpp.treduce(one, batch, schedule=jaxpp.schedules.Std1F1B(STAGES))
     return jax.tree.map(lambda p, g: p - 1e-3 * g, parameters, gradients), losses.mean()
 
 

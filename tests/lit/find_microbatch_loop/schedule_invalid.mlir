@@ -3,7 +3,7 @@
 // Neither the loop nor the command line names a schedule.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the microbatch loop has no schedule
-// CHECK-NEXT: give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt
+// CHECK-NEXT: give one: schedule="1f1b" to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>

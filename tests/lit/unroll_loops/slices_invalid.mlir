@@ -43,7 +43,7 @@ func.func public @main(%xs: tensor<2x4xf32>) -> tensor<f32> {
 // -----
 
 // CHECK: error: the schedule two slices has 2 slices, this stage mark is in no loop over slices
-// CHECK-NEXT:  scan over the slices of the sequence with the stage marks in the body: jaxpp.scan_slices; or take a schedule without slices
+// CHECK-NEXT:  scan over the slices of the sequence with the stage marks in the body: jaxpp.models.scan_slices; or take a schedule without slices
 func.func public @main(%xs: tensor<2x4xf32>) -> tensor<f32> {
   %c0 = stablehlo.constant dense<0> : tensor<i32>
   %none = stablehlo.constant dense<0.0> : tensor<f32>
@@ -69,7 +69,7 @@ func.func public @main(%xs: tensor<2x4xf32>) -> tensor<f32> {
 // -----
 
 // CHECK: error: the schedule two slices has 2 slices, the loop no stage mark
-// CHECK-NEXT:  scan over the slices of the sequence with the stage marks in the body: jaxpp.scan_slices
+// CHECK-NEXT:  scan over the slices of the sequence with the stage marks in the body: jaxpp.models.scan_slices
 func.func public @main(%xs: tensor<2x4xf32>) -> tensor<f32> {
   %c0 = stablehlo.constant dense<0> : tensor<i32>
   %none = stablehlo.constant dense<0.0> : tensor<f32>

@@ -72,7 +72,7 @@ def exchange() -> list[int]:
 def go_on() -> list[float]:
     """Go on with a training that one process has begun, saving as it goes; the losses that this process holds."""
     directory = os.environ["DIRECTORY"] + "/training"
-    step = pipeline(jaxpp.Std1F1B(2), 2, slice(4), 2)
+    step = pipeline(jaxpp.schedules.Std1F1B(2), 2, slice(4), 2)
     first = checkpoint.latest_step(directory)
     assert first is not None
     current, losses = checkpoint.restore(directory, step.in_shardings[0][0]), []

@@ -26,7 +26,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(directory: Path) -> tuple[Any, list[float]]:
     """The end of a training with plain jax.jit, saved on the way, and its losses after that."""
-    step = jax.jit(partial(train_step, jaxpp.Std1F1B(2), 2))
+    step = jax.jit(partial(train_step, jaxpp.schedules.Std1F1B(2), 2))
     state = first_state()
     for number in range(3):
         state, _ = step(state, batch(number))

@@ -21,7 +21,7 @@ SAVED = 3
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any, list[float]]:
     """Trained on four meshes, saved on the way: where, the step, the state in the end, all losses."""
     directory = tmp_path_factory.mktemp("checkpoints")
-    step = pipeline(jaxpp.Std1F1B(4), 4, slice(8), 4)
+    step = pipeline(jaxpp.schedules.Std1F1B(4), 4, slice(8), 4)
     state, losses = first_state(), []
     with checkpoint.Saver(directory, keep=1) as saver:
         for number in range(STEPS):
@@ -47,12 +47,16 @@ def test_on_the_same_meshes_every_bit_is_the_same(undisturbed: Any) -> None:
 def test_elsewhere_the_training_is_the_same(where: str, undisturbed: Any) -> None:
     directory, _, expected, losses = undisturbed
     if where == "plain jit":
-        step = jax.jit(partial(train_step, jaxpp.Std1F1B(4), 4), donate_argnums=0)
+        step = jax.jit(partial(train_step, jaxpp.schedules.Std1F1B(4), 4), donate_argnums=0)
         like = jax.eval_shape(first_state)
     else:
         schedule, stages, devices = {
-            "two stages": (jaxpp.Std1F1B(2), 2, slice(8)),
-            "four stages on two other meshes": (jaxpp.Interleaved1F1B(num_stages=4, mpmd_dim=2), 4, slice(4, 8)),
+            "two stages": (jaxpp.schedules.Std1F1B(2), 2, slice(8)),
+            "four stages on two other meshes": (
+                jaxpp.schedules.Interleaved1F1B(num_stages=4, mpmd_dim=2),
+                4,
+                slice(4, 8),
+            ),
         }[where]
         step = pipeline(schedule, stages, devices, 2)
         like = step.in_shardings[0][0]

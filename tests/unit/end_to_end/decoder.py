@@ -11,6 +11,7 @@ from jax import lax
 from unit.end_to_end.transformer import cross_entropy, softmax
 
 import jaxpp.api as jaxpp
+from jaxpp.models import scan_slices, slice_attention
 
 WIDTH, TOKENS, LENGTH = 8, 11, 12
 SLICES: dict[str, int] = {"seq1f1b": 1, "seq1f1b-i": 2, "seq1f1b-zb": 1}
@@ -60,7 +61,7 @@ def attending(
         for old, name in zip(cache, ("key", "value"), strict=True)
     )
     keys, values = (each.reshape(*each.shape[:2], 2, -1) for each in cache)
-    mixed = jaxpp.slice_attention(heads("query"), keys, values, start, exchange=exchange)
+    mixed = slice_attention(heads("query"), keys, values, start, exchange=exchange)
     x = x + mixed.reshape(x.shape)
     return x + jnp.tanh(x @ weights["up"]), cache
 
@@ -95,7 +96,7 @@ def empty(params: Any, sequences: int) -> Any:
 def loss(params: Any, text: jax.Array, *, slices: int, one: Callable[..., Any] = of_slice) -> jax.Array:
     """The mean cross-entropy of the next tokens."""
     xs = text[:, :-1], text[:, 1:]
-    _, losses = jaxpp.scan_slices(partial(one, params), empty(params, len(text)), xs, slices)
+    _, losses = scan_slices(partial(one, params), empty(params, len(text)), xs, slices)
     return losses.mean()
 
 

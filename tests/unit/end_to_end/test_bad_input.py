@@ -329,7 +329,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a schedule that is none": (
         {"schedule": 3},
         TypeError,
-        "schedule: expected an object such as jaxpp.Std1F1B(4), a name, a file or a text, found int",
+        "schedule: expected an object such as jaxpp.schedules.Std1F1B(4), a name, a file or a text, found int",
     ),
 }
 

@@ -21,6 +21,7 @@ from unit.end_to_end.transfers import carried
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.models import rows_of_layers, stored_rows
 
 MICROBATCHES = 4
 # (name, meshes): several stages for each mesh.
@@ -29,7 +30,7 @@ SCHEDULES = [("interleaved-1f1b", 2), ("zb-v", 2), ("hanayo", 2), ("interleaved-
 
 def plan_and_rows(name: str, meshes: int, layers_per_stage: int = 1) -> tuple[schedules.Schedule, np.ndarray]:
     plan = schedules.make(name, meshes=meshes, microbatches=3 if meshes == 3 else MICROBATCHES)
-    return plan, jaxpp.rows_of_layers(plan, plan.stages * layers_per_stage)
+    return plan, rows_of_layers(plan, plan.stages * layers_per_stage)
 
 
 def ordered(rows: np.ndarray, loss: Callable[..., Any] = in_model_order) -> Callable[..., Any]:
@@ -274,7 +275,7 @@ def test_rows_are_put_in_order_inside_of_a_conditional() -> None:
 @pytest.mark.parametrize("plan", ["interleaved-1f1b", "sharded", "chimera"])
 def test_the_same_numbers_under_every_kind_of_plan(plan: str) -> None:
     schedule, _ = schedule_and_mesh(plan)
-    rows = jaxpp.rows_of_layers(schedule, 4)
+    rows = rows_of_layers(schedule, 4)
     check_step(partial(gradient_step, loss=ordered(rows)), (stacked(), batch(4)), plan, steps=2, feed=feed_state)
 
 
@@ -339,7 +340,7 @@ def padded(rows: np.ndarray, count: int, params: Any) -> Any:
 )
 def test_meshes_with_different_numbers_of_layers(schedule: Any, cuts: list[int]) -> None:
     """Padding is not read, not sent, and its gradient is zero."""
-    rows, count = jaxpp.rows_of_layers(schedule, sum(cuts), cuts), jaxpp.stored_rows(schedule, cuts)
+    rows, count = rows_of_layers(schedule, sum(cuts), cuts), stored_rows(schedule, cuts)
     meshes = 1 + max(map(schedule.get_mpmd_idx, range(len(cuts))))
     params = padded(rows, count, stacked(sum(cuts)))
     args = ((params, (optax.EmptyState(), optax.adamw(1e-2).init(params))), batch(MICROBATCHES))
@@ -382,7 +383,7 @@ def test_stacks_of_one_shape_that_are_padded_differently() -> None:
 
 def test_the_numbers_with_padding_are_those_without() -> None:
     schedule, cuts = jaxpp.Std1F1B(2), [3, 1]
-    rows, count = jaxpp.rows_of_layers(schedule, 4, cuts), jaxpp.stored_rows(schedule, cuts)
+    rows, count = rows_of_layers(schedule, 4, cuts), stored_rows(schedule, cuts)
     step = partial(gradient_step, schedule=schedule)
     args = (padded(rows, count, stacked(4)), batch(MICROBATCHES))
     params, losses, gradients = check(partial(step, loss=ordered(rows)), args, make_mesh(2), cuts=cuts)

@@ -116,7 +116,11 @@ def test_a_schedule_that_is_none() -> None:
         ("none.txt", schedules.ScheduleError, "none.txt: cannot read: No such file or directory"),
         ("1f2b", schedules.ScheduleError, "no schedule is named '1f2b'; did you mean '1f1b'? There are gpipe, "),
         ("gis{group=x}", jaxpp.PassError, "group must be a whole number, found 'x'"),
-        (3, TypeError, "schedule: expected an object such as jaxpp.Std1F1B(4), a name, a file or a text, found int"),
+        (
+            3,
+            TypeError,
+            "schedule: expected an object such as jaxpp.schedules.Std1F1B(4), a name, a file or a text, found int",
+        ),
         (jaxpp.KimiK2, TypeError, "schedule=KimiK2 is a class; give an instance: schedule=KimiK2(number of stages)"),
     ):
         step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=given), make_mesh(2))

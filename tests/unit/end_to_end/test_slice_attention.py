@@ -18,11 +18,12 @@ from unit.end_to_end.compare import check, feed_state, make_mesh
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.ir.program import Call
+from jaxpp.models import scan_slices, slice_attention
 from jaxpp.runtime import load
 from jaxpp.schedules.engine.activations import activations
 from jaxpp.schedules.rewrites.peers import evict
 
-unchecked: Any = jaxpp.slice_attention  # by types, as of users who have no checker
+unchecked: Any = slice_attention  # by types, as of users who have no checker
 
 
 def whole(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
@@ -39,10 +40,10 @@ def sliced(query: jax.Array, keys: jax.Array, values: jax.Array, slices: int, ex
     def one(cache: Any, parts: Any, start: jax.Array) -> Any:
         rows = zip(cache, parts[1:], strict=True)
         keys, values = (jax.lax.dynamic_update_slice_in_dim(old, new, start, 1) for old, new in rows)
-        return (keys, values), jaxpp.slice_attention(parts[0], keys, values, start, exchange=exchange)
+        return (keys, values), slice_attention(parts[0], keys, values, start, exchange=exchange)
 
     empty = jnp.full_like(keys, 1e9), jnp.full_like(values, 1e9)
-    _, made = jaxpp.scan_slices(one, empty, (query, keys, values), slices)
+    _, made = scan_slices(one, empty, (query, keys, values), slices)
     return jnp.concatenate(list(made), 1)
 
 
@@ -65,7 +66,7 @@ def test_the_numbers_are_those_of_the_whole_sequence(slices: int, exchange: bool
 def test_a_slice_that_starts_anywhere(end: int, exchange: bool) -> None:
     """Also one whose positions do not divide the length."""
     rows = jax.random.normal(jax.random.key(0), (1, 12, 1, 4))
-    found = jax.jit(partial(jaxpp.slice_attention, exchange=exchange))(rows[:, 3:end], rows, rows, 3)
+    found = jax.jit(partial(slice_attention, exchange=exchange))(rows[:, 3:end], rows, rows, 3)
     np.testing.assert_allclose(found, whole(rows, rows, rows)[:, 3:end], rtol=1e-5)
 
 

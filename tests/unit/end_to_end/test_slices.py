@@ -24,6 +24,7 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
+from jaxpp.models import check_slices, scan_slices
 from jaxpp.runtime import load, measured_costs, slice_shares
 from jaxpp.schedules.engine.activations import activations
 from jaxpp.schedules.rewrites.peers import evict
@@ -31,7 +32,7 @@ from jaxpp.schedules.rewrites.tasks import insert
 
 SHARDED = (P(), P(None, "data"))
 WHOLE = jax.jit(partial(decoder.train_step, slices=1))
-unchecked: Any = jaxpp.scan_slices  # by types, as of users who have no checker
+unchecked: Any = scan_slices  # by types, as of users who have no checker
 
 
 def made(name: str, meshes: int, microbatches: int = 2, slices: int = 3) -> schedules.Schedule:
@@ -113,38 +114,38 @@ def test_slices_that_look_ahead() -> None:
         losses = [decoder.loss(params, text, slices=slices, one=one) for slices in (1, 3)]
         assert bool(abs(losses[0] / losses[1] - 1) < 1e-5) == (not says)
         if not says:
-            jaxpp.check_slices(decoder.loss, params, text, slices=3, one=one)
+            check_slices(decoder.loss, params, text, slices=3, one=one)
             continue
         text_of = (
             f": scan_slices: {says}: what it returns changes with rows that no slice has written yet; mask keys and"
         )
         with pytest.raises(ValueError, match=rf"decoder\.py:\d+{text_of}"):
-            jaxpp.check_slices(decoder.loss, params, text, slices=3, one=one)
+            check_slices(decoder.loss, params, text, slices=3, one=one)
         with pytest.raises(ValueError, match=says):
-            jaxpp.check_slices(in_cuts, params, text, one=one)
+            check_slices(in_cuts, params, text, one=one)
 
 
 def in_cuts(params: Any, text: jax.Array, one: Any) -> jax.Array:
     caches, xs = decoder.empty(params, len(text)), (text[:, :-1], text[:, 1:])
-    return jaxpp.scan_slices(partial(one, params), caches, xs, cuts=[4, 6, 2])[1].mean()
+    return scan_slices(partial(one, params), caches, xs, cuts=[4, 6, 2])[1].mean()
 
 
 def test_what_slices_may_read_besides() -> None:
     """What a prefix has, a count, blocks of `slice_attention`, and what the first slice writes before it reads."""
     params, text = decoder.parameters(2), decoder.batch(1)[0]
     block = partial(decoder.attending, exchange=False)
-    jaxpp.check_slices(decoder.loss, params, text, slices=4, one=partial(decoder.of_slice, block=block))
+    check_slices(decoder.loss, params, text, slices=4, one=partial(decoder.of_slice, block=block))
 
     def on_slice(carry: Any, tokens: jax.Array, start: jax.Array) -> Any:
         count, prefix = carry
         return (count + tokens.shape[1], prefix), prefix.sum() * tokens.sum() + count
 
     def loss(prefix: jax.Array) -> Any:
-        return jaxpp.scan_slices(on_slice, (0, prefix), jnp.ones((1, 12)), slices=3)[1]
+        return scan_slices(on_slice, (0, prefix), jnp.ones((1, 12)), slices=3)[1]
 
-    jaxpp.check_slices(loss, jnp.arange(12.0) + 1)
+    check_slices(loss, jnp.arange(12.0) + 1)
     with pytest.raises(ValueError, match="slice 0 looks ahead"):
-        jaxpp.check_slices(loss, jnp.zeros(12))
+        check_slices(loss, jnp.zeros(12))
 
 
 def one_mean(x: jax.Array, leak: int | None = None, says: Any = None) -> jax.Array:
@@ -157,20 +158,20 @@ def one_mean(x: jax.Array, leak: int | None = None, says: Any = None) -> jax.Arr
         found = jax.nn.softmax(jnp.where(mask, part @ keys.T, -jnp.inf)) @ keys
         return keys, ((found**2).mean(), says)
 
-    return jaxpp.scan_slices(on_slice, jnp.zeros_like(x), x, slices=2, axis=0)[1][0].mean()
+    return scan_slices(on_slice, jnp.zeros_like(x), x, slices=2, axis=0)[1][0].mean()
 
 
 def test_one_key_that_is_not_masked_is_enough() -> None:
     x = jax.random.normal(jax.random.key(1), (256, 5))
-    jaxpp.check_slices(one_mean, x)
+    check_slices(one_mean, x)
     with pytest.raises(ValueError, match=r"slice 0 looks ahead: what it returns\[0\] changes"):
-        jaxpp.check_slices(one_mean, x, leak=127)
+        check_slices(one_mean, x, leak=127)
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("says", [-jnp.inf, jnp.zeros(0), jax.random.key(0), jnp.nan, True])
 def test_slices_may_return_anything(says: Any) -> None:
-    jaxpp.check_slices(one_mean, jnp.ones((12, 5)), says=jnp.asarray(says))
+    check_slices(one_mean, jnp.ones((12, 5)), says=jnp.asarray(says))
 
 
 def shifted(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -192,7 +193,7 @@ UPDATES: dict[str, tuple[Callable[..., Any], Any]] = {
 def test_states_are_no_keys_that_wait_to_be_written(name: str) -> None:
     update, init = UPDATES[name]
     xs = jnp.arange(24.0).reshape(2, 12) // 4
-    jaxpp.check_slices(lambda: jaxpp.scan_slices(lambda c, x, _: update(c, x), init, xs, slices=6))
+    check_slices(lambda: scan_slices(lambda c, x, _: update(c, x), init, xs, slices=6))
 
 
 @pytest.mark.parametrize("size", [12, 17, 8])
@@ -209,34 +210,36 @@ def test_a_look_ahead_in_keys_of_any_length(size: int) -> None:
 
         prefix = jnp.ones((1, max(size - 12, 0)))
         keys = jnp.concatenate([prefix, jnp.zeros((1, size - prefix.size))], 1)
-        (total, _), each = jaxpp.scan_slices(one, (0.0, keys), xs, slices=3)
+        (total, _), each = scan_slices(one, (0.0, keys), xs, slices=3)
         return each.sum() if as_result else total
 
     xs = jnp.arange(12.0)[None]
     for as_result, what in ((True, "returns"), (False, r"hands on\[0\]")):
         for fn in (loss, jax.grad(loss), jax.jit(jax.grad(loss), static_argnums=2)):
-            jaxpp.check_slices(fn, xs, 4, as_result)
+            check_slices(fn, xs, 4, as_result)
             with pytest.raises(ValueError, match=f"slice 0 looks ahead: what it {what} changes"):
-                jaxpp.check_slices(fn, xs, 5, as_result)
+                check_slices(fn, xs, 5, as_result)
     many = jax.vmap(partial(loss, as_result=True), (0, None))
-    jaxpp.check_slices(many, xs[None], 4)
+    check_slices(many, xs[None], 4)
     with pytest.raises(ValueError, match="slice 0 looks ahead"):
-        jaxpp.check_slices(many, xs[None], 5)
+        check_slices(many, xs[None], 5)
 
 
 def test_a_step_is_checked_too() -> None:
     params, batch = decoder.parameters(2), decoder.batch(2)
     step = partial(decoder.train_step, schedule="seq1f1b{slices=3}", loss=partial(decoder.loss, slices=3))
-    jaxpp.check_slices(step, params, batch)
+    check_slices(step, params, batch)
 
 
 def test_a_function_without_slices_is_not_checked() -> None:
     with pytest.raises(
-        ValueError, match=r"^check_slices: the function calls no jaxpp\.scan_slices, so nothing was checked"
+        ValueError, match=r"^check_slices: the function calls no jaxpp\.models\.scan_slices, so nothing was checked"
     ):
-        jaxpp.check_slices(lambda x: lax.scan(lambda c, y: (c, y), 0, x), jnp.zeros(12))
-    with pytest.raises(TypeError, match=r"^check_slices: expected a function that calls jaxpp\.scan_slices, found 5$"):
-        jaxpp.check_slices(5)  # pyright: ignore[reportArgumentType]
+        check_slices(lambda x: lax.scan(lambda c, y: (c, y), 0, x), jnp.zeros(12))
+    with pytest.raises(
+        TypeError, match=r"^check_slices: expected a function that calls jaxpp\.models\.scan_slices, found 5$"
+    ):
+        check_slices(5)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
@@ -261,7 +264,7 @@ def test_losses_that_are_no_sum_over_the_slices() -> None:
             return caches, jaxpp.mark_stage_end((loss * counted, counted))
 
         xs = text[:, :-1], text[:, 1:]
-        losses, counted = jaxpp.scan_slices(of_slice, decoder.empty(params, len(text)), xs, slices)[1]
+        losses, counted = scan_slices(of_slice, decoder.empty(params, len(text)), xs, slices)[1]
         return jnp.exp(losses.sum() / counted.sum())
 
     for name, block in (("seq1f1b", reading), ("seq1f1b-zb", decoder.block)):
@@ -298,7 +301,7 @@ def test_layers_that_are_scanned_in_each_stage_with_examples_on_several_devices(
     def loss(params: Any, text: jax.Array, *, slices: int) -> jax.Array:
         zeros = jnp.zeros((2, len(text), decoder.LENGTH, decoder.WIDTH))
         xs = text[:, :-1], text[:, 1:]
-        return jaxpp.scan_slices(partial(of_slice, params), [(zeros, zeros)] * 2, xs, slices)[1].mean()
+        return scan_slices(partial(of_slice, params), [(zeros, zeros)] * 2, xs, slices)[1].mean()
 
     params = decoder.parameters(4)
     blocks = params.pop("blocks")
@@ -315,7 +318,7 @@ def test_slices_that_start_with_what_a_conditional_makes() -> None:
         zeros, _ = decoder.empty(params, len(text))[0]
         keys = jax.lax.cond(params["head"][0, 0] > 0, lambda: zeros + params["head"][0, 1], lambda: zeros - 1)
         xs = text[:, :-1], text[:, 1:]
-        return jaxpp.scan_slices(partial(decoder.of_slice, params), [(keys, zeros)] * 2, xs, slices)[1].mean()
+        return scan_slices(partial(decoder.of_slice, params), [(keys, zeros)] * 2, xs, slices)[1].mean()
 
     step = step_of(made("seq1f1b", 2), loss=loss)
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
@@ -342,7 +345,7 @@ def test_slices_that_start_with_something_of_their_microbatch() -> None:
         state = jnp.tanh(params["tokens"][text[:, 0]]).mean(0)
         keys = jnp.zeros((len(text), decoder.LENGTH, decoder.WIDTH)) + text[:, :1, None]
         xs = text[:, :-1], text[:, 1:]
-        return jaxpp.scan_slices(partial(of_slice, params), ([(keys, keys)] * 2, state), xs, slices)[1].mean()
+        return scan_slices(partial(of_slice, params), ([(keys, keys)] * 2, state), xs, slices)[1].mean()
 
     step = step_of(made("seq1f1b-zb", 2), loss=loss)
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2, data=2), in_shardings=SHARDED)
@@ -361,7 +364,7 @@ def test_slices_that_hand_on_what_has_no_gradient(name: str) -> None:
 
     def loss(params: Any, xs: jax.Array) -> jax.Array:
         init = jnp.zeros_like(xs), jnp.zeros(xs.shape[1])
-        return jaxpp.scan_slices(partial(of_slice, params), init, xs, 3)[1].mean()
+        return scan_slices(partial(of_slice, params), init, xs, 3)[1].mean()
 
     schedule = made(name, 2)
     xs = np.random.default_rng(0).normal(size=(2, 2, 6, 8)).astype(np.float32)
@@ -470,7 +473,7 @@ def cut_loss(params: Any, text: jax.Array, *, slices: int, cuts: Any = (8, 4)) -
         return caches, loss * tokens[0].shape[1]
 
     xs = text[:, :-1], text[:, 1:]
-    _, losses = jaxpp.scan_slices(one, decoder.empty(params, len(text)), xs, cuts=cuts)
+    _, losses = scan_slices(one, decoder.empty(params, len(text)), xs, cuts=cuts)
     return losses.sum() / decoder.LENGTH
 
 
@@ -504,7 +507,7 @@ def test_models_that_do_not_fit_the_slices_of_their_schedule() -> None:
     )
     assert message(partial(sgd_step, schedule=schedule), (weights(2), microbatches(2))) == (
         "the schedule seq1f1b has 3 slices, this stage mark is in no loop over slices\n  scan over the slices of the "
-        "sequence with the stage marks in the body: jaxpp.scan_slices; or take a schedule without slices"
+        "sequence with the stage marks in the body: jaxpp.models.scan_slices; or take a schedule without slices"
     )
     unmarked = partial(decoder.loss, one=partial(decoder.of_slice, last=False))
     assert message(partial(step, loss=unmarked)) == (
@@ -554,30 +557,30 @@ def test_a_memory_limit_chooses_nothing_for_slices() -> None:
     ("scan", "expected"),
     [
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 5),
+            lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs, 5),
             "scan_slices: 5 slices don't divide the 12 positions of xs: pad the sequence to a multiple of 5, or take "
             "other slices",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (jnp.concatenate([c, x], 1), x), xs[:, :4], xs, 3),
+            lambda xs: scan_slices(lambda c, x, i: (jnp.concatenate([c, x], 1), x), xs[:, :4], xs, 3),
             "scan_slices: carry changes from float32[2,4] to float32[2,8]: keep keys and values in arrays of the whole "
             "sequence, write the rows of a slice with lax.dynamic_update_slice, and mask those behind it",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c + x.sum(), x), jnp.int32(0), xs, 3),
+            lambda xs: scan_slices(lambda c, x, i: (c + x.sum(), x), jnp.int32(0), xs, 3),
             "scan_slices: carry changes from int32[] to float32[]: start with float32, or hand on int32",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: ((c, x), x), 0.0, xs, 3),
+            lambda xs: scan_slices(lambda c, x, i: ((c, x), x), 0.0, xs, 3),
             "scan_slices: what a slice takes is PyTreeDef(*), what it hands on is PyTreeDef((*, *)): hand on as many "
             "arrays as it takes, in the same structure",
         ),
-        (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 0), "slices must be at least 1, found 0"),
+        (lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs, 0), "slices must be at least 1, found 0"),
         (
             lambda xs: unchecked(lambda c, x, i: (c, x), 0.0, xs, 2.0),
             "slices must be a whole number, found 2.0",
         ),
-        (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, True), "must be a whole number, found True"),
+        (lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs, True), "must be a whole number, found True"),
         (
             lambda xs: unchecked(lambda c, x, i: (c, x), 0.0, xs, 2, axis="1"),
             "scan_slices: axis must be a whole number, found '1'",
@@ -590,22 +593,22 @@ def test_a_memory_limit_chooses_nothing_for_slices() -> None:
             lambda xs: unchecked(lambda c, x, i: (c, x, x), 0.0, xs, 2),
             "scan_slices: fn returns what it hands on, and what is stacked: a pair, found tuple of 3",
         ),
-        (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, {}, 2), "scan_slices: xs holds no array"),
+        (lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, {}, 2), "scan_slices: xs holds no array"),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 2, axis=2),
+            lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs, 2, axis=2),
             "scan_slices: xs has shape (2, 12), so no sequence axis 2",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, {"a": xs, "b": xs[:, 1:]}, 2),
+            lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, {"a": xs, "b": xs[:, 1:]}, 2),
             "scan_slices: xs['b'] has 11 positions along axis 1, but xs['a'] has 12",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 2, cuts=[8, 4]),
+            lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs, 2, cuts=[8, 4]),
             "scan_slices: expected slices, how many, or cuts, their lengths; found both",
         ),
-        (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs), "or cuts, their lengths; found neither"),
+        (lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs), "or cuts, their lengths; found neither"),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 5, -1]),
+            lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 5, -1]),
             "scan_slices: expected cuts of at least 1 position, 12 together, found [8, 5, -1], 12 together",
         ),
         (
@@ -617,20 +620,20 @@ def test_a_memory_limit_chooses_nothing_for_slices() -> None:
             "scan_slices: cuts are the lengths of the slices, a list, found 4",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, {"a": 1.0, "b": x}), 0.0, xs, cuts=[8, 4]),
+            lambda xs: scan_slices(lambda c, x, i: (c, {"a": 1.0, "b": x}), 0.0, xs, cuts=[8, 4]),
             "scan_slices: what is stacked['b'] is float32[2,8] of slice 0 and float32[2,4] of slice 1",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, (1,) * x.shape[1]), 0.0, xs, cuts=[10, 2]),
+            lambda xs: scan_slices(lambda c, x, i: (c, (1,) * x.shape[1]), 0.0, xs, cuts=[10, 2]),
             "of slice 0 and PyTreeDef((*, *)) of slice 1",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 4]),
+            lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 4]),
             "scan_slices: what is stacked is float32[2,8] of slice 0 and float32[2,4] of slice 1: return the same "
             "shapes for slices of any length, such as a sum",
         ),
         (
-            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, [xs, "text"], 2),
+            lambda xs: scan_slices(lambda c, x, i: (c, x), 0.0, [xs, "text"], 2),
             "scan_slices: xs[1] is of type str, not an array",
         ),
     ],
@@ -648,7 +651,7 @@ def test_slices_of_any_axis() -> None:
     total, (starts, parts) = unchecked(lambda c, x, i: (c + x.sum(), (i, x)), jnp.float32(0), xs, np.int64(3), axis=-1)
     assert total == xs.sum()
     bfloats = jnp.ones((2, 6), jnp.bfloat16)
-    total, _ = jaxpp.scan_slices(lambda c, x, i: (c + x.sum(), None), 0.0, bfloats, 3)  # a number takes their type
+    total, _ = scan_slices(lambda c, x, i: (c + x.sum(), None), 0.0, bfloats, 3)  # a number takes their type
     assert (total, total.dtype) == (12, jnp.bfloat16)
     assert starts.tolist() == [0, 2, 4]
     np.testing.assert_array_equal(jnp.concatenate(list(parts), -1), xs)
@@ -675,7 +678,7 @@ def test_marks_in_functions_that_jax_traces_once(transform: Callable[..., Any]) 
     marked = transform(jaxpp.mark_stage_end)
 
     def scanned(xs: jax.Array, **options: Any) -> Any:
-        return jaxpp.scan_slices(lambda c, x, i: (c, Unequal(marked(x).sum())), 0.0, xs, **options)[1].loss
+        return scan_slices(lambda c, x, i: (c, Unequal(marked(x).sum())), 0.0, xs, **options)[1].loss
 
     xs = jnp.ones((2, 12))
     for options, parts in (({"slices": 3}, [None]), ({"cuts": iter((6, 3, 3))}, [0, 1, 2])):

@@ -13,7 +13,8 @@ from unit.end_to_end.compare import check, feed_state, make_mesh
 from unit.end_to_end.transformer import cross_entropy
 
 import jaxpp.api as jaxpp
-from jaxpp import schedules, vocabulary_cross_entropy, vocabulary_embedding
+from jaxpp import schedules
+from jaxpp.models import scan_slices, vocabulary_cross_entropy, vocabulary_embedding
 from jaxpp.runtime import load
 from jaxpp.schedules.engine.activations import activations
 
@@ -217,14 +218,14 @@ def test_a_lookup_in_shards_that_the_schedule_does_not_have() -> None:
 @pytest.mark.parametrize(("name", "layers"), [("vocab-1f1b", 2), ("vocab-v-half", 4)])
 def test_a_lookup_in_shards_that_the_model_does_not_have(name: str, layers: int) -> None:
     found = refused(partial(sharded_loss, shards=2, embeds=False), 2, layers, f"{name}{{embedding=true}}")
-    hint = f"the loss; {name}{{embedding=true}} has 2 for jaxpp.vocabulary_embedding: call it, or leave embedding out"
-    assert found.endswith(hint), found
+    lookup = "jaxpp.models.vocabulary_embedding: call it, or leave embedding out"
+    assert found.endswith(f"the loss; {name}{{embedding=true}} has 2 for {lookup}"), found
 
 
 def test_a_model_without_shards_and_a_schedule_of_them() -> None:
     assert refused(marked_loss, 2, 2).endswith(
-        "\n  vocab-1f1b is for losses of jaxpp.vocabulary_cross_entropy(..., shards=2), which ends 3 stages by itself: "
-        "call it, or take another schedule"
+        "\n  vocab-1f1b is for losses of jaxpp.models.vocabulary_cross_entropy(..., shards=2), which ends 3 stages "
+        "by itself: call it, or take another schedule"
     )
 
 
@@ -253,7 +254,7 @@ def sliced_loss(
 
     caches = [(jnp.zeros((len(text), decoder.LENGTH, decoder.WIDTH)),) * 2 for _ in params["layers"]]
     length: Any = {"cuts": cuts} if cuts else {"slices": slices}
-    return jaxpp.scan_slices(of_slice, caches, (text[:, :-1], text[:, 1:]), **length)[1].sum() / text[:, 1:].size
+    return scan_slices(of_slice, caches, (text[:, :-1], text[:, 1:]), **length)[1].sum() / text[:, 1:].size
 
 
 def slices_of_text(rows: int, layers: int, microbatches: int = MICROBATCHES, sequences: int = 3) -> tuple[Any, Any]:

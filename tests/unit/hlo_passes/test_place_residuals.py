@@ -29,7 +29,9 @@ def test_no_value_takes_a_long_chain_to_compute_again() -> None:
 
     def step(weight: jax.Array, batch: jax.Array) -> Any:
         gradient = partial(jax.value_and_grad(loss), weight)
-        return jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(2), operation=(jaxpp.Concat(), jaxpp.Add))
+        return jaxpp.treduce(
+            gradient, batch, schedule=jaxpp.schedules.Std1F1B(2), operation=(jaxpp.Concat(), jaxpp.Add)
+        )
 
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:2]), ("mpmd",)), "mpmd")
     module = lower(step, (jnp.ones(3), jnp.ones((2, 4, 3))), mpmd_mesh=mesh).module

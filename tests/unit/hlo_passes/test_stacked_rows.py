@@ -85,7 +85,7 @@ def before(stage: Stage) -> str:
 
     def step(weights: jax.Array, batch: jax.Array) -> Any:
         gradient = partial(jax.grad(loss), weights)
-        return jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(2), operation=jaxpp.Add)
+        return jaxpp.treduce(gradient, batch, schedule=jaxpp.schedules.Std1F1B(2), operation=jaxpp.Add)
 
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:2]), ("mpmd",)), "mpmd")
     module = lower(step, (jnp.ones((2, 4)), jnp.ones((2, 4))), mpmd_mesh=mesh).module

@@ -311,7 +311,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no schedule": (
         lambda: treduce(lambda mb: mb, np.ones(4), schedule=4),
         TypeError,
-        "schedule: expected an object such as jaxpp.Std1F1B(4), a name, a file or a text, found int",
+        "schedule: expected an object such as jaxpp.schedules.Std1F1B(4), a name, a file or a text, found int",
     ),
     "axis": (
         lambda: treduce(lambda mb: mb, np.ones(4), axis=1.0),  # pyright: ignore[reportArgumentType]  # the mistake

@@ -12,7 +12,7 @@ import jaxpp
 
 def made(mesh: jaxpp.MpmdMesh) -> Any:
     """A step for this mesh, and its arguments."""
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(mesh.mpmd_dim)), mesh)
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.schedules.Std1F1B(mesh.mpmd_dim)), mesh)
     return step, (weights(mesh.mpmd_dim), batch(4))
 
 

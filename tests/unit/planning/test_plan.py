@@ -34,7 +34,7 @@ def shapes(tree: Any) -> Any:
 
 
 def step_on(mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
-    function = partial(transformer.train_step, schedule=jaxpp.Std1F1B(3))
+    function = partial(transformer.train_step, schedule=S.Std1F1B(3))
     return jaxpp.mpmd_jit_with_loop(function, mesh, donate_argnums=0, **options)
 
 
@@ -275,7 +275,7 @@ def test_a_step_that_failed_has_the_program_that_it_had(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(step_module, "rewrite", spied)
     monkeypatch.setattr(Plan, "peak_bytes", (1 << 40, 0))
-    step = partial(sgd_step, schedule=jaxpp.Std1F1B(2))
+    step = partial(sgd_step, schedule=S.Std1F1B(2))
     limited = jaxpp.mpmd_jit_with_loop(step, absent_mesh(2), memory_limit=(1 << 40) - 1)
     lowered = limited.lower(weights(2), batch(4))
     before = lowered.program()
@@ -328,7 +328,7 @@ def test_what_is_compiled_is_kept_by_content(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(compiling, "compile_now", counted)
 
     def plan(**options: Any) -> Plan:
-        step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), mesh, **options)
+        step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=S.Std1F1B(2)), mesh, **options)
         return step.lower(*shapes((weights(2), batch(4)))).compile().plan
 
     first = plan()

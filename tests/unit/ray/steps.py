@@ -26,7 +26,7 @@ def train_step(weights: list[jax.Array], batch: jax.Array, schedule: Any = None)
     value, gradients = jaxpp.treduce(
         lambda microbatch: jax.value_and_grad(loss)(weights, microbatch),
         batch,
-        schedule=schedule or jaxpp.Std1F1B(len(weights)),
+        schedule=schedule or jaxpp.schedules.Std1F1B(len(weights)),
         operation=(jaxpp.Add, jaxpp.Add),
     )
     return [weight - 0.1 * gradient for weight, gradient in zip(weights, gradients, strict=True)], value

@@ -155,10 +155,10 @@ def test_more_meshes_than_actors(cluster: Any) -> None:
 def test_functions_of_the_user_run_in_the_actors(cluster: Any, tmp_path: Any) -> None:
     """As tasks of the schedule: each in the process that runs its mesh."""
     log = jaxpp.schedules.Operation.parse("log: forward")
-    schedule = insert(jaxpp.Std1F1B(2).build(steps.MICROBATCHES), log, after="forward")
+    schedule = insert(jaxpp.schedules.Std1F1B(2).build(steps.MICROBATCHES), log, after="forward")
     mesh = cluster.mesh((2, 2), ("mpmd", "data"), "mpmd")
 
-    def write(task: jaxpp.Task, residuals: list[jax.Array]) -> None:
+    def write(task: jaxpp.schedules.Task, residuals: list[jax.Array]) -> None:
         (tmp_path / str(task)).write_text(f"{os.getpid()} {len(residuals)}")
 
     function = functools.partial(steps.train_step, schedule=schedule)
@@ -198,7 +198,7 @@ def test_stacked_layers_are_split_over_the_actors(cluster: Any) -> None:
     def train_step(stack: Any, batches: Any) -> Any:
         gradient = functools.partial(jax.value_and_grad(loss), stack)
         operation = (jaxpp.Add, jaxpp.Add)
-        value, gradients = jaxpp.treduce(gradient, batches, schedule=jaxpp.Std1F1B(4), operation=operation)
+        value, gradients = jaxpp.treduce(gradient, batches, schedule=jaxpp.schedules.Std1F1B(4), operation=operation)
         return stack - 0.1 * gradients, value
 
     mesh = cluster.mesh((4,), ("mpmd",), "mpmd")

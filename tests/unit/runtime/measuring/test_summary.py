@@ -33,7 +33,7 @@ def test_rows_of_stacked_layers_that_are_sent() -> None:
     found = summary(program, {}, name="step", device="cpu", state=(), rows_sent=4096)
     assert found.endswith(
         "\nOf what is sent: 4.00 KiB of stacked layers go to the meshes of their stages, their gradients back.\n"
-        "With the layers stored in the order of `jaxpp.rows_of_layers` none would be sent."
+        "With the layers stored in the order of `jaxpp.models.rows_of_layers` none would be sent."
     )
 
 
