@@ -78,7 +78,8 @@ def _lowered(model: Any, batch: int, checkpoint: bool) -> Any:
         stages = [blocks[first :: model.stages] for first in range(model.stages)]
         parameters["blocks"] = [jax.tree.map(lambda *rows: np.stack(rows), *stage) for stage in stages]
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
-    step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=mesh, share_tasks="never")  # a program for each task
+    options = jaxpp.StepOptions(share_tasks="never")  # a program for each task
+    step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=mesh, options=options)
     text = np.zeros((2 * model.stages, batch, model.sequence + 1), np.int32)
     return step.lower(parameters, text)
 

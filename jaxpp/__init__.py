@@ -31,7 +31,7 @@ else:  # a type checker that sees `__getattr__` would accept any name
     _NAMES = frozenset(
         """
         Add Concat LimitError Max MpmdMesh MpmdSharding Op PassError PlanError SavedStepError ScheduleError
-        SparseAveraging compare expect fetch frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield
+        SparseAveraging StepOptions compare expect fetch frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield
         mpmd_jit_with_loop optimistic partition spmd_to_mpmd_reshard target train_loop treduce tune
         """.split()
     )

@@ -5,7 +5,7 @@ import functools
 import os
 import types
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Unpack
 
 import jax
 from jax.sharding import NamedSharding
@@ -16,8 +16,6 @@ from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.call_kinds import are_there, check_hashable, described_leaf, kind_of
 from jaxpp.compatibility.array import plain
 from jaxpp.hints import add_hint
-from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
-from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.layered_step import LayeredStep
 from jaxpp.layers import Layers
@@ -45,6 +43,7 @@ from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.given import AUTO, check_words, resolve
 from jaxpp.schedules.search import Partition
 from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.step_options import OtherKeywords, StepOptions, with_keywords
 from jaxpp.tuner import Auto
 from jaxpp.tuning import Tuning
 from jaxpp.ways import Ways
@@ -55,24 +54,18 @@ def mpmd_jit_with_loop(
     mpmd_mesh: MpmdMesh,
     *,
     schedule: "ScheduleLike | MpmdFunction | None" = None,
-    operations: Mapping[str, Callable[..., Any]] | None = None,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    in_specs: Any = None,
-    out_specs: Any = None,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Iterable[str] | None = None,
-    compiler_options: Options | None = None,
-    gather_weights: str = "microbatch",
-    scatter_gradients: str = "microbatch",
-    share_tasks: str = "auto",
+    memory_limit: Limit = None,
     cuts: Partition | Sequence[int] | None = None,
     recompute: Recompute | None = None,
-    memory_limit: Limit = None,
-    host_memory_limit: Limit = None,
-    costs: Costs | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    compiler_options: Options | None = None,
+    options: StepOptions | None = None,
+    **others: Unpack[OtherKeywords],
 ) -> "MpmdFunction":
     """Compiles a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
@@ -86,39 +79,12 @@ def mpmd_jit_with_loop(
         schedule: the schedule of a loop that names none (a `treduce` without one, or a `lax.scan`), in the same forms
             as for `treduce`. For an evaluation it may also be another step of `mpmd_jit_with_loop` with the schedule
             "auto". The new step then runs its stages where that step runs them.
-        operations: a user's function for each kind of task that jaxpp doesn't run itself. It is called where the
-            schedule has such a task, with the arguments that its parameters name: `task`, a `schedules.Task`, and
-            `residuals`, the arrays that the stage keeps from the forward to the backward of that microbatch. These may
-            still be under computation, and are valid until the function returns. A function under `jax.jit` runs on the
-            devices of its mesh, in their order. Any other function runs on the host, in the thread that starts tasks;
-            later tasks wait for it. Its result is not used. An exception that it raises ends the step.
-        in_shardings: a pytree prefix of the arguments. Its leaves are NamedShardings over the whole mesh or over a
-            submesh, PartitionSpecs, MpmdShardings, or None. With None the argument's own sharding decides, or
-            propagation if it has none. Shardings are fixed by the first call with arguments of one structure, with
-            these shapes and dtypes. Later calls move arguments that are sharded otherwise (`jax.jit` would compile
-            again). An argument with the `memory_kind` "pinned_host" stays in host memory until its first use.
-        out_shardings: the shardings of the results, in the same forms as `in_shardings`.
-        in_specs: another name of `in_shardings`.
-        out_specs: another name of `out_shardings`.
-        static_argnums: as for `jax.jit`.
-        static_argnames: as for `jax.jit`.
         donate_argnums: as for `jax.jit`.
-        donate_argnames: as for `jax.jit`.
-        compiler_options: XLA options for every stage program. On GPUs some are set already (docs/gpu.md). Options under
-            the index of a mesh are for the programs of this mesh alone, and override the common ones:
-            {"xla_a": True, 3: {"xla_b": 2}}.
-        gather_weights: when to gather weights that are sharded over the axis of the batch (FSDP). "microbatch": for
-            each microbatch. "chunk": for each run of tasks of one stage; in a breadth-first schedule a run has all
-            microbatches. "ahead": for each run too, but in the last task of the run before. "step": once per step.
-            `lower(...).program().once_per_step_bytes` has the bytes per device that "step" costs.
-        scatter_gradients: when to sum the gradients of such weights over that axis and scatter them. "microbatch": for
-            each microbatch, so a device only ever keeps its shards of the sums. "chunk": for each such run; during a
-            run of backwards a device has the whole sums of their stage, and its shards between runs. "step": once per
-            step; until then a device has the whole sums of all stages of its mesh.
-        share_tasks: whether tasks of the first and last stage call the program of a middle stage for the layers, and
-            another program for the rest. Less is compiled, for one more call in each such task. "always" shares;
-            "never" calls one program per task. A number of FLOPs per device, such as "1e9", shares tasks of at least as
-            many. "auto" is 1e7 on CPUs and 1e11 elsewhere: there the additional call costs little.
+        memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a
+            number, or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the
+            temporaries of compiled tasks. If a mesh needs more and `recompute` is not given, jaxpp searches for the
+            fastest step within the limit. Its stages recompute, offload or evict values. Or, if the schedule is one of
+            the library, its tasks may get another order. `program().kept_less` has the choice.
         cuts: the number of layers of each stage, from the first stage on, if every layer is marked: [5, 5, 4, 2]. Or
             the result of `jaxpp.partition`, whose schedule then replaces the schedule of the loop.
         recompute: the values that a stage keeps of each microbatch from its forward to its backward. The backward
@@ -127,16 +93,21 @@ def mpmd_jit_with_loop(
             recomputed. Bytes, such as "4096B": the most bytes of one microbatch on all devices of the mesh together,
             with the fewest FLOPs. A mapping from stages to these sets each stage. If the schedule has recomputes,
             the choice is for these; otherwise they are added. None: recomputes of the schedule keep the inputs.
-        memory_limit: the most bytes that each device may need at once, for all meshes or one per mesh. Each is a
-            number, or a text such as "70GiB", "500MB" or "4096B". Arguments, results and residuals count, and the
-            temporaries of compiled tasks. If a mesh needs more and `recompute` is not given, jaxpp searches for the
-            fastest step within the limit. Its stages recompute, offload or evict values. Or, if the schedule is one of
-            the library, its tasks may get another order. `program().kept_less` has the choice.
-        host_memory_limit: the most bytes in host memory at once for the values of each device: offloaded residuals,
-            arguments and results. In the same forms as `memory_limit`.
-        costs: the durations of tasks, copies and sends, as `compiled.costs(events)` measures them. Only the search for
-            `memory_limit` uses them. None: durations are estimated from FLOPs, and for a `jaxpp.target` from the
-            bandwidths of its chip.
+        in_shardings: a pytree prefix of the arguments. Its leaves are NamedShardings over the whole mesh or over a
+            submesh, PartitionSpecs, MpmdShardings, or None. With None the argument's own sharding decides, or
+            propagation if it has none. Shardings are fixed by the first call with arguments of one structure, with
+            these shapes and dtypes. Later calls move arguments that are sharded otherwise (`jax.jit` would compile
+            again). An argument with the `memory_kind` "pinned_host" stays in host memory until its first use.
+        out_shardings: the shardings of the results, in the same forms as `in_shardings`.
+        static_argnums: as for `jax.jit`.
+        static_argnames: as for `jax.jit`.
+        donate_argnames: as for `jax.jit`.
+        compiler_options: XLA options for every stage program. On GPUs some are set already (docs/gpu.md). Options under
+            the index of a mesh are for the programs of this mesh alone, and override the common ones:
+            {"xla_a": True, 3: {"xla_b": 2}}.
+        options: the options that few steps need.
+        others: `in_specs` and `out_specs`, JaxPP's names of `in_shardings` and `out_shardings`. For one release also
+            the fields of `StepOptions`, with a DeprecationWarning.
 
     Raises:
         TypeError, ValueError: an option is invalid, or excludes another one.
@@ -147,6 +118,7 @@ def mpmd_jit_with_loop(
     check_mesh(mpmd_mesh)
     check_options(compiler_options, mpmd_mesh.mpmd_dim)
     _check_schedule(schedule)
+    rare = with_keywords(options, others)
     argument_options = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
@@ -154,24 +126,18 @@ def mpmd_jit_with_loop(
         "donate_argnames": donate_argnames,
     }
     check_argument_options(argument_options)
-    options = {
-        "operations": read_operations(operations),
-        "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
-        "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", out_specs),
+    lowering_options = {
+        "operations": read_operations(rare.operations),
+        "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", others.get("in_specs")),
+        "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", others.get("out_specs")),
         **argument_options,
     }
-    passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
-    DelayReductions(**passes)  # raises ValueError for an invalid choice
-    passes["share_tasks"] = share_tasks if share_tasks == "auto" else ShareFunctions(share_tasks).when
-    passes |= cuts_options(cuts)
+    passes = rare.passes(mpmd_mesh.mpmd_dim) | cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
-    for name, limit in (("memory_limit", memory_limit), ("host_memory_limit", host_memory_limit)):
-        passes[name] = limit_text(limit, mpmd_mesh.mpmd_dim, name)
-    if costs is not None and not isinstance(cast("object", costs), Costs):
-        raise TypeError(f"costs: expected jaxpp.schedules.Costs, found {type(costs).__name__}; Costs.load reads a file")
-    if costs is not None and (memory_limit is None or recompute is not None):
+    passes["memory_limit"] = limit_text(memory_limit, mpmd_mesh.mpmd_dim)
+    if rare.costs is not None and (memory_limit is None or recompute is not None):
         raise ValueError("costs: they say what memory_limit chooses: expected a memory_limit, and no recompute")
-    return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes, costs)
+    return MpmdFunction(fun, mpmd_mesh, schedule, lowering_options, compiler_options, passes, rare.costs)
 
 
 def mpmd_jit_by_yield(

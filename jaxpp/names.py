@@ -28,3 +28,4 @@ from jaxpp.runtime.execution.frozen import frozen as frozen
 from jaxpp.runtime.processes.fetch import fetch as fetch
 from jaxpp.saved import SavedStepError as SavedStepError
 from jaxpp.schedules import ScheduleError as ScheduleError
+from jaxpp.step_options import StepOptions as StepOptions

@@ -1,4 +1,4 @@
-"""The user's functions, bound to kinds of tasks: `mpmd_jit_with_loop(..., operations={"checkpoint": function})`."""
+"""The user's functions, bound to kinds of tasks: `jaxpp.StepOptions(operations={"checkpoint": function})`."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -30,10 +30,11 @@ def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: C
     for mesh, order in enumerate(schedule.orders):
         task = next((task for task in order if task.kind not in FORMS and task.kind not in operations), None)
         if task:
+            given = f"operations={{{task.kind!r}: function}}"
             raise PassError(
                 f"the schedule {schedule.name} has a task that is bound to no function: {task.words} on mesh {mesh}",
                 location=loop.location,
-                hint=f"give one to mpmd_jit_with_loop: operations={{{task.kind!r}: function}}",
+                hint=f"give one to mpmd_jit_with_loop: options=jaxpp.StepOptions({given})",
             )
     kinds = {task.kind for task in schedule}
     for name in operations:

@@ -29,6 +29,7 @@ from fuzz.oracle import EXACT, Reference, host
 from jax.experimental.layout import Format, Layout
 from jaxlib.mlir import ir
 from unit.activations import peak_activations
+from unit.end_to_end.compare import step_keywords
 
 import jaxpp.api as jaxpp
 from jaxpp import checkpoint, schedules
@@ -158,7 +159,7 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
 def pipelined_step(case: Case, step: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
     """Returns the step of a case."""
     pipeline = jaxpp.mpmd_jit_by_yield if case.by_yield else jaxpp.mpmd_jit_with_loop
-    return pipeline(step, mesh, compiler_options=EXACT, **case.options, **options)
+    return pipeline(step, mesh, compiler_options=EXACT, **step_keywords(case.options | options))
 
 
 def _lowered(pipelined: Any, step: Any, given: Any) -> Any:
@@ -244,7 +245,8 @@ def _compiled(case: Case, step: Any, mesh: Any, given: Any, lowered: Any) -> tup
         case.plan = moved_plan(case.plan)
         other = mesh_of(case)
         options = {name: value for name, value in case.options.items() if name not in ("cuts", "operations")}
-        moved = jaxpp.mpmd_jit_with_loop(step_of(case)[0], other, **options, compiler_options=EXACT).lower(*given)
+        keywords = step_keywords(options)
+        moved = jaxpp.mpmd_jit_with_loop(step_of(case)[0], other, **keywords, compiler_options=EXACT).lower(*given)
         steps = itertools.cycle((compiled, moved.compile()))
         homes = itertools.cycle((moved.compile().in_shardings[0][0], compiled.in_shardings[0][0]))
         return lambda *arguments: next(steps)(*arguments), lambda state: _restored(state, next(homes))

@@ -50,7 +50,8 @@ def test_a_task_runs_beside_the_gather_for_the_next_run(name: str, options: dict
         pytest.skip(str(error))
     mesh = target.mesh((2, 2), ("mpmd", "data"))
     shardings = P("data"), P(None, "data")
-    step = jaxpp.mpmd_jit_with_loop(train_step, mesh, in_shardings=shardings, gather_weights="ahead")
+    ahead = jaxpp.StepOptions(gather_weights="ahead")
+    step = jaxpp.mpmd_jit_with_loop(train_step, mesh, in_shardings=shardings, options=ahead)
     program = load(step.lower(*shapes(ROWS)).program().module)
     devices = list(mesh.jax_mesh.devices[0].flat)
 
@@ -76,8 +77,7 @@ def test_weights_gathered_for_each_chunk(scatter: Any, absent: list[PlannedProgr
         mesh,
         in_shardings=(P("data"), P(None, "data")),
         out_shardings=P("data"),
-        gather_weights="chunk",
-        scatter_gradients=scatter,
+        options=jaxpp.StepOptions(gather_weights="chunk", scatter_gradients=scatter),
     )
     step.lower(*shapes(ROWS)).compile()
     kinds = {each.kind for planned in absent for each in planned.plan.programs}

@@ -439,7 +439,8 @@ LOGGED = insert(
 def test_steps_that_are_not_saved(
     mesh: Callable[[], Any], options: Any, operations: Any, message: str, tmp_path: Path
 ) -> None:
-    step = jaxpp.mpmd_jit_with_loop(partial(doubled, **options), mesh(), operations=operations)
+    calls = jaxpp.StepOptions(operations=operations)
+    step = jaxpp.mpmd_jit_with_loop(partial(doubled, **options), mesh(), options=calls)
     compiled = step.compile(np.eye(4, dtype="f4"), np.ones((2, 4, 4), "f4"))
     with pytest.raises(ValueError, match=f"save: {message}"):
         compiled.save(tmp_path / "step")

@@ -167,7 +167,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 // A task of the user's own kind.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that is bound to no function: log(stage 0, mb 0) on mesh 0
-// CHECK-NEXT: give one to mpmd_jit_with_loop: operations={'log': function}
+// CHECK-NEXT: give one to mpmd_jit_with_loop: options=jaxpp.StepOptions(operations={'log': function})
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>

@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache, partial
 from types import FunctionType
 from typing import Any
@@ -182,12 +182,19 @@ def _pipelined(
 ) -> Callable[..., Any]:
     """The function on these meshes."""
     if kwargs or not options.keys().isdisjoint(_CALLED) or isinstance(options.get("cuts"), Partition):
-        return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
+        return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **step_keywords(options))
     return lowered(function, args, mesh, **options).compile()
 
 
 _CALLED = "static_argnums", "static_argnames", "schedule"
 """With these options, and with cuts that have a schedule, `check` compiles a step as its users do, by calling it."""
+
+
+def step_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of `mpmd_jit_with_loop`, with the fields of `StepOptions` in one."""
+    rare = {field.name for field in fields(jaxpp.StepOptions)} & options.keys()
+    others = {name: value for name, value in options.items() if name not in rare}
+    return {**others, "options": jaxpp.StepOptions(**{name: options[name] for name in rare})} if rare else others
 
 
 def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
@@ -202,7 +209,7 @@ def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **opt
 
     def lower() -> Any:
         with mock.patch("jaxpp.jit.lower_step", trace):
-            step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh, **options).lower(*args)
+            step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh, **step_keywords(options)).lower(*args)
         return step if same is function else step.with_schedule(schedule)
 
     schedule: Any = _schedule_of(function) if same is not function else None

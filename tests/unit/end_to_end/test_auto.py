@@ -420,10 +420,13 @@ REFUSED = {
     "cuts": ({"cuts": [2, 2]}, 'cuts: schedule="auto" finds them; leave them out, or give a schedule'),
     "recompute": ({"recompute": "inputs"}, 'recompute: schedule="auto" finds the stages; leave it out, and give a'),
     "operations": (
-        {"operations": {"log": lambda: None}},
+        {"options": jaxpp.StepOptions(operations={"log": lambda: None})},
         'operations: schedule="auto" has no tasks of your own; leave',
     ),
-    "costs": ({"costs": S.Costs(), "memory_limit": 10**6}, 'costs: schedule="auto" measures them; leave them out'),
+    "costs": (
+        {"options": jaxpp.StepOptions(costs=S.Costs()), "memory_limit": 10**6},
+        'costs: schedule="auto" measures them; leave them out',
+    ),
 }
 
 

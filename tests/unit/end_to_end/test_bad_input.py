@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -296,17 +296,17 @@ def test_argument_that_is_no_array(value: Any, found: str) -> None:
 
 OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "gather_weights": (
-        {"gather_weights": "nonsense"},
+        {"options": jaxpp.StepOptions(gather_weights="nonsense")},
         ValueError,
         "gather_weights is 'nonsense', expected one of microbatch, chunk, ahead, step",
     ),
     "scatter_gradients": (
-        {"scatter_gradients": "ahead"},
+        {"options": jaxpp.StepOptions(scatter_gradients="ahead")},
         ValueError,
         "scatter_gradients is 'ahead', expected one of microbatch, chunk, step",
     ),
     "share_tasks": (
-        {"share_tasks": ["always"]},
+        {"options": jaxpp.StepOptions(share_tasks=cast(Any, ["always"]))},
         ValueError,
         "share_tasks is ['always'], expected auto, never, always, or a number of FLOPs such as 1e7",
     ),

@@ -172,7 +172,9 @@ def test_what_keeping_gathered_weights_and_whole_gradients_costs() -> None:
 
 def test_a_choice_that_is_none() -> None:
     with pytest.raises(ValueError, match="gather_weights is 'never', expected one of microbatch, chunk, ahead, step"):
-        jaxpp.mpmd_jit_with_loop(gradient_step, mpmd_mesh=make_mesh(2), gather_weights="never")
+        jaxpp.mpmd_jit_with_loop(
+            gradient_step, mpmd_mesh=make_mesh(2), options=jaxpp.StepOptions(gather_weights="never")
+        )
 
 
 def stacked_loss(params: Any, microbatch: Any) -> Any:
@@ -196,9 +198,7 @@ def test_breadth_first_gathers_once_per_run_of_a_stage(is_stacked: bool) -> None
     loss = stacked_loss if is_stacked else None
     step = partial(gradient_step, schedule=jaxpp.InterleavedGPipe(num_stages=4, mpmd_dim=2), loss=loss or layers_loss)
     programs = {
-        choice: jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=shardings, gather_weights=choice)
-        .lower(*args)
-        .program()
+        choice: lowered(step, args, mesh, in_shardings=shardings, gather_weights=choice).program()
         for choice in ("microbatch", "chunk", "ahead", "step")
     }
     assert programs["chunk"].as_text().count("call @gather") == 2 + 3
@@ -261,7 +261,7 @@ def test_gathers_are_among_the_costs() -> None:
     found = {}
     for choice in ("microbatch", "chunk", "ahead"):
         options: dict[str, Any] = {"in_shardings": (P("data"), P(None, "data")), "gather_weights": choice}
-        program = load(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args).program().module)
+        program = load(lowered(step, args, mesh, **options).program().module)
         events: list[Event] = []
         for number, sequence in enumerate(program.sequences):
             for call in (each for each in sequence if isinstance(each, Call)):

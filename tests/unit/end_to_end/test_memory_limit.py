@@ -19,6 +19,7 @@ from unit.end_to_end.compare import (
     lowered,
     make_mesh,
     sgd_step,
+    step_keywords,
     weights,
 )
 from unit.end_to_end.test_bad_input import at
@@ -193,10 +194,10 @@ def test_no_step_is_faster_than_what_is_said_of_it_before(
 
 def test_what_are_no_costs() -> None:
     with pytest.raises(TypeError, match=r"costs: expected jaxpp.schedules.Costs, found str; Costs.load reads a file"):
-        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), costs="costs.toml")  # pyright: ignore[reportArgumentType]
-    for options in ({}, {"host_memory_limit": 10**6}, {"memory_limit": 10**6, "recompute": "inputs"}):
+        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), options=jaxpp.StepOptions(costs=cast(Any, "costs.toml")))
+    for limits in ({}, {"host_memory_limit": 10**6}, {"memory_limit": 10**6, "recompute": "inputs"}):
         with pytest.raises(ValueError, match="costs: they say what memory_limit chooses: expected a memory_limit, and"):
-            jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), costs=schedules.Costs(), **cast(Any, options))
+            jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), **step_keywords({"costs": schedules.Costs(), **limits}))
 
 
 def needed(compiled: Any) -> list[int]:

@@ -32,7 +32,7 @@ def step_with(
     step = partial(sgd_step, schedule=schedule)
     arguments = (weights(schedule.stages), batch(schedule.microbatches))
     pipelined = jaxpp.mpmd_jit_with_loop(
-        step, mpmd_mesh=make_mesh(schedule.meshes), operations={"log": function}, **options
+        step, mpmd_mesh=make_mesh(schedule.meshes), options=jaxpp.StepOptions(operations={"log": function}), **options
     )
     return pipelined, arguments, jax.jit(step)(*arguments)
 
@@ -95,7 +95,9 @@ def test_residuals_of_a_stage_without_a_forward() -> None:
 
     schedule = insert(schedules.recompute(ONE_F_ONE_B), LOG, 2, after="forward")
     params, data = weights(3), batch(4)
-    step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=make_mesh(3), operations={"log": keep})
+    step = jaxpp.mpmd_jit_with_loop(
+        gradients, mpmd_mesh=make_mesh(3), options=jaxpp.StepOptions(operations={"log": keep})
+    )
     assert_same(step(params, data), jax.jit(gradients)(params, data))
     for microbatch in range(4):
         x = jnp.tanh(jnp.tanh(data["x"][microbatch] @ params[0]) @ params[1])
@@ -156,7 +158,7 @@ def test_side_work_fills_bubbles() -> None:
     step = jaxpp.mpmd_jit_with_loop(
         partial(sgd_step, schedule=schedule),
         mpmd_mesh=make_mesh(3),
-        operations={"side": lambda: calls.append(None)},
+        options=jaxpp.StepOptions(operations={"side": lambda: calls.append(None)}),
     )
     compiled = step.lower(*arguments).compile()
     found, events = compiled.trace(*arguments)
@@ -202,7 +204,8 @@ def test_an_optimizer_of_a_stage_is_called_when_the_gradients_of_all_microbatche
     schedule = insert(plain, "optimizer", after=after)
     seen: list[jaxpp.Task] = []
     step = partial(sgd_step, schedule=schedule)
-    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), operations={"optimizer": seen_by(seen)})
+    options = jaxpp.StepOptions(operations={"optimizer": seen_by(seen)})
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), options=options)
     arguments = (weights(3), batch(4))
     compiled = pipelined.lower(*arguments).compile()
     found, events = compiled.trace(*arguments)
@@ -218,7 +221,8 @@ def seen_by(seen: list[jaxpp.Task]) -> Callable[[jaxpp.Task], None]:
 
 
 def refusal(schedule: schedules.Schedule, operations: dict[str, Any]) -> str:
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), operations=operations)
+    options = jaxpp.StepOptions(operations=operations)
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), options=options)
     with pytest.raises(jaxpp.PassError) as error:
         step.lower(weights(3), batch(4)).program()
     place, message = str(error.value).split(" error: ")
@@ -230,7 +234,7 @@ def test_a_task_without_a_function() -> None:
     schedule = insert(ONE_F_ONE_B, LOG, 1, after="forward")
     assert refusal(schedule, {}) == (
         "the schedule 1f1b has a task that is bound to no function: log(stage 1, mb 0) on mesh 1\n"
-        "  give one to mpmd_jit_with_loop: operations={'log': function}"
+        "  give one to mpmd_jit_with_loop: options=jaxpp.StepOptions(operations={'log': function})"
     )
 
 
@@ -245,7 +249,7 @@ def test_an_optimizer_without_a_function() -> None:
     schedule = insert(ONE_F_ONE_B, "optimizer", after="backward")
     assert refusal(schedule, {}) == (
         "the schedule 1f1b has a task that is bound to no function: optimizer(stage 0, mb 0) on mesh 0\n"
-        "  give one to mpmd_jit_with_loop: operations={'optimizer': function}"
+        "  give one to mpmd_jit_with_loop: options=jaxpp.StepOptions(operations={'optimizer': function})"
     )
 
 
@@ -254,9 +258,8 @@ def test_a_task_that_waits_for_another_mesh_without_a_message() -> None:
     down = schedules.Operation.parse("log: forward@-1")
     schedule = insert(ONE_F_ONE_B, down, 1, after="forward")
     assert refusal(schedule, {}).startswith("the schedule 1f1b has a task that is bound to no function")
-    step = jaxpp.mpmd_jit_with_loop(
-        partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), operations={"log": lambda: None}
-    )
+    options = jaxpp.StepOptions(operations={"log": lambda: None})
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), options=options)
     assert "log_1" in step.lower(weights(3), batch(4)).program().as_text()
     up = insert(ONE_F_ONE_B, schedules.Operation.parse("log: forward@+1"), 1, after="forward")
     assert refusal(up, {"log": lambda: None}) == (

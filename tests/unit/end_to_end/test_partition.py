@@ -274,7 +274,8 @@ def test_layers_that_are_a_graph_run_side_by_side() -> None:
 
 def test_tasks_of_the_users_own_are_not_measured() -> None:
     plan = insert(one_f_one_b(2, 4), S.Operation.parse("tick: forward"), after="forward")
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plan), make_mesh(2), operations={"tick": lambda: None})
+    options = jaxpp.StepOptions(operations={"tick": lambda: None})
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plan), make_mesh(2), options=options)
     assert sum(partition(step, weights(2), batch(4), seconds=0.02).cuts) == 2
 
 

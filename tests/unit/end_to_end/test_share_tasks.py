@@ -90,7 +90,7 @@ def test_operations_that_only_look_alike_are_not_shared() -> None:
 def test_choices(when: str) -> None:
     message = f"share_tasks is {when!r}, expected auto, never, always, or a number of FLOPs such as 1e7"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(STAGES), share_tasks=when)
+        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(STAGES), options=jaxpp.StepOptions(share_tasks=when))
 
 
 def test_large_tasks_are_shared_unless_told_otherwise() -> None:

@@ -394,8 +394,8 @@ def test_a_function_that_looks_at_what_a_slice_is_made_again_of() -> None:
     """That counts no more than for the recompute itself."""
     looks = schedules.Operation.parse("looks: forward")
     schedule = insert(schedules.recompute(made("seq1f1b", 2)), looks, after="forward")
-    operations: dict[str, Callable[..., None]] = {"looks": lambda residuals: None}
-    pipelined = jaxpp.mpmd_jit_with_loop(step_of(schedule), mpmd_mesh=make_mesh(2), operations=operations)
+    options = jaxpp.StepOptions(operations={"looks": lambda residuals: None})
+    pipelined = jaxpp.mpmd_jit_with_loop(step_of(schedule), mpmd_mesh=make_mesh(2), options=options)
     program = load(pipelined.lower(decoder.parameters(2), decoder.batch(2)).program().module)
     assert peak_activations(program) == activations(schedule) == [1, 1]
 

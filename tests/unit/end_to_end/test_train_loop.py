@@ -182,7 +182,8 @@ def test_gradients_are_scattered_by_runs_in_steps_that_do_not_overlap() -> None:
     loop = jaxpp.train_loop(delayed_sgd, 3, 1)
     state = loop.start((weights(2), jnp.int32(0)))
     specs = jax.tree.map(lambda leaf: P("data") if leaf.ndim else P(), state), P(None, None, "data")
-    step = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2, data=2), in_shardings=specs, scatter_gradients="chunk")
+    options = jaxpp.StepOptions(scatter_gradients="chunk")
+    step = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2, data=2), in_shardings=specs, options=options)
     with pytest.raises(jaxpp.PassError, match=r"'chunk', for the runs of one step, but the steps of the train_loop ov"):
         step.lower(state, batches(3, 4)).program()
 
@@ -348,7 +349,8 @@ def gathers_ahead(schedule: str) -> Any:
 
     loop, every = jaxpp.train_loop(step, 3, 1), jnp.ones((3, 4, 4, 8))
     shardings = (((P("data"),), P("data")), P(None, None, "data"))
-    jitted = jaxpp.mpmd_jit_with_loop(loop, mesh, in_shardings=shardings, gather_weights="ahead")
+    options = jaxpp.StepOptions(gather_weights="ahead")
+    jitted = jaxpp.mpmd_jit_with_loop(loop, mesh, in_shardings=shardings, options=options)
     return jitted.lower(loop.start((weights(4),)), every).program()
 
 

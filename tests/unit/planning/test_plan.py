@@ -163,7 +163,9 @@ def test_replicas_take_as_long_as_one_device() -> None:
 def test_tasks_that_take_no_time(schedule: Any, operations: Any, kinds: set[str]) -> None:
     """What XLA does not compile, a move or a function of the user's, is predicted to take none."""
     mesh = jaxpp.target("cpu", devices=4).mesh((4,), ("mpmd",))
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mesh, operations=operations)
+    step = jaxpp.mpmd_jit_with_loop(
+        partial(sgd_step, schedule=schedule), mesh, options=jaxpp.StepOptions(operations=operations)
+    )
     plan = step.lower(*shapes((weights(4), batch(4)))).compile().plan
     assert plan.costs().kinds.keys() >= kinds
     assert S.simulate(S.parse(plan.schedule), plan.costs()).makespan > 0

@@ -162,7 +162,7 @@ def test_functions_of_the_user_run_in_the_actors(cluster: Any, tmp_path: Any) ->
         (tmp_path / str(task)).write_text(f"{os.getpid()} {len(residuals)}")
 
     function = functools.partial(steps.train_step, schedule=schedule)
-    step = jaxpp.mpmd_jit_with_loop(function, mesh, operations={"log": write})
+    step = jaxpp.mpmd_jit_with_loop(function, mesh, options=jaxpp.StepOptions(operations={"log": write}))
     _, value = step(steps.init(2), steps.batch(0))
     assert float(value) == pytest.approx(steps.expected(2, 1)[1][0])
     written = {path.name: path.read_text().split() for path in tmp_path.iterdir()}

@@ -18,7 +18,8 @@ def test_an_operation_that_reads_residuals_is_validated(monkeypatch: pytest.Monk
     step = partial(sgd_step, schedule=plan)
     validate = Validate()
     monkeypatch.setattr(base, "STANDING", [validate])
-    jaxpp.mpmd_jit_with_loop(step, make_mesh(2), operations={"norms": look}).lower(weights(2), batch(2)).program()
+    options = jaxpp.StepOptions(operations={"norms": look})
+    jaxpp.mpmd_jit_with_loop(step, make_mesh(2), options=options).lower(weights(2), batch(2)).program()
     assert "3 results agree" in validate.summary()
 
 

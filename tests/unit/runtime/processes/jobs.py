@@ -72,9 +72,8 @@ def compiled(
     each = each if isinstance(each[0], (list, np.ndarray)) else np.split(np.array(each), stages)
     mesh = jaxpp.MpmdMesh.of([Mesh(np.array(row), ("data",)) for row in each])
     shardings = (PartitionSpec(), PartitionSpec(None, "data"))
-    return jaxpp.mpmd_jit_with_loop(
-        function, mpmd_mesh=mesh, operations=operations, in_shardings=shardings, donate_argnums=0
-    )
+    options = jaxpp.StepOptions(operations=operations)
+    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, options=options, in_shardings=shardings, donate_argnums=0)
 
 
 def shards_of(array: Any) -> list[Any]:
@@ -655,11 +654,12 @@ def other_settings() -> list[str]:
     given: list[dict[str, Any]] = [
         {"compiler_options": fast},
         {"compiler_options": {1: fast}},
-        {"share_tasks": "never"},
+        {"options": jaxpp.StepOptions(share_tasks="never")},
     ]
 
     def refused(**options: Any) -> str:
-        step = jaxpp.mpmd_jit_with_loop(train_step, mesh, **(options if me else {}))
+        own: dict[str, Any] = options if me else {}
+        step = jaxpp.mpmd_jit_with_loop(train_step, mesh, **own)
         kind, message, _ = raised(lambda: step(*arguments(2)))
         return f"{kind}: {message}"
 
