@@ -12,13 +12,10 @@ from jax.sharding import NamedSharding
 
 from jaxpp import traced_call
 from jaxpp._compat import is_traced, on_clear_caches, trace_context
-from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.call_kinds import are_there, check_hashable, described_leaf, kind_of
 from jaxpp.compatibility.array import plain
 from jaxpp.hints import add_hint
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
-from jaxpp.layered_step import LayeredStep
-from jaxpp.layers import Layers
 from jaxpp.lowering.arguments import (
     StaticArguments,
     check_argument_options,
@@ -34,7 +31,6 @@ from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.lowering.structures import described, only_none
 from jaxpp.lowering.train_loop import OneStep, TrainLoop, lower_step
 from jaxpp.memory_limit import Limit, limit_text
-from jaxpp.partitioning import array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import ScheduleLike
@@ -44,9 +40,13 @@ from jaxpp.schedules.given import AUTO, check_words, resolve
 from jaxpp.schedules.search import Partition
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.step_options import OtherKeywords, StepOptions, with_keywords
-from jaxpp.tuner import Auto
-from jaxpp.tuning import Tuning
-from jaxpp.ways import Ways
+from jaxpp.tuning.auto import AutoLowered, is_auto
+from jaxpp.tuning.choices import Tuning
+from jaxpp.tuning.layered_step import LayeredStep
+from jaxpp.tuning.layers import Layers
+from jaxpp.tuning.partitioning import array_of, cuts_options
+from jaxpp.tuning.tuner import Auto
+from jaxpp.tuning.ways import Ways
 
 
 def mpmd_jit_with_loop(

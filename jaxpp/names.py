@@ -1,6 +1,5 @@
 """The public names: `import jaxpp` loads them from here, each when it is first used."""
 
-from jaxpp.auto import tune as tune
 from jaxpp.averaging import SparseAveraging as SparseAveraging
 from jaxpp.comparing import compare as compare
 from jaxpp.compatibility.array import spmd_to_mpmd_reshard as spmd_to_mpmd_reshard
@@ -20,7 +19,6 @@ from jaxpp.lowering import mark_stage_end as mark_stage_end
 from jaxpp.lowering import mark_unit_end as mark_unit_end
 from jaxpp.lowering import train_loop as train_loop
 from jaxpp.lowering import treduce as treduce
-from jaxpp.partitioning import partition as partition
 from jaxpp.planning import PlanError as PlanError
 from jaxpp.planning import target as target
 from jaxpp.rollback import optimistic as optimistic
@@ -29,3 +27,5 @@ from jaxpp.runtime.processes.fetch import fetch as fetch
 from jaxpp.saved import SavedStepError as SavedStepError
 from jaxpp.schedules import ScheduleError as ScheduleError
 from jaxpp.step_options import StepOptions as StepOptions
+from jaxpp.tuning.auto import tune as tune
+from jaxpp.tuning.partitioning import partition as partition

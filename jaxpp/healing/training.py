@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from jaxpp._system import tell
-from jaxpp.auto import AutoStep
 from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.ir.program import Program
@@ -19,6 +18,7 @@ from jaxpp.runtime.processes import membership
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import TransferError, in_a_line
 from jaxpp.step import CompiledStep
+from jaxpp.tuning.auto import AutoStep
 
 
 def train(

@@ -24,13 +24,13 @@ from unit.end_to_end.tuning import SECONDS, given, quick
 import jaxpp.api as jaxpp
 from jaxpp import schedules as S
 from jaxpp import target, tune
-from jaxpp.argument_moves import Moves
-from jaxpp.auto import AutoLowered, AutoStep
 from jaxpp.ir.errors import ProgramError
 from jaxpp.jit import MpmdFunction
 from jaxpp.step import CompiledStep
-from jaxpp.tuner import Tuner
-from jaxpp.ways import Ways
+from jaxpp.tuning.argument_moves import Moves
+from jaxpp.tuning.auto import AutoLowered, AutoStep
+from jaxpp.tuning.tuner import Tuner
+from jaxpp.tuning.ways import Ways
 
 STEP = partial(sgd_step, schedule="auto")
 HEAVY = [1.0, 1.0, 1.0, 3.0]
@@ -482,7 +482,7 @@ def test_a_process_alone_that_is_not_the_first(capsys: pytest.CaptureFixture[str
     function = made()
     second = mock.Mock(wraps=jax, Array=jax.Array, errors=jax.errors)
     second.process_index.return_value = 1
-    with mock.patch("jaxpp.tuner.jax", second):
+    with mock.patch("jaxpp.tuning.tuner.jax", second):
         train(function, FASTER)
     assert len(said(capsys)) == 4
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from jaxpp.layered_step import LayeredStep
-from jaxpp.layers import Layers
 from jaxpp.schedules import Costs
-from jaxpp.tuner import Tuner
-from jaxpp.ways import Ways
+from jaxpp.tuning.layered_step import LayeredStep
+from jaxpp.tuning.layers import Layers
+from jaxpp.tuning.tuner import Tuner
+from jaxpp.tuning.ways import Ways
 
 SECONDS = 0.6
 _FOUND: dict[str, Any] = {}

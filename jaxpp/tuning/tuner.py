@@ -12,18 +12,18 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from jaxpp.argument_moves import Moves
 from jaxpp.compatibility.times import current_times
 from jaxpp.hlo_passes import PassError
 from jaxpp.ir.errors import ProgramError
-from jaxpp.layered_step import LayeredStep
-from jaxpp.layers import Layers
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen
 from jaxpp.schedules import Costs, Schedule, ScheduleError
 from jaxpp.step import CompiledStep
-from jaxpp.tuning import NOTHING_FASTER, Choice, Trial, Tuning
-from jaxpp.ways import Ways
+from jaxpp.tuning.argument_moves import Moves
+from jaxpp.tuning.choices import NOTHING_FASTER, Choice, Trial, Tuning
+from jaxpp.tuning.layered_step import LayeredStep
+from jaxpp.tuning.layers import Layers
+from jaxpp.tuning.ways import Ways
 
 STEPS = 5
 """The number of timed steps of a choice, whose median is its time; one step before them is not timed."""

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxpp.hlo_passes.loop.number_stages import NumberStages
-from jaxpp.layers import Layers
 from jaxpp.memory_limit import Limit, limit_text
 from jaxpp.schedules import Placement
 from jaxpp.schedules.errors import true_or_false, whole_number
 from jaxpp.schedules.layers import layers_of_stages
 from jaxpp.schedules.model.values import positive
 from jaxpp.schedules.search import Partition
+from jaxpp.tuning.layers import Layers
 
 
 def cuts_options(cuts: Partition | Sequence[int] | None) -> dict[str, str]:

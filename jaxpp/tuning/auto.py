@@ -13,7 +13,6 @@ from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import nested
 from jaxpp.ir.loop import entries
 from jaxpp.memory_limit import Limit
-from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen
@@ -21,9 +20,10 @@ from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO
 from jaxpp.schedules.model.values import positive
 from jaxpp.step import CompiledStep, LoweredStep
-from jaxpp.tuner import Auto, Tuner
-from jaxpp.tuning import Choice, Trial, Tuning
-from jaxpp.ways import SECONDS, Ways
+from jaxpp.tuning.choices import Choice, Trial, Tuning
+from jaxpp.tuning.partitioning import array_of, check_step
+from jaxpp.tuning.tuner import Auto, Tuner
+from jaxpp.tuning.ways import SECONDS, Ways
 
 
 def is_auto(module: ir.Module, schedule: Any) -> bool:

@@ -13,8 +13,6 @@ import jax
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.number_stages import LoopOfLayers
 from jaxpp.hlo_passes.program.verify_program import limits_of
-from jaxpp.layered_step import LayeredStep, cuts_of_layers, loop_of_layers
-from jaxpp.layers import Layers
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import ScheduleError
@@ -22,7 +20,9 @@ from jaxpp.schedules.given import AUTO
 from jaxpp.schedules.library.classic import one_f_one_b
 from jaxpp.schedules.search import Partition
 from jaxpp.step import CompiledStep, LoweredStep
-from jaxpp.tuning import Choice
+from jaxpp.tuning.choices import Choice
+from jaxpp.tuning.layered_step import LayeredStep, cuts_of_layers, loop_of_layers
+from jaxpp.tuning.layers import Layers
 
 SECONDS = 5.0
 """The `seconds` of all searches. They count work instead of time, so that equal costs give equal choices."""

@@ -25,15 +25,15 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.program import Program
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.tensors import TensorSpec
-from jaxpp.layers import Layers, Peaks
 from jaxpp.lowering.lower import Lowered
-from jaxpp.partitioning import cuts_options
 from jaxpp.program import rewrite
 from jaxpp.runtime import Event, kept_places, mesh_speeds
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import Costs, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
 from jaxpp.step import LoweredStep
+from jaxpp.tuning.layers import Layers, Peaks
+from jaxpp.tuning.partitioning import cuts_options
 
 _KEPT: Final = ("gather_weights", "scatter_gradients")
 """The options of the step that also apply when its layers are measured."""

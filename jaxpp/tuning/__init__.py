@@ -1,0 +1,1 @@
+"""Cuts and schedules by measured costs of layers: `schedule="auto"`, `jaxpp.tune` and `jaxpp.partition`."""
