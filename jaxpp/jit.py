@@ -30,7 +30,7 @@ from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.lowering.structures import described, only_none
 from jaxpp.lowering.train_loop import OneStep, TrainLoop, lower_step
-from jaxpp.memory_limit import Limit, limit_text
+from jaxpp.memory.limit import Limit, limit_text
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import ScheduleLike

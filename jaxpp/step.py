@@ -14,10 +14,10 @@ from jaxpp._compat import numeric_settings, own_copy
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
-from jaxpp.compile_within import compile_within
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.structures import differences
-from jaxpp.memory_limit import smaller
+from jaxpp.memory.compile_within import compile_within
+from jaxpp.memory.limit import smaller
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError

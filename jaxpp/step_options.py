@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
-from jaxpp.memory_limit import Limit, limit_text
+from jaxpp.memory.limit import Limit, limit_text
 from jaxpp.schedules import Costs
 
 

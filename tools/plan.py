@@ -26,7 +26,6 @@ from jaxlib.mlir import ir
 import jaxpp
 from jaxpp import schedules
 from jaxpp._compat import make_context, own_copy
-from jaxpp.compile_within import compile_within
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -35,12 +34,13 @@ from jaxpp.ir.byte_counts import parse_bytes
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import main_of
 from jaxpp.ir.tensors import DTYPES
-from jaxpp.memory_limit import limit_text
+from jaxpp.memory.compile_within import compile_within
+from jaxpp.memory.limit import limit_text
+from jaxpp.memory.task_times import Rates
 from jaxpp.planning import Plan, PlanError, Target
 from jaxpp.planning.backend import plan_program
 from jaxpp.program import ProgramModule, rewritten, shared_from
 from jaxpp.step import LoweredStep
-from jaxpp.task_times import Rates
 from jaxpp.tools import source, streams
 
 _LIMITS = ("memory_limit", "host_memory_limit")

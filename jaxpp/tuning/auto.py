@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import nested
 from jaxpp.ir.loop import entries
-from jaxpp.memory_limit import Limit
+from jaxpp.memory.limit import Limit
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpp.hlo_passes.loop.number_stages import NumberStages
-from jaxpp.memory_limit import Limit, limit_text
+from jaxpp.memory.limit import Limit, limit_text
 from jaxpp.schedules import Placement
 from jaxpp.schedules.errors import true_or_false, whole_number
 from jaxpp.schedules.layers import layers_of_stages

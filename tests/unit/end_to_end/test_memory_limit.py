@@ -31,6 +31,9 @@ from jaxpp.ir.errors import ProgramError
 from jaxpp.memory_limit import NOTHING, limit_text
 from jaxpp.other_orders import other_orders
 from jaxpp.schedules.engine.activations import activations
+from jaxpp.memory.limit import NOTHING, limit_text
+from jaxpp.memory.other_orders import other_orders
+from jaxpp.schedules.memory import activations
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 
 ARGUMENTS = (transformer.state(3), transformer.batch(4))

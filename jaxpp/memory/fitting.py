@@ -15,10 +15,10 @@ from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.stages.split_forward import SplitForward
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.read_lines import read_lines
+from jaxpp.memory.task_times import TaskTimes
 from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.engine.durations import task_times
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
-from jaxpp.task_times import TaskTimes
 
 
 @dataclass

@@ -8,7 +8,6 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp._compat import own_copy
-from jaxpp.fitting import Fitting, divided, program_peaks
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.once_per import CHOICES
 from jaxpp.hlo_passes.pipelines import mpmd
@@ -21,12 +20,13 @@ from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import tasks_of
 from jaxpp.ir.values import byte_size
-from jaxpp.other_orders import other_orders
+from jaxpp.memory.fitting import Fitting, divided, program_peaks
+from jaxpp.memory.other_orders import other_orders
+from jaxpp.memory.task_times import Rates, TaskTimes
 from jaxpp.schedules import Schedule, ScheduleError
 from jaxpp.schedules.engine.activations import activations
 from jaxpp.schedules.rewrites.peers import evict
 from jaxpp.schedules.search.stagewise import StageChoices
-from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
 """The most choices of a stage besides keeping all residuals (`split_forward.choices`)."""
