@@ -7,7 +7,6 @@ from jaxpp.hlo_passes import PassError as PassError
 from jaxpp.ir.errors import LimitError as LimitError
 from jaxpp.jit import mpmd_jit_by_yield as mpmd_jit_by_yield
 from jaxpp.jit import mpmd_jit_with_loop as mpmd_jit_with_loop
-from jaxpp.loading import load as load
 from jaxpp.lowering import Add as Add
 from jaxpp.lowering import Concat as Concat
 from jaxpp.lowering import Max as Max
@@ -24,7 +23,8 @@ from jaxpp.planning import target as target
 from jaxpp.rollback import optimistic as optimistic
 from jaxpp.runtime.execution.frozen import frozen as frozen
 from jaxpp.runtime.processes.fetch import fetch as fetch
-from jaxpp.saved import SavedStepError as SavedStepError
+from jaxpp.saved.loading import load as load
+from jaxpp.saved.saved_step import SavedStepError as SavedStepError
 from jaxpp.schedules import ScheduleError as ScheduleError
 from jaxpp.step_options import StepOptions as StepOptions
 from jaxpp.tuning.auto import tune as tune

@@ -27,7 +27,7 @@ from jaxpp.runtime.execution.options import Options, named
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
 from jaxpp.runtime.processes import job
-from jaxpp.saved import SavedStep, described
+from jaxpp.saved.saved_step import SavedStep, described
 from jaxpp.schedules.given import AUTO
 from jaxpp.step_shardings import StepShardings
 from jaxpp.traced_call import check_outside

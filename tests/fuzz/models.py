@@ -22,9 +22,8 @@ from unit.end_to_end.test_scanned_layers import stack
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.schedules.builders.steps import first_step, in_steps
 from jaxpp.models import scan_slices
-from jaxpp.schedules.steps import first_step, in_steps
+from jaxpp.schedules.builders.steps import first_step, in_steps
 
 Layer = Callable[[jax.Array, Any], jax.Array]
 

@@ -18,8 +18,7 @@ def test_what_a_recompute_keeps_of_a_block() -> None:
     text = np.zeros((2, 4, model.sequence + 1), np.int32)
     parameters = jax.eval_shape(lambda: memory.gpt_model.init(model, 0))
     everything, some, inputs = (
-        memory.analyse(memory.lower(model, way, text, parameters))
-        for way in ("all", "budget 20 %", "inputs")
+        memory.analyse(memory.lower(model, way, text, parameters)) for way in ("all", "budget 20 %", "inputs")
     )
     assert some.kept <= 0.5 * everything.kept
     assert some.flops <= 1.05 * everything.flops

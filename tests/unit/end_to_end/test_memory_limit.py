@@ -28,12 +28,9 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
-from jaxpp.memory_limit import NOTHING, limit_text
-from jaxpp.other_orders import other_orders
-from jaxpp.schedules.engine.activations import activations
 from jaxpp.memory.limit import NOTHING, limit_text
 from jaxpp.memory.other_orders import other_orders
-from jaxpp.schedules.memory import activations
+from jaxpp.schedules.engine.activations import activations
 from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 
 ARGUMENTS = (transformer.state(3), transformer.batch(4))

@@ -10,7 +10,7 @@ from jaxpp.ir.program import Argument, Program, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime.execution.compiling import callers
 from jaxpp.runtime.execution.options import check_options, from_json, variants
-from jaxpp.saved import SavedStep
+from jaxpp.saved.saved_step import SavedStep
 
 
 def check_saved(saved: SavedStep, lowered: Lowered, program: Program) -> None:

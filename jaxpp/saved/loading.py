@@ -10,7 +10,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxlib.mlir import ir
 
-from jaxpp import trees
 from jaxpp._compat import make_context
 from jaxpp._system import tell
 from jaxpp.backend import LocalBackend
@@ -24,8 +23,9 @@ from jaxpp.runtime import load as read_program
 from jaxpp.runtime.execution.options import Options, from_json, named
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.membership import ProcessError
-from jaxpp.saved import SavedStep, SavedStepError, check_surroundings, refused, types
-from jaxpp.saved_check import check_saved
+from jaxpp.saved import trees
+from jaxpp.saved.check import check_saved
+from jaxpp.saved.saved_step import SavedStep, SavedStepError, check_surroundings, refused, types
 from jaxpp.step import CompiledStep
 
 

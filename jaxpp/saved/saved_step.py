@@ -23,7 +23,7 @@ import jax.core
 import jax.numpy as jnp
 from jaxlib.mlir import ir
 
-from jaxpp import _system, trees
+from jaxpp import _system
 from jaxpp._keys import generator_of, is_key
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
@@ -31,6 +31,7 @@ from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import in_a_line
+from jaxpp.saved import trees
 
 _FORMAT = 2
 _DESCRIPTION, _PROGRAM, _CODE = "step.json", "program.mlirbc", "code/"

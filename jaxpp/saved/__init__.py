@@ -1,0 +1,1 @@
+"""Saved steps: what `CompiledStep.save` writes, and `jaxpp.load` reads."""
