@@ -26,6 +26,7 @@ from jaxpp import schedules as S
 from jaxpp import target, tune
 from jaxpp.ir.errors import ProgramError
 from jaxpp.jit import MpmdFunction
+from jaxpp.saved.saved_step import SavedStep
 from jaxpp.step import CompiledStep
 from jaxpp.tuning.argument_moves import Moves
 from jaxpp.tuning.auto import AutoLowered, AutoStep
@@ -314,6 +315,15 @@ def test_one_that_is_only_looked_at_is_not_waited_for() -> None:
     train(function, FASTER)
     assert_same(looked_at(weights(4), batch(4)), jax.jit(STEP)(weights(4), batch(4)), exact=True)
     assert repr(looked_at).startswith("<AutoStep in 3, 1 layers in an order of its own")
+
+
+def test_one_that_is_saved_keeps_its_compiler_options(tmp_path: Path) -> None:
+    """Whatever is asked of a step that is tuned is that of its current choice."""
+    options = {"xla_cpu_enable_fast_math": False}
+    step = made(compiler_options=options).compile(weights(4), batch(4))
+    step.save(tmp_path)
+    assert SavedStep.read(tmp_path).description["compiler_options"] == options
+    assert_same(jaxpp.load(tmp_path)(weights(4), batch(4)), jax.jit(STEP)(weights(4), batch(4)), exact=True)
 
 
 def test_another_takes_over_from_one_that_is_gone() -> None:
