@@ -1,11 +1,11 @@
-"""The parts of gpu.py: `python gpu_parts.py PART SIZES` prints a JSON list [what, found, asked] for each row."""
+"""Runs a part of gpu.py: `python gpu_parts.py PART SIZES` prints a JSON list [what, found, asked] for each row."""
 
 import collections
 import contextlib
 import dataclasses
-import importlib
 import importlib.util
 import json
+import operator
 import os
 import re
 import statistics
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.profiler import ProfileData
 from jax.sharding import Mesh
+from shared import example, ratios, sgd_step, spread
 
 import jaxpp
 from jaxpp import schedules
 
-sys.path.append(str(Path(__file__).parents[1] / "examples"))
-gpt_model: Any = importlib.import_module("gpt_model")
+gpt_model = example("gpt_model")
 
 STAGES = 4
 RATE = 1e-3
 TRANSPORTS = ("pull", "device_put", "pair")
 WORKER_SECONDS = 60
-"""That processes may take which share the card: those that wait for one another do not end."""
+"""The most that processes which share the card may take: those that wait for one another do not end."""
 OPTIONS: dict[str, Mapping[str, Any]] = {
     "no latency hiding scheduler": {"xla_gpu_enable_latency_hiding_scheduler": False},
     "latency hiding scheduler": {"xla_gpu_enable_latency_hiding_scheduler": True},
@@ -48,7 +48,7 @@ Step = Callable[..., Any]
 
 
 def row(what: str, found: str, asked: str = "") -> None:
-    """Print a row of the table."""
+    """Prints a row of the table."""
     print(json.dumps([what, found, asked]), flush=True)
 
 
@@ -69,42 +69,35 @@ class Gpt:
         self.initial = gpt_model.init(self.model, 0)
 
     def parameters(self) -> Any:
-        """New ones, on the device."""
+        """Returns new ones, on the device."""
         return jax.tree.map(jnp.array, self.initial)
 
     def plain(self) -> Step:
-        """Gradients summed by a loop in one program."""
-        return jax.jit(partial(self.step, "gpipe", self.whole), donate_argnums=0)
+        """Returns a step that sums gradients by a loop in one program."""
+        return jax.jit(partial(sgd_step, self.whole, "gpipe", self.rate), donate_argnums=0)
 
     def pipeline(self, schedule: Any = "1f1b", meshes: int = STAGES, **options: Any) -> Any:
-        """Its stages on `meshes` meshes, all of which are the first device."""
-        mesh = jaxpp.MpmdMesh.of([Mesh(np.array(jax.devices()[:1]), ("data",))] * meshes)
-        return jaxpp.mpmd_jit_with_loop(partial(self.step, schedule, self.model), mesh, donate_argnums=0, **options)
+        """Returns a step with its stages on `meshes` meshes, all of which are the first device."""
+        return self.piped([jax.devices()[0]] * meshes, schedule, **options)
 
-    def step(self, schedule: Any, model: Any, parameters: Any, text: Any) -> Any:
-        """The parameters after a step, and its loss."""
-        one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
-        operation = jaxpp.Concat(), jaxpp.Add
-        losses, gradients = jaxpp.treduce(one, text, schedule=schedule, operation=operation)
-        rate = self.rate / self.microbatches
-        return jax.tree.map(partial(_updated, rate), parameters, gradients), losses.mean()
+    def piped(self, devices: Sequence[Any], schedule: Any = "1f1b", **options: Any) -> Any:
+        """Returns a step with its stages on these devices."""
+        mesh = jaxpp.MpmdMesh.of([Mesh(np.array([device]), ("data",)) for device in devices])
+        step = partial(sgd_step, self.model, schedule, self.rate)
+        return jaxpp.mpmd_jit_with_loop(step, mesh, donate_argnums=0, **options)
 
     def tokens(self) -> int:
-        """That a step trains on."""
+        """Returns the number of tokens that a step trains on."""
         return self.text.shape[0] * self.text.shape[1] * self.model.sequence
 
     def flops(self) -> float:
-        """Of a step, without the rest: six times parameters times tokens, and the products of attention."""
+        """Returns the FLOPs of a step: six times parameters times tokens, and the products of attention."""
         size = sum(leaf.size for leaf in jax.tree.leaves(self.initial))
         return self.tokens() * (6 * size + 12 * self.model.layers * self.model.width * self.model.sequence)
 
 
-def _updated(rate: float, weight: Any, gradient: Any) -> Any:
-    return weight - rate * gradient
-
-
 def by_turns(steps: Mapping[str, Step], gpt: Gpt, texts: Mapping[str, Any] | None = None) -> dict[str, list[float]]:
-    """The seconds of each step, each with parameters of its own; of some with texts of their own.
+    """Returns the seconds of each step, each with parameters of its own; of some with texts of their own.
 
     The card has those of one step at a time, the memory of the host the others: a step may fill it.
     Raises AssertionError where the losses of one text differ.
@@ -123,7 +116,7 @@ def by_turns(steps: Mapping[str, Step], gpt: Gpt, texts: Mapping[str, Any] | Non
             jax.block_until_ready((state, loss))
             times[name].append(time.perf_counter() - begin)
             losses[name].append(float(loss))
-            places[name] = jax.tree.map(_place, state)
+            places[name] = jax.tree.map(operator.attrgetter("sharding"), state)
             states[name] = jax.device_get(state)
             del state
     alike = {name: found for name, found in losses.items() if name not in texts}
@@ -132,14 +125,9 @@ def by_turns(steps: Mapping[str, Step], gpt: Gpt, texts: Mapping[str, Any] | Non
     return {name: found[1:] for name, found in times.items()}
 
 
-def _place(array: Any) -> Any:
-    return array.sharding
-
-
 def ratio(times: Mapping[str, list[float]], name: str, base: str) -> str:
-    """The median of the ratios turn by turn, and their range."""
-    found = sorted(one / other for one, other in zip(times[name], times[base], strict=True))
-    return f"{statistics.median(found):.3f} ({found[0]:.3f} to {found[-1]:.3f})"
+    """Returns the median of the ratios turn by turn, and their range."""
+    return spread(ratios(times[name], times[base]))
 
 
 TESTS = ("models", "optimizers", "loops", "recompute")
@@ -152,23 +140,24 @@ def tests(sizes: Mapping[str, int]) -> None:
     given = {"JAX_NUM_CPU_DEVICES": "1", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
     kept = {name: os.environ.get(name, "") for name in ("JAX_PLATFORMS", "XLA_FLAGS")}  # or tests choose CPUs
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", "not documentation", *files]
+    late = ""
     with tempfile.TemporaryFile("w+") as output:
-        with subprocess.Popen(command, cwd=folder, env={**os.environ, **given, **kept}, stdout=output) as child:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(0.9 * sizes["seconds"])
-            ended = child.poll() is not None
-            child.kill()
+        try:
+            options: Any = {"cwd": folder, "env": {**os.environ, **given, **kept}, "stdout": output, "check": False}
+            subprocess.run(command, timeout=0.9 * sizes["seconds"], **options)
+        except subprocess.TimeoutExpired:
+            late = ", others not in time"
         output.seek(0)
         found = re.findall(r"^\S+::(\S+).* (PASSED|FAILED|ERROR|SKIPPED)", output.read(), re.MULTILINE)
     counts = collections.Counter(outcome.lower() for _, outcome in found)
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no test ran"
-    row("tests with all stages on one device", said if ended else f"{said}, others not in time", "none failed")
+    row("tests with all stages on one device", said + late, "none failed")
     if wrong := [name for name, outcome in found if outcome in ("FAILED", "ERROR")]:
         row("tests that failed", ", ".join(wrong), "none")
 
 
 def small_schedules() -> dict[str, tuple[schedules.Schedule, dict[str, Any]]]:
-    """Each schedule of the library for a model of eight layers, on four meshes or two; and the kind of that model."""
+    """Makes each schedule of the library for a model of eight layers, on four meshes or two; and the kind of that model."""
     found: dict[str, tuple[schedules.Schedule, dict[str, Any]]] = {}
     for name in schedules.names():
         options = {"layers": 2} if name == "slimpipe" else {}
@@ -184,7 +173,7 @@ def small_schedules() -> dict[str, tuple[schedules.Schedule, dict[str, Any]]]:
 
 
 def _kind_of(schedule: schedules.Schedule) -> dict[str, Any]:
-    """What `gpt_model.Config` takes for a schedule: of slices, or of a vocabulary that all meshes have."""
+    """Returns the arguments of `gpt_model.Config` for a schedule: of slices, or of a vocabulary that all meshes have."""
     is_graph, meshes = bool(schedule.placement.after), schedule.meshes
     if schedule.slices > 1:
         stages = meshes if is_graph else schedule.stages
@@ -225,7 +214,7 @@ def every_schedule(sizes: Mapping[str, int]) -> None:
 
 
 def difference(found: Any, expected: Any) -> float:
-    """The greatest difference of two trees of arrays, by the largest number of each array."""
+    """Returns the greatest difference of two trees of arrays, by the largest number of each array."""
     pairs = zip(map(np.asarray, jax.tree.leaves(found)), map(np.asarray, jax.tree.leaves(expected)), strict=True)
     return max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)
 
@@ -278,7 +267,7 @@ def timeline(sizes: Mapping[str, int]) -> None:
 
 
 def busy_share(cells: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """For what share of their span some of the cells run, sorted by their begin, and the longest gap."""
+    """Returns the share of their span in which some of the cells run, sorted by their begin, and the longest gap."""
     busy, end, longest = 0.0, cells[0][0], 0.0
     for begin, until in cells:
         longest = max(longest, begin - end)
@@ -292,7 +281,7 @@ _FROM_HOST = re.compile("Memcpy(H2D|D2H)")
 
 
 def _computing(profile: Any) -> list[tuple[float, float]]:
-    """Begin and end, in ns, of all that runs: on the streams of a GPU, in XLA's threads on a CPU.
+    """Returns begin and end, in ns, of all that runs: on the streams of a GPU, in XLA's threads on a CPU.
 
     A stream is a line whose name also says what ever ran there, as in "Stream #7(Compute,MemcpyD2H)".
     """
@@ -317,7 +306,7 @@ def offload(sizes: Mapping[str, int]) -> None:
     twice = jnp.concatenate([gpt.text, gpt.text], axis=1)
     steps = {"kept": gpt.pipeline(schedule), "offloaded": gpt.pipeline(moved)}
     times = by_turns(steps, gpt, {"offloaded": twice})
-    found = statistics.median(one / other / 2 for one, other in zip(times["offloaded"], times["kept"], strict=True))
+    found = statistics.median(ratios(times["offloaded"], times["kept"])) / 2
     row("time per token at twice the batch, offloaded, over kept", f"{found:.3f}", "<= 1.10")
     for name, text in (("kept", gpt.text), ("offloaded", twice)):
         peaks = steps[name].lower(gpt.initial, text).program().peak_bytes
@@ -350,46 +339,34 @@ def processes(sizes: Mapping[str, int]) -> None:
 
 
 def _workers(sizes: str, count: int, transport: str) -> tuple[float, float]:
-    """The median seconds of a step in so many processes, and its last loss. Raises RuntimeError with what failed."""
-    port = importlib.import_module("processes").free_port()
-    command = [sys.executable, __file__, "worker", sizes, port, str(count)]
+    """Returns the median seconds of a step in so many processes, and its last loss.
+
+    Raises RuntimeError with the last error of the process that failed.
+    """
+    command = [sys.executable, __file__, "worker", sizes, importlib.import_module("processes").free_port(), str(count)]
+    environment = {**os.environ, "JAXPP_TRANSPORT": transport}
     with contextlib.ExitStack() as stack:
-        errors = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]
-        environment = {**os.environ, "JAXPP_TRANSPORT": transport}
+        outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]
         children = [
-            stack.enter_context(_child([*command, str(number)], environment, errors[number])) for number in range(count)
+            stack.enter_context(
+                subprocess.Popen([*command, str(number)], env=environment, stdout=output, stderr=subprocess.STDOUT)
+            )
+            for number, output in enumerate(outputs)
         ]
+        for child in children:
+            stack.callback(child.kill)
         end = time.monotonic() + WORKER_SECONDS
-        while any(child.poll() is None for child in children):
-            if any(child.poll() for child in children) or time.monotonic() > end:
-                break
+        while None in (codes := [child.poll() for child in children]) and not any(codes) and time.monotonic() < end:
             time.sleep(0.1)
-        codes = [child.poll() for child in children]
-        if any(codes) or None in codes:
-            raise RuntimeError(_why(codes, errors))
-        assert children[0].stdout is not None
-        seconds, loss = json.loads(children[0].stdout.read().splitlines()[-1])
-    return seconds, loss
-
-
-@contextlib.contextmanager
-def _child(command: Sequence[str], environment: Mapping[str, str], errors: Any) -> Generator[subprocess.Popen[str]]:
-    """A process that does not outlive the block."""
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def _why(codes: Sequence[int | None], errors: Sequence[Any]) -> str:
-    """What the process that failed said last."""
-    failed = next((number for number, code in enumerate(codes) if code), None)
-    if failed is None:
-        return f"not finished after {WORKER_SECONDS} s"
-    errors[failed].seek(0)
-    lines = [line for line in errors[failed].read().splitlines() if re.match(r"[\w.]*Error: ", line)]
-    return lines[-1].rpartition("Error: ")[2] if lines else f"exit code {codes[failed]}"
+        for output in outputs:
+            output.seek(0)
+        failed = next((number for number, code in enumerate(codes) if code), None)
+        if failed is not None:
+            errors = re.findall(r"^[\w.]*Error: (.*)", outputs[failed].read(), re.MULTILINE)
+            raise RuntimeError(errors[-1] if errors else f"exit code {codes[failed]}")
+        if None in codes:
+            raise RuntimeError(f"not finished after {WORKER_SECONDS} s")
+        return json.loads([line for line in outputs[0].read().splitlines() if line.startswith("[")][-1])
 
 
 def worker(sizes: Mapping[str, int]) -> None:
@@ -399,20 +376,17 @@ def worker(sizes: Mapping[str, int]) -> None:
         jaxpp.distributed.initialize(f"127.0.0.1:{port}", count, number, local_device_ids=[0])
     gpt = Gpt(sizes, stages=2)
     firsts = [next(each for each in jax.devices() if each.process_index == process) for process in range(count)]
-    meshes = [Mesh(np.array([device]), ("data",)) for device in firsts]
-    mesh = jaxpp.MpmdMesh.of(meshes * (2 // count))
-    step = jaxpp.mpmd_jit_with_loop(partial(gpt.step, "1f1b", gpt.model), mesh, donate_argnums=0)
-    parameters: Any = gpt.initial
+    step = gpt.piped(firsts * (2 // count))
+    parameters, text, loss = gpt.initial, np.asarray(gpt.text), None
     times: list[float] = []
-    loss = None
     for _ in range(gpt.repeat + 1):
         begin = time.perf_counter()
-        parameters, loss = step(parameters, np.asarray(gpt.text))
+        parameters, loss = step(parameters, text)
         jax.block_until_ready((parameters, loss))
         times.append(time.perf_counter() - begin)
     loss = jaxpp.fetch(loss)
     if number == 0:
-        print(json.dumps([statistics.median(times[1:]), float(loss)]))
+        print(json.dumps([statistics.median(times[1:]), float(loss)]), flush=True)
 
 
 def dlpack(sizes: Mapping[str, int]) -> None:

@@ -22,7 +22,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "16")
 import jax
 import numpy as np
 from jaxlib.mlir import ir
-from shared import by_turns, example, parser, ratios, show, timed
+from shared import by_turns, example, parser, ratios, sgd_step, show, timed
 
 import jaxpp
 from jaxpp import schedules
@@ -77,17 +77,6 @@ def lower(model: Any, way: str, text: Any, parameters: Any) -> Any:
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:meshes]), ("mpmd",)), "mpmd")
     train_step = partial(sgd_step, model, plan, 0.01)
     return jaxpp.mpmd_jit_with_loop(train_step, mesh, recompute=WAYS[way], donate_argnums=0).lower(parameters, text)
-
-
-def sgd_step(model: Any, schedule: Any, rate: float, parameters: Any, text: Any) -> Any:
-    """Returns the parameters of `gpt_model` after a step, and its loss."""
-    one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
-    losses, gradients = jaxpp.treduce(one, text, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
-    return jax.tree.map(partial(_updated, rate / len(text)), parameters, gradients), losses.mean()
-
-
-def _updated(rate: float, weight: Any, gradient: Any) -> Any:
-    return weight - rate * gradient
 
 
 def analyse(lowered: Any) -> Needs:

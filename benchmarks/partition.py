@@ -1,4 +1,4 @@
-"""How much shorter a step gets when its layers are cut by their costs: published models, in the simulator.
+"""Shows how much shorter a step gets when its layers are cut by their costs: published models, in the simulator.
 
     python benchmarks/partition.py [--meshes 4 8 16] [--microbatches 32] [--seconds 10] [--model gemma-2b ...]
 
@@ -15,12 +15,13 @@ time in proportion to their FLOPs, for sequences of 4,096 tokens, with the dimen
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, NamedTuple
 
+from shared import parser, show
 from tqdm import tqdm
 
 from jaxpp import schedules as S
@@ -44,12 +45,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """A row of layers.
-
-    Attributes:
-        layers: those between the embedding and the head.
-        ends: the head, and what stands behind it.
-    """
+    """A row of layers: `layers` between the embedding and the head, and `ends`, the head and what follows it."""
 
     layers: tuple[Layer, ...]
     ends: tuple[Layer, ...]
@@ -61,7 +57,7 @@ class Model:
 
     @property
     def costs(self) -> S.Costs:
-        """Of each layer, for one sequence, in GFLOP."""
+        """The costs of each layer, for one sequence, in GFLOP."""
         scale = TOKENS / 1e9
         return S.Costs(
             forward=[scale * (each.weights + each.core) for each in self.row],
@@ -70,61 +66,59 @@ class Model:
         )
 
     def equal(self, stages: int) -> tuple[int, ...]:
-        """Equally many layers per stage; the embedding and the ends go with the first and the last."""
-        cuts = list(even_cuts(len(self.layers), stages))
-        cuts[0] += 1
-        cuts[-1] += len(self.ends)
-        return tuple(cuts)
+        """Returns equally many layers per stage; the embedding and the ends go with the first and the last."""
+        first, *cuts = even_cuts(len(self.layers), stages)
+        return (first + 1, *cuts[:-1], cuts[-1] + len(self.ends))
 
 
 def attention(hidden: int, heads: int, kv_heads: int, size: int) -> Layer:
-    """Grouped-query attention: projections, and causal scores over half of the tokens on average."""
+    """Counts grouped-query attention: projections, and causal scores over half of the tokens on average."""
     return Layer(2 * hidden * size * (2 * heads + 2 * kv_heads), 2 * 2 * heads * size * TOKENS / 2)
 
 
 def latent_attention(hidden: int, heads: int, query: int) -> Layer:
-    """DeepSeek's: keys and values from 512 latents, 128 + 64 (rotary) for scores, 128 for values per head."""
+    """Counts DeepSeek's attention on 512 latents of keys and values; per head 128 + 64 (rotary) for scores, 128 for values."""
     of_query = hidden * query + query * heads * 192 if query else hidden * heads * 192
     weights = of_query + hidden * (512 + 64) + 512 * heads * 256 + heads * 128 * hidden
     return Layer(2 * weights, 2 * heads * (192 + 128) * TOKENS / 2)
 
 
 def mlp(hidden: int, inner: int, *, gated: bool = True) -> Layer:
-    """Two products with weights, or three where it is gated."""
+    """Counts two products with weights, or three where it is gated."""
     return Layer(2 * hidden * inner * (3 if gated else 2))
 
 
 def mamba(hidden: int, heads: int, size: int, state: int, groups: int) -> Layer:
-    """Mamba-2: projections in and out; state updates and outputs of each head."""
+    """Counts Mamba-2: projections in and out; state updates and outputs of each head."""
     inner = heads * size
     return Layer(2 * hidden * (2 * inner + 2 * groups * state + heads) + 2 * inner * hidden, 6 * inner * state)
 
 
 def head(hidden: int, vocabulary: int) -> Layer:
-    """The logits."""
+    """Counts the logits."""
     return Layer(2 * hidden * vocabulary)
 
 
 def both(*parts: Layer) -> Layer:
-    """One layer of several parts."""
+    """Joins several parts to one layer."""
     return Layer(sum(part.weights for part in parts), sum(part.core for part in parts))
 
 
 def gemma(count: int, hidden: int, inner: int, heads: int, kv_heads: int, size: int, vocabulary: int) -> Model:
-    """Equal layers, a large vocabulary."""
+    """Returns equal layers, and a large vocabulary."""
     layer = both(attention(hidden, heads, kv_heads, size), mlp(hidden, inner))
     return Model((layer,) * count, (head(hidden, vocabulary),))
 
 
 def deepseek_v2_lite() -> Model:
-    """27 layers, the first one dense; 6 routed and 2 shared experts of 1,408."""
+    """Returns 27 layers, the first one dense; 6 routed and 2 shared experts of 1,408."""
     each = latent_attention(2048, 16, 0)
     experts = both(each, mlp(2048, 8 * 1408), Layer(2 * 2048 * 64))
     return Model((both(each, mlp(2048, 10944)), *[experts] * 26), (head(2048, 102400),))
 
 
 def deepseek_v3() -> Model:
-    """61 layers, the first three dense; 8 routed and 1 shared expert of 2,048; a second token predicted."""
+    """Returns 61 layers, the first three dense; 8 routed and 1 shared expert of 2,048; a second token predicted."""
     each = latent_attention(7168, 128, 1536)
     experts = both(each, mlp(7168, 9 * 2048), Layer(2 * 7168 * 256))
     second = both(Layer(2 * 2 * 7168 * 7168), experts)
@@ -133,12 +127,9 @@ def deepseek_v3() -> Model:
 
 
 def nemotron_h_8b() -> Model:
-    """52 layers: 24 of Mamba-2, 24 MLPs, 4 of attention."""
-    kinds = {
-        "M": mamba(4096, 128, 64, 128, 8),
-        "-": mlp(4096, 21504, gated=False),
-        "*": attention(4096, 32, 8, 128),
-    }
+    """Returns 52 layers: 24 of Mamba-2, 24 MLPs, 4 of attention."""
+    mixers = {"M": mamba(4096, 128, 64, 128, 8), "*": attention(4096, 32, 8, 128)}
+    kinds = {**mixers, "-": mlp(4096, 21504, gated=False)}
     pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
     return Model(tuple(kinds[kind] for kind in pattern), (head(4096, 131072),))
 
@@ -155,16 +146,9 @@ MODELS: Final[dict[str, Callable[[], Model]]] = {
 }
 
 
-def count(name: str) -> int:
-    """How many layers a model has between its embedding and its head."""
-    return len(MODELS[name]().layers)
-
-
 class Row(NamedTuple):
     """One model on so many meshes: makespans in GFLOP, as if each mesh did 1 GFLOP in a unit of time."""
 
-    model: str
-    meshes: int
     interleaved: float
     found: Partition
 
@@ -175,38 +159,34 @@ class Row(NamedTuple):
 
 
 def measured(name: str, meshes: int, microbatches: int, seconds: float) -> Row:
-    """Interleaved 1F1B on equal cuts, and the best partition."""
+    """Measures interleaved 1F1B on equal cuts, and the best partition."""
     model = MODELS[name]()
-    costs = model.costs
-    times: list[float] = []
+    costs, times = model.costs, list[float]()
     for chunks in (2, 4):
         if meshes * chunks <= len(model.layers):
             plan = S.make("interleaved-1f1b", meshes=meshes, microbatches=microbatches, chunks=chunks)
             times.append(S.simulate(plan, costs.cut(model.equal(plan.stages))).makespan)
     found = (S.partition(costs, meshes, microbatches, chunks=chunks, seconds=seconds / 2) for chunks in (1, 2))
-    return Row(name, meshes, min(times), min(found, key=lambda each: each.value))
+    return Row(min(times), min(found, key=lambda each: each.value))
 
 
 def main() -> None:
-    """Print the table and its mean."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="*", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--meshes", nargs="*", type=int, default=[4, 8, 16])
-    parser.add_argument("--microbatches", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=4.0, help="counted work for each row")
-    given = parser.parse_args()
+    """Prints the table and its mean."""
+    flags = parser(__doc__, microbatches=32)
+    flags.add_argument("--model", nargs="*", choices=MODELS, default=list(MODELS))
+    flags.add_argument("--meshes", nargs="*", type=int, default=[4, 8, 16])
+    flags.add_argument("--seconds", type=float, default=4.0, help="counted work for each row")
+    options = flags.parse_args()
     # Interleaved 1F1B needs a layer for each of two stages per mesh.
-    cases = [(name, meshes) for name in given.model for meshes in given.meshes if count(name) >= 2 * meshes]
-    rows = [measured(*case, given.microbatches, given.seconds) for case in tqdm(cases)]
-    print("| model | meshes | interleaved 1F1B, equal cuts | partition | layers per stage | gap | times as fast |")
-    print("|---|---|---|---|---|---|---|")
-    for row in rows:
-        cuts = ", ".join(map(str, row.found.cuts))
-        print(
-            f"| {row.model} | {row.meshes} | {row.interleaved:.0f} | {row.found.value:.0f} | {cuts} | "
-            f"{row.found.gap:.1%} | {row.gain:.2f} |"
-        )
-    print(f"\nmean: {statistics.fmean(row.gain for row in rows):.3f} times as fast")
+    pairs = product(options.model, options.meshes)
+    cases = [(name, meshes) for name, meshes in pairs if len(MODELS[name]().layers) >= 2 * meshes]
+    rows = {case: measured(*case, options.microbatches, options.seconds) for case in tqdm(cases)}
+    lines = [
+        (*case, f"{row.interleaved:.0f}", f"{row.found.value:.0f}", f"{row.found.gap:.1%}", f"{row.gain:.2f}")
+        for case, row in rows.items()
+    ]
+    show(("model", "meshes", "interleaved 1F1B, equal cuts", "partition", "gap", "times as fast"), lines)
+    print(f"\nmean: {statistics.fmean(row.gain for row in rows.values()):.3f} times as fast")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 # (PyTorch is not among the dependencies.)
-"""The pipelines of PyTorch that processes.py shows beside ours, where PyTorch is installed: one of the two processes.
-
-    python benchmarks/processes_torch.py NAME MICROBATCHES REPEAT NUMBER CORE PORT
+"""Runs the pipelines of PyTorch that processes.py compares with ours: one of the two processes.
 
 The models of processes_models.py, with their numbers, in `torch.distributed.pipelining`, over gloo, one thread each.
 Prints what processes.py reads: for each schedule and each time a step was run (begin, end, loss), as JSON.
@@ -13,12 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed
 import torch.nn.functional as F
 from processes_models import HEADS, LAYERS, Model, make
+from shared import by_turns
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 
 SCHEDULES = [(Schedule1F1B, 1), (ScheduleInterleaved1F1B, 2), (ScheduleZBVZeroBubble, 2)]  # with stages per process
@@ -37,7 +37,7 @@ class Stage(torch.nn.Module):
         self.after = self.keep(after) if end == LAYERS else {}
 
     def keep(self, tree: Any) -> Any:
-        """The tree with parameters for arrays."""
+        """Returns the tree with parameters for arrays."""
         if isinstance(tree, dict):
             return {name: self.keep(each) for name, each in tree.items()}
         self.weights.append(torch.nn.Parameter(torch.from_numpy(tree.copy())))
@@ -57,12 +57,12 @@ class Stage(torch.nn.Module):
 
 
 def normalised(weights: Any, x: torch.Tensor) -> torch.Tensor:
-    """Layer normalisation."""
+    """Applies layer normalisation."""
     return F.layer_norm(x, x.shape[-1:], weights["scale"], weights["bias"])
 
 
 def attention(weights: Any, x: torch.Tensor) -> torch.Tensor:
-    """Causal self-attention."""
+    """Applies causal self-attention."""
     rows, length, width = x.shape
     q, k, v = (x @ weights["qkv"]).view(rows, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -70,7 +70,7 @@ def attention(weights: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def pipeline(model: Model, number: int, schedule: Any, per_process: int) -> Callable[[], float | None]:
-    """One training step of a schedule; returns its loss where it is known."""
+    """Makes a training step of a schedule, which returns its loss where it is known."""
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if model.is_transformer:
@@ -78,9 +78,7 @@ def pipeline(model: Model, number: int, schedule: Any, per_process: int) -> Call
         return F.mse_loss(outputs, targets)
 
     count = 2 * per_process
-    mine = [number] if per_process == 1 else [number, 2 + number]
-    if schedule is ScheduleZBVZeroBubble:
-        mine = [number, 3 - number]
+    mine = [number, 3 - number if schedule is ScheduleZBVZeroBubble else 2 + number][:per_process]
     size = LAYERS // count
     modules = [Stage(model, k * size, k * size + size) for k in mine]
     stages = [PipelineStage(each, k, count, torch.device("cpu")) for each, k in zip(modules, mine, strict=True)]
@@ -100,22 +98,24 @@ def pipeline(model: Model, number: int, schedule: Any, per_process: int) -> Call
 
 
 def main(name: str, microbatches: str, repeat: str, number: str, core: str, port: str) -> None:
-    """Run all schedules in turns."""
+    """Runs all schedules in turns."""
     os.sched_setaffinity(0, {int(core)})
     torch.set_num_threads(1)
     address = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("gloo", address, rank=int(number), world_size=2)
     model = make(name, int(microbatches))
-    runs = [pipeline(model, int(number), *each) for each in SCHEDULES]
-    found: list[list[Any]] = [[] for _ in runs]
-    for _ in range(int(repeat) + 1):
-        for run, line in zip(runs, found, strict=True):
-            torch.distributed.barrier()
-            begin = time.perf_counter()
-            losses = [run() for _ in range(20 if name == "tiny" else 1)]
-            line.append((begin, time.perf_counter(), losses[-1]))
-    print(json.dumps(found))
+    runs = {each[0].__name__: pipeline(model, int(number), *each) for each in SCHEDULES}
+    found = by_turns({each: partial(turn, name, run) for each, run in runs.items()}, int(repeat))
+    print(json.dumps(list(found.values())))
     torch.distributed.destroy_process_group()
+
+
+def turn(name: str, run: Callable[[], float | None]) -> tuple[float, float, float | None]:
+    """Runs a step in both processes at once; returns (begin, end, loss)."""
+    torch.distributed.barrier()
+    begin = time.perf_counter()
+    losses = [run() for _ in range(20 if name == "tiny" else 1)]
+    return begin, time.perf_counter(), losses[-1]
 
 
 if __name__ == "__main__":

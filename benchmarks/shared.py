@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,18 @@ def timed(run: Callable[[], Any]) -> float:
     jax, begin = importlib.import_module("jax"), time.perf_counter()
     jax.block_until_ready(run())
     return time.perf_counter() - begin
+
+
+def sgd_step(model: Any, schedule: Any, rate: float, parameters: Any, text: Any) -> Any:
+    """Returns the parameters of `gpt_model` after a step of SGD, and its loss."""
+    jax, jaxpp, loss = importlib.import_module("jax"), importlib.import_module("jaxpp"), example("gpt_model").loss
+
+    def updated(weight: Any, gradient: Any) -> Any:
+        return weight - rate / len(text) * gradient
+
+    one = partial(jax.value_and_grad(partial(loss, model)), parameters)
+    losses, gradients = jaxpp.treduce(one, text, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
+    return jax.tree.map(updated, parameters, gradients), losses.mean()
 
 
 def by_turns(runs: Mapping[str, Callable[[], T]], repeat: int) -> dict[str, list[T]]:

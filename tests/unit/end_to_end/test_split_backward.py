@@ -17,6 +17,7 @@ from unit.activations import peak_activations
 from unit.end_to_end import transformer
 from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, lowered, make_mesh, sgd_step, weights
 from unit.end_to_end.everywhere import in_turn
+from unit.end_to_end.split_costs import measure
 from unit.end_to_end.test_shared_weights import CASES, parameters
 from unit.end_to_end.test_shared_weights import tied as tied_loss
 
@@ -200,11 +201,10 @@ def test_a_program_for_each_distinct_stage(name: str, expected: dict[str, int]) 
 @pytest.mark.parametrize(("checkpoint", "layers", "share"), [(False, 3, 0.65), (True, 6, 0.7)])
 def test_cost_of_a_dense_block(monkeypatch: pytest.MonkeyPatch, checkpoint: bool, layers: int, share: float) -> None:
     """The input gradient computes checkpointed blocks again, which stages of two blocks scan over."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
-    benchmark = importlib.import_module("split")
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples")
     gpt_model = importlib.import_module("gpt_model")
     model = gpt_model.Config(stages=3, layers=layers, width=128, heads=2, sequence=64)
-    first, *others = benchmark.measure(model, 4, checkpoint)
+    first, *others = measure(gpt_model, model, 4, checkpoint)
     for stage in (first, *others):
         assert stage.ratio <= 1.05
         assert stage.weight_grad < 0.55 * stage.whole

@@ -1,26 +1,12 @@
-"""Shows what splitting the backward costs: FLOPs and bytes of each stage of a GPT, whole and in two.
+"""Measures what splitting the backward of a GPT costs: the FLOPs and bytes of each stage, whole and in two."""
 
-    python benchmarks/split.py [--layers 4] [--width 256] [--sequence 128] [--batch 4] [--dtype float32]
-    python benchmarks/split.py --layers 8 --checkpoint    # each stage scans over its two blocks
-
-Compiles the same step under 1F1B and under ZB-H1, one device per stage, and asks XLA what each stage program does. A
-row per stage: GFLOPs of the forward, the whole backward, the input gradient and the weight gradient, and the latter two
-over the whole; XLA counts one trip of a loop. Then the KiB that are alive between these two for each microbatch, beside
-those that the products of the weight gradient read: their inputs and the gradients of their outputs.
-"""
-
-import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
-
 import jax
 import numpy as np
 from jaxlib.mlir import ir
-from shared import example, parser, show
 
 import jaxpp
 from jaxpp import schedules
@@ -29,8 +15,6 @@ from jaxpp.ir.counted import trips
 from jaxpp.ir.functions import body_of, functions, operations
 from jaxpp.ir.values import byte_size
 from jaxpp.runtime import Call, Program, Receive, load
-
-gpt_model = example("gpt_model")
 
 
 class Stage(NamedTuple):
@@ -57,24 +41,24 @@ class Stage(NamedTuple):
         return (self.input_grad + self.weight_grad) / self.whole
 
 
-def measure(model: Any, batch: int, checkpoint: bool = False) -> list[Stage]:
-    """Compiles the gradient of `model` both ways, for microbatches of `batch` sequences.
+def measure(gpt_model: Any, model: Any, batch: int, checkpoint: bool) -> list[Stage]:
+    """Compiles the gradient of `model` under 1F1B and under ZB-H1, for microbatches of `batch` sequences.
 
     checkpoint: whether each stage scans over its blocks, with `jax.checkpoint` around each.
     """
-    step, microbatches = _lowered(model, batch, checkpoint), 2 * model.stages
+    step, microbatches = _lowered(gpt_model, model, batch, checkpoint), 2 * model.stages
     plans = (schedules.make(name, meshes=model.stages, microbatches=microbatches) for name in ("1f1b", "zb-h1"))
     whole, split = (load(step.with_schedule(plan).program().module) for plan in plans)
     return [_stage(stage, whole, split) for stage in range(model.stages)]
 
 
-def _lowered(model: Any, batch: int, checkpoint: bool) -> Any:
+def _lowered(gpt_model: Any, model: Any, batch: int, checkpoint: bool) -> Any:
     def gradients(parameters: Any, text: Any) -> Any:
         return jaxpp.treduce(partial(jax.value_and_grad(partial(loss, model)), parameters), text)
 
     loss, parameters = gpt_model.loss, gpt_model.init(model, 0)
     if checkpoint:
-        loss, blocks = _scanned_loss, parameters["blocks"]
+        loss, blocks = partial(_scanned_loss, gpt_model), parameters["blocks"]
         stages = [blocks[first :: model.stages] for first in range(model.stages)]
         parameters["blocks"] = [jax.tree.map(lambda *rows: np.stack(rows), *stage) for stage in stages]
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
@@ -84,7 +68,7 @@ def _lowered(model: Any, batch: int, checkpoint: bool) -> Any:
     return step.lower(parameters, text)
 
 
-def _scanned_loss(model: Any, parameters: Any, text: Any) -> Any:
+def _scanned_loss(gpt_model: Any, model: Any, parameters: Any, text: Any) -> Any:
     """Returns the loss of `gpt_model` with a scan over the stacked blocks of each stage."""
 
     def apply(x: Any, weights: Any) -> Any:
@@ -140,21 +124,3 @@ def _product_bytes(block: ir.Block) -> int:
     own = sum(byte_size(operand.type) for operand in {operand for op in products for operand in op.operands})
     loops = [op for op in ops if op.name == "stablehlo.while"]
     return own + sum((trips(loop) or 0) * _product_bytes(loop.regions[1].blocks[0]) for loop in loops)
-
-
-def main() -> None:
-    """Prints the table."""
-    flags = parser(__doc__, stages=4, layers=4, width=256, heads=4, sequence=128, batch=4)
-    flags.add_argument("--dtype", default="float32")
-    flags.add_argument("--checkpoint", action="store_true", help="scan, with jax.checkpoint around each block")
-    options = flags.parse_args()
-    sizes = options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype
-    found = measure(gpt_model.Config(*sizes), options.batch, options.checkpoint)
-    flops = [[f"{value / 1e9:.3f}" for value in each[:4]] for each in found]
-    kibis = [[f"{value / 1024:.1f}" for value in each[4:]] for each in found]
-    rows = [(k, *flops[k], f"{each.ratio:.4f}", *kibis[k]) for k, each in enumerate(found)]
-    show(("stage", *"FBIW", "(I + W) / B", "kept KiB", "products KiB", "sums KiB"), rows)
-
-
-if __name__ == "__main__":
-    main()
