@@ -40,13 +40,9 @@ _FINEST: Final = 1_000
 
 
 class Optimum(NamedTuple):
-    """The best schedule, as far as it is known.
+    """The best schedule that was found, and its value, which is infinite where none was; nothing is below the bound.
 
-    Attributes:
-        value: of the best schedule found, in the unit of the costs; infinite where none was.
-        bound: nothing is better than this.
-        proven: value and bound are the same; or, with an infinite value, that no schedule fits the memory.
-        schedule: the best one found.
+    proven: whether value and bound are the same; or, with an infinite value, whether no schedule fits the memory.
     """
 
     value: float
@@ -60,14 +56,11 @@ class Problem:
     """A pipeline in whole numbers.
 
     Attributes:
-        placement: each stage on one mesh.
-        microbatches: how many.
         kinds: of task, in the order in which a stage runs them for a microbatch.
         times: of each kind the duration on each stage.
         hops: from mesh to mesh.
         frees: what the end of each kind frees, in halves of what a forward makes.
         limit: what a mesh may keep, in such halves.
-        unit: of time.
     """
 
     placement: S.Placement
@@ -169,11 +162,7 @@ def optimum(
 ) -> Optimum:
     """Finds the best schedule, as far as it can be told in the time. The first arguments are those of `S.search`.
 
-    Args:
-        placement: each stage on one mesh.
-        costs: times and hops; they must have a common unit.
-        hint: a schedule to start from.
-        bound: a lower bound that is known already.
+    It starts from the schedule `hint`; `bound` is a lower bound that is known already.
 
     Raises:
         ValueError: a stage is on several meshes, times have no common unit, or the longest stage is asked for where the

@@ -32,11 +32,9 @@ TOKENS: Final = 4096
 
 
 class Layer(NamedTuple):
-    """FLOPs of a layer's forward for one token.
+    """FLOPs of a layer's forward for one token: in products with weights, whose two gradients take as many each.
 
-    Attributes:
-        weights: in products with weights, whose two gradients take as many each.
-        core: in products without weights (attention, state space), whose gradient takes twice as many.
+    core: in products without weights (attention, state space), whose gradient takes twice as many.
     """
 
     weights: float
@@ -77,7 +75,7 @@ def attention(hidden: int, heads: int, kv_heads: int, size: int) -> Layer:
 
 
 def latent_attention(hidden: int, heads: int, query: int) -> Layer:
-    """Counts DeepSeek's attention on 512 latents of keys and values; per head 128 + 64 (rotary) for scores, 128 for values."""
+    """Counts DeepSeek's attention on 512 latents; each head has 128 + 64 (rotary) for scores, 128 for values."""
     of_query = hidden * query + query * heads * 192 if query else hidden * heads * 192
     weights = of_query + hidden * (512 + 64) + 512 * heads * 256 + heads * 128 * hidden
     return Layer(2 * weights, 2 * heads * (192 + 128) * TOKENS / 2)

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
 from processes_models import LAYERS, Model, Tree
 
 import jaxpp
@@ -40,14 +41,11 @@ def make_single(model: Model) -> Run:
         (total, gradients), _ = jax.lax.scan(add, zeros, (x, y))
         return model.update(parameters, gradients), total / model.microbatches
 
-    state = jax.tree.map(jnp.array, model.parameters())
-    x, y = map(jnp.array, model.data())
-
-    return _runs(step, state, x, y)
+    return _runs(step, *jax.tree.map(jnp.array, (model.parameters(), *model.data())))
 
 
 def _runs(step: Callable[..., Any], state: Any, x: Any, y: Any) -> Run:
-    """Runs one step after the other, from `state` on."""
+    """Returns a run of one step after the other, from `state` on."""
 
     def run() -> float:
         nonlocal state
@@ -63,9 +61,7 @@ def make_spmd(model: Model) -> Run:
     mesh = Mesh(np.array(jax.devices()), ("stage",))
     ticks = model.microbatches + 1
 
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(PartitionSpec("stage"), PartitionSpec()), out_specs=PartitionSpec("stage")
-    )
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P("stage"), P()), out_specs=P("stage"))
     def pipe(stacked: Tree, xs: jax.Array) -> jax.Array:
         stage = jax.lax.axis_index("stage")
         blocks = [jax.tree.map(operator.itemgetter((0, k)), stacked) for k in range(HALF)]
@@ -90,15 +86,10 @@ def make_spmd(model: Model) -> Run:
 
     blocks, before, after = model.parameters()
     halves = jax.tree.map(lambda *leaves: np.stack(leaves).reshape(2, HALF, *leaves[0].shape), *blocks)
-    everywhere = partial(globally, sharding=NamedSharding(mesh, PartitionSpec()))
-    state = (
-        jax.tree.map(partial(globally, sharding=NamedSharding(mesh, PartitionSpec("stage"))), halves),
-        jax.tree.map(everywhere, before),
-        jax.tree.map(everywhere, after),
-    )
-    x, y = map(everywhere, model.data())
-
-    return _runs(step, state, x, y)
+    everywhere = partial(globally, sharding=NamedSharding(mesh, P()))
+    stacked = jax.tree.map(partial(globally, sharding=NamedSharding(mesh, P("stage"))), halves)
+    before, after, x, y = jax.tree.map(everywhere, (before, after, *model.data()))
+    return _runs(step, (stacked, before, after), x, y)
 
 
 def make_jaxpp(model: Model) -> Run:
@@ -205,9 +196,4 @@ def globally(array: np.ndarray, sharding: Any) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__, dtype=array.dtype)
 
 
-RUNS: dict[str, Callable[[Model], Run]] = {
-    "single": make_single,
-    "spmd": make_spmd,
-    "by hand": make_by_hand,
-    "jaxpp": make_jaxpp,
-}
+RUNS = {"single": make_single, "spmd": make_spmd, "by hand": make_by_hand, "jaxpp": make_jaxpp}

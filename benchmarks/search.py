@@ -45,18 +45,13 @@ HEADS: Final = (
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline to schedule.
+    """A pipeline to schedule; the memory of each mesh is limited, in microbatches.
 
     Attributes:
         placement: a name of `PLACEMENTS`.
-        meshes: how many.
-        microbatches: how many.
-        memory: the limit of each mesh, in microbatches.
-        released_at: when activations are freed.
-        costs: "unit": all kinds alike; "skewed": I takes longer than F, W less long; "uneven": a light first stage
-            (embedding) and a heavy last one (loss), that is, unit costs but for these.
-        hop: between meshes.
-        objective: what is to be short.
+        costs: "unit": all kinds alike; "skewed": I takes longer than F, W less long; "uneven": unit costs, but for a
+            light first stage (embedding) and a heavy last one (loss).
+        objective: the time that is to be short.
         split: I and W apart.
     """
 
