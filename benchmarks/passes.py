@@ -1,7 +1,7 @@
 """Measures how long the pass chain takes: a GPT step, and synthetic pipelines of growing size.
 
-    python examples/gpt.py --layers 12 --steps 1 --dump gpt.mlir
-    python benchmarks/passes.py [--module gpt.mlir] [--sizes 8x64,16x128,32x256,64x512] [--repeat 3]
+    python examples/gpt.py --layers 12 --steps 1 --write gpt
+    python benchmarks/passes.py [--module gpt/step.mlir] [--sizes 8x64,16x128,32x256,64x512] [--repeat 3]
     python benchmarks/passes.py --gpt 96x48x64 --sizes "" --repeat 1    # GPT-3: layers x stages x microbatches
 
 Prints one table: a row per pass, a column per module, milliseconds of the processor (the minimum over the repetitions:

@@ -3,13 +3,11 @@
     python examples/gpt.py                       # 4 stages x 8 microbatches on 8 virtual CPU devices
     python examples/gpt.py --check               # and the same steps with plain jax.jit on one device
     python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
-    python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
-    python examples/gpt.py --schedule seq1f1b --slices 4
-    python examples/gpt.py --schedule vocab-1f1b --vocabulary 32768
-    python examples/gpt.py --cuts 3,3,3,1        # embedding and head are layers too: the last stage has the head
-    python examples/gpt.py --schedule auto --stages 2 --vocabulary 32768
+    python examples/gpt.py --schedule interleaved-1f1b{chunks=2} --stages 8
+    python examples/gpt.py --schedule seq1f1b{slices=4}
+    python examples/gpt.py --schedule auto --stages 2
     python examples/gpt.py --processes 4         # each with a quarter of the devices
-    python examples/gpt.py --ray --actors 4      # the same, told by this process what to run
+    python examples/gpt.py --actors 4            # the same by Ray, told by this process what to run
     python examples/gpt.py --checkpoint saved    # goes on from there when it was ended, also with other stages
 
 What makes it a pipeline: the stage marks in gpt_model.py, `make_train_step` and `compile_pipeline`.
@@ -22,6 +20,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gpt_checkpoints
@@ -32,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from gpt_options import Options
+from gpt_options import BATCH, Options
 from jax.sharding import Mesh, PartitionSpec
 from tqdm import tqdm
 
@@ -48,20 +47,21 @@ TOLERANCES = {
     ("adamw", "bfloat16"): (1e-2, np.inf),
 }
 
-State = tuple[Any, Any]  # the parameters, and what the optimizer keeps
+TEXT = Path(__file__).parent / "data" / "sonnets.txt"
+DTYPE = "float32"
+"""The type that is computed with, or bfloat16."""
+SEED = 0
+State = tuple[Any, Any]
+"""The parameters, and the state of the optimizer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and return the exit code: 1 when --check finds too large a difference."""
+    """Trains, and returns the exit code: 1 when --check finds too large a difference."""
     options, devices = gpt_options.parse(arguments)
     if options.starts_others:
         return gpt_processes.start(options.processes, sys.argv[1:] if arguments is None else arguments)
-    stages = None if options.marks_layers else options.stages
-    sizes = (options.layers, options.width, options.heads, options.sequence)
-    model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary, options.plan.slices, options.shards)
-    model = dataclasses.replace(model, exchange=options.exchange)
-    optimizer = make_optimizer(options)
-    parameters = gpt_model.init(model, options.seed)
+    model, optimizer = make_model(options), make_optimizer(options)
+    parameters = gpt_model.init(model, SEED)
     state: State = (parameters, jax.device_get(optimizer.init(parameters)))
     state, done = gpt_checkpoints.resume(options.checkpoint, state)
     if done >= options.steps:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{size:,} parameters in {options.stages} stages on {options.plan.meshes} meshes of {mesh}")
     pipeline, times = compile_pipeline(train_step, options, devices, state, batch)
     name = f"{options.schedule}, {options.microbatches} microbatches"
-    with gpt_checkpoints.saving(options.checkpoint, options.save_every, options.steps) as after_step:
+    with gpt_checkpoints.saving(options.checkpoint, options.steps) as after_step:
         trained, losses, seconds = train(name, pipeline, state, options, done, after_step)
     if done + len(losses) < options.steps:
         print(f"told to end: saved after step {done + len(losses)}, in {options.checkpoint}")
@@ -92,22 +92,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _, events = pipeline.trace(trained, batch)
     show_times(times, events)
-    if options.trace:
-        write_chrome_trace(events, options.trace)
-        print(f"wrote {options.trace}: that step, for chrome://tracing or https://ui.perfetto.dev")
-    if options.costs:
+    if options.write:
+        write_chrome_trace(events, options.write / "step.json")
         costs = pipeline.costs(events)
-        costs.save(options.costs)
+        costs.save(options.write / "costs.toml")
         plan = pipeline.tuned.schedule if options.is_auto and pipeline.tuned else options.plan
         predicted = jaxpp.schedules.simulate(plan, costs).makespan
-        print(f"wrote {options.costs}: its costs, for jaxpp-schedule (simulated, these tasks take {predicted:.1f} ms)")
+        print(f"wrote that step, {options.write}/step.json, for chrome://tracing or https://ui.perfetto.dev")
+        print(f"wrote its costs, {options.write}/costs.toml, for jaxpp-schedule (simulated: {predicted:.1f} ms)")
     return 0 if agrees else 1
+
+
+def make_model(options: Options) -> gpt_model.Config:
+    """Returns the model. With auto it marks each block, and the training shares them out to stages."""
+    stages = None if options.is_auto else options.stages
+    kind = {"slices": options.plan.slices, "shards": options.shards, "exchange": options.exchange}
+    return gpt_model.Config(stages, options.layers, dtype=DTYPE, **kind)
 
 
 def make_train_step(
     options: Options, model: gpt_model.Config, optimizer: optax.GradientTransformation
 ) -> Callable[[State, jax.Array], tuple[State, jax.Array]]:
-    """The training step: (state, batch) -> (state, loss), a function that runs under plain `jax.jit` too."""
+    """Returns the training step: (state, batch) -> (state, loss), a function that runs under plain `jax.jit` too."""
     loss_and_gradients = jax.value_and_grad(functools.partial(gpt_model.loss, model))
 
     def train_step(state: State, batch: jax.Array) -> tuple[State, jax.Array]:
@@ -128,13 +134,12 @@ def make_train_step(
 def compile_pipeline(
     train_step: Callable[..., Any], options: Options, devices: Sequence[Any], state: State, batch: np.ndarray
 ) -> tuple[Any, dict[str, float]]:
-    """The step compiled for the meshes, and the seconds of each part; `step(state, batch)` alone would do the same."""
+    """Compiles the step for the meshes, as `step(state, batch)` does; returns it, and the seconds of each part."""
     step = jaxpp.mpmd_jit_with_loop(
         train_step,
         mpmd_mesh=make_mesh(options, devices),
         in_shardings=(gpt_model.specs(state), PartitionSpec(None, "data")),
         donate_argnums=0,
-        cuts=options.cuts,
     )
     clock = [time.perf_counter()]
     lowered = step.lower(state, batch)
@@ -143,21 +148,21 @@ def compile_pipeline(
     clock.append(time.perf_counter())
     compiled = lowered.compile()
     clock.append(time.perf_counter())
-    if options.dump:
-        options.dump.write_text(lowered.as_text(debug_info=True), encoding="utf-8")
-        print(f"wrote {options.dump}: the lowered step, for jaxpp-opt")
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / "step.mlir").write_text(lowered.as_text(debug_info=True), encoding="utf-8")
+        print(f"wrote the lowered step, {options.write}/step.mlir, for jaxpp-opt")
     parts = "tracing and lowering", "passes", f"compiling {len(compiled.executable.program.functions)} programs"
     return compiled, dict(zip(parts, np.diff(clock), strict=True))
 
 
 def make_mesh(options: Options, devices: Sequence[Any]) -> jaxpp.MpmdMesh:
-    """The meshes of the stages: over these devices, or with --ray over those of actors, which end with this process."""
+    """Returns the meshes of the stages: over these devices, or over those of --actors, which end with this process."""
     shape, names = (options.plan.meshes, options.data, options.model), ("mpmd", "data", "model")
-    if not options.ray:
+    if not options.actors:
         return jaxpp.MpmdMesh(Mesh(np.array(devices).reshape(shape), names), "mpmd")
-    actors = options.actors or options.plan.meshes
-    held = math.ceil(options.plan.meshes / actors) * options.data * options.model
-    return jaxpp.ray.Cluster(actors, devices=held, platform=options.platform).mesh(shape, names, "mpmd")
+    held = math.ceil(options.plan.meshes / options.actors) * options.data * options.model
+    return jaxpp.ray.Cluster(options.actors, devices=held, platform=options.platform).mesh(shape, names, "mpmd")
 
 
 def train(
@@ -168,7 +173,7 @@ def train(
     before: int,
     after_step: Callable[[int, State], bool] = lambda done, state: False,
 ) -> tuple[State, list[float], float]:
-    """Run the steps after those `before`, until `after_step` says to end; the state, their losses, the seconds.
+    """Runs the steps after those `before`, until `after_step` says to end; the state, their losses, the seconds.
 
     Shows a progress bar on a terminal, and a line every few steps where the output goes elsewhere.
     """
@@ -181,7 +186,7 @@ def train(
         for done, batch in enumerate(bar, before + 1):
             state, loss = step(state, batch)
             losses.append(float(jaxpp.fetch(loss)))
-            speed = len(losses) * options.batch * options.sequence / (time.perf_counter() - start)
+            speed = len(losses) * BATCH * gpt_model.Config.sequence / (time.perf_counter() - start)
             bar.set_postfix_str(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, {speed:,.0f} tokens/s")
             if bar.disable and (len(losses) == 1 or done % 5 == 0 or done == options.steps):
                 print(f"  step {done:3}  loss {losses[-1]:.4f}  {speed:,.0f} tokens/s", flush=True)
@@ -192,13 +197,13 @@ def train(
 
 
 def compare(options: Options, found: tuple[list[float], Any], expected: tuple[list[float], Any]) -> bool:
-    """Print how far (losses, parameters) are from the expected ones; whether that is within the tolerances."""
+    """Prints how far (losses, parameters) are from the expected ones; returns whether that is within the tolerances."""
     losses = [difference(*pair) for pair in zip(found[0], expected[0], strict=True)]
     parameters = jax.tree.leaves(jax.tree.map(difference, found[1], expected[1]))
     print("largest relative difference from plain jax.jit on one device")
     agrees = True
     for name, values, tolerance in zip(
-        ("losses", "parameters"), (losses, parameters), TOLERANCES[options.optimizer, options.dtype], strict=True
+        ("losses", "parameters"), (losses, parameters), TOLERANCES[options.optimizer, DTYPE], strict=True
     ):
         value = np.max(values)  # NaN if one is
         is_within = bool(value <= tolerance)
@@ -209,7 +214,7 @@ def compare(options: Options, found: tuple[list[float], Any], expected: tuple[li
 
 
 def difference(found: Any, expected: Any) -> float:
-    """The largest difference between two arrays, in units of the largest magnitude in the expected one.
+    """Returns the largest difference between two arrays, in units of the largest magnitude in the expected one.
 
     Per array, not per element: an element near zero is a sum of larger numbers, and has their rounding errors.
     """
@@ -218,7 +223,7 @@ def difference(found: Any, expected: Any) -> float:
 
 
 def show_times(times: Mapping[str, float], events: Sequence[Event]) -> None:
-    """Print where the time went: the parts of this run, then what each mesh does in one step."""
+    """Prints where the time went: the parts of this run, then what each mesh does in one step."""
     print("where the time went")
     for name, seconds in times.items():
         print(f"  {name:21} {seconds:6.2f} s")
@@ -236,20 +241,20 @@ def show_times(times: Mapping[str, float], events: Sequence[Event]) -> None:
 
 
 def make_optimizer(options: Options) -> optax.GradientTransformation:
-    """AdamW or plain SGD, both with a warm-up over the first tenth of the steps."""
+    """Returns AdamW or plain SGD, both with a warm-up over the first tenth of the steps."""
     warmup = max(1, options.steps // 10)
-    rate = optax.schedules.warmup_constant_schedule(options.learning_rate / (warmup + 1), options.learning_rate, warmup)
+    rate = gpt_options.LEARNING_RATES[options.optimizer]
+    rate = optax.schedules.warmup_constant_schedule(rate / (warmup + 1), rate, warmup)
     return optax.adamw(rate, weight_decay=0.01) if options.optimizer == "adamw" else optax.sgd(rate)
 
 
 def batches(options: Options) -> Iterator[np.ndarray]:
-    """For each step random pieces of the text: bytes as int32 [microbatches, sequences, length + 1]."""
-    text = np.frombuffer(gpt_options.TEXT.read_bytes(), np.uint8).astype(np.int32)
-    pieces = np.lib.stride_tricks.sliding_window_view(text, options.sequence + 1)
-    random = np.random.default_rng(options.seed)
-    shape = (options.microbatches, options.batch // options.microbatches)
+    """Yields for each step random pieces of the text: bytes as int32 [microbatches, sequences, length + 1]."""
+    text = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int32)
+    pieces = np.lib.stride_tricks.sliding_window_view(text, gpt_model.Config.sequence + 1)
+    random = np.random.default_rng(SEED)
     for _ in range(options.steps):
-        yield pieces[random.integers(len(pieces), size=shape)]
+        yield pieces[random.integers(len(pieces), size=(options.microbatches, BATCH // options.microbatches))]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 import jaxpp
 
-KEPT = 2
+EVERY, KEPT = 10, 2
 
 
 def resume(directory: Path | None, state: Any) -> tuple[Any, int]:
@@ -23,10 +23,10 @@ def resume(directory: Path | None, state: Any) -> tuple[Any, int]:
 
 
 @contextmanager
-def saving(directory: Path | None, every: int, last: int) -> Generator[Callable[[int, Any], bool]]:
+def saving(directory: Path | None, last: int) -> Generator[Callable[[int, Any], bool]]:
     """A function to call after each step, with the number of steps done and the state: whether to end.
 
-    It saves every so many steps, after the last, and when the job is told to end (SIGTERM): after the same step in all
+    It saves every `EVERY` steps, after the last, and when the job is told to end (SIGTERM): after the same step in all
     processes.
     """
     if directory is None:
@@ -36,7 +36,7 @@ def saving(directory: Path | None, every: int, last: int) -> Generator[Callable[
 
         def after(done: int, state: Any) -> bool:
             is_told = preemption.reached(done)
-            if is_told or done % every == 0 or done == last:
+            if is_told or done % EVERY == 0 or done == last:
                 saver.save(done, state)
             return is_told
 

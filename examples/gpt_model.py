@@ -47,9 +47,9 @@ class Config:
 
     stages: int | None
     layers: int
-    width: int
-    heads: int
-    sequence: int
+    width: int = 64
+    heads: int = 4
+    sequence: int = 64
     dtype: str = "float32"
     vocabulary: int = 256
     slices: int = 1

@@ -13,10 +13,7 @@ import pytest
 from jaxpp import checkpoint
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-TINY = (
-    *("--microbatches", "4", "--layers", "2", "--width", "16", "--heads", "2", "--sequence", "8", "--batch", "8"),
-    *("--optimizer", "sgd", "--save-every", "5"),
-)
+TINY = ("--microbatches", "4", "--layers", "2", "--optimizer", "sgd")
 
 
 def test_ended_in_two_processes_it_goes_on_in_one(tmp_path: Path) -> None:
