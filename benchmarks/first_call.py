@@ -82,8 +82,9 @@ def measure(name: str, flags: Sequence[str], folder: str) -> Times:
         out = shardings[0], None
         lowered: Any = jax.jit(step, in_shardings=shardings, out_shardings=out, donate_argnums=0).lower(*arguments)
         clock.look("tracing and lowering")
-        compiled, arguments = lowered.compile(), jax.device_put(arguments, shardings)
+        compiled = lowered.compile()
         clock.look("compiling")
+        arguments = jax.device_put(arguments, shardings)
     else:
         share = "never" if name == "never" else "auto"
         known: Any = {"in_shardings": specs, "donate_argnums": 0, "share_tasks": share}
