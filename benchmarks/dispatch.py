@@ -49,7 +49,7 @@ def make_ours(stages: int, weights: list[Any], batch: Any) -> Callable[[], Any]:
     def step(weights: list[Any], batch: Any) -> Any:
         gradient = partial(jax.value_and_grad(loss), weights)
         operation = (jaxpp.Add, jaxpp.Add)
-        total, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(stages), operation=operation)
+        total, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.schedules.Std1F1B(stages), operation=operation)
         return [w - RATE * g for w, g in zip(weights, grads, strict=True)], total
 
     state: Any = step([jnp.array(weight) for weight in weights], batch)[0]

@@ -92,7 +92,7 @@ def _lowered(loss: Any, stages: int, parameters: Any, batch: Any, rate: float | 
     def step(parameters: Any, moments: Any, batch: Any) -> Any:
         gradient = partial(jax.value_and_grad(loss), parameters)
         operation = (jaxpp.Concat(), jaxpp.Add)
-        losses, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(stages), operation=operation)
+        losses, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.schedules.Std1F1B(stages), operation=operation)
         updates, moments = optimizer.update(grads, moments, parameters)
         return optax.apply_updates(parameters, updates), moments, jnp.mean(losses)
 
