@@ -107,6 +107,13 @@ def _add_format_options(group: "argparse._ArgumentGroup") -> None:
         help="print constants of more elements without their values; the text can't be read again",
     )
     group.add_argument(
+        "--op-stats",
+        nargs="?",
+        const="table",
+        choices=("table", "json"),
+        help="in place of the module, print operations, FLOPs, bytes and residuals per task",
+    )
+    group.add_argument(
         "--split-input-file", action="store_true", help="the input holds several modules, between lines '// -----'"
     )
 

@@ -16,7 +16,7 @@ from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import bytecode
-from jaxpp.tools import diagnostics, listing, observers, reproducer, source, streams
+from jaxpp.tools import diagnostics, listing, observers, op_stats, reproducer, source, streams
 from jaxpp.tools.expected import Expectations
 from jaxpp.tools.isolate import CrashError, Isolate
 from jaxpp.tools.opt_pipeline import pipeline_of
@@ -122,7 +122,7 @@ def _transform_part(run: _Run, data: bytes) -> bytes:
             return []
         watching = _observers(run)
         run_passes(module, run.steps, watching)
-        results.append(_serialize(module, run.options))
+        results.append(_result(module, run.options))
         warnings = [line for each in watching if isinstance(each, observers.IdleTasks) for line in each.lines]
         return warnings + [each.summary() for each in watching if isinstance(each, Validate)]
 
@@ -222,7 +222,11 @@ def _observers(run: _Run) -> list[Observer]:
     return [*watching, Isolate(options.isolate), run.timing]
 
 
-def _serialize(module: ir.Module, options: argparse.Namespace) -> bytes:
+def _result(module: ir.Module, options: argparse.Namespace) -> bytes:
+    """Returns what the run prints of the module that came out."""
+    if options.op_stats:
+        rows = op_stats.rows_of(module)
+        return (op_stats.as_json(rows) if options.op_stats == "json" else op_stats.as_table(rows)).encode()
     if options.emit_bytecode:
         return bytecode(module.operation)
     text = module.operation.get_asm(
