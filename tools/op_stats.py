@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from jaxlib.mlir import ir
 
@@ -107,4 +107,4 @@ def _numbers(row: Row) -> tuple[int, ...]:
 
 def as_json(rows: list[Row]) -> str:
     """Returns the rows as JSON, one object each."""
-    return json.dumps([asdict(row) for row in rows], indent=1) + "\n"
+    return json.dumps([vars(row) for row in rows], indent=1) + "\n"
