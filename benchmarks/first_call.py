@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from shared import example, parser, ratios, show, spread
@@ -47,10 +48,8 @@ def main() -> None:
     heads = "seconds; of the processors", "plain `jax.jit`", *STEPS[1:]
     parts = "tracing and lowering", "passes", "compiling", "loading", "running", "all"
     cells = {part: [[each[part] for each in found[name] if part in each] for name in STEPS] for part in parts}
-    show(
-        heads,
-        [(part, *("; ".join(map(spread, zip(*each, strict=True))) for each in row)) for part, row in cells.items()],
-    )
+    spreads = {part: ["; ".join(map(spread, zip(*each, strict=True))) for each in row] for part, row in cells.items()}
+    show(heads, [(part, *row) for part, row in spreads.items()])
     for name, other in (("pipeline", "plain"), ("never", "plain"), ("restart", "pipeline")):
         pairs = ([[each["all"][clock] for each in found[step]] for step in (name, other)] for clock in (0, 1))
         print(f"{name} / {other}, run by run: {'; '.join(spread(ratios(*pair)) for pair in pairs)}")
@@ -73,54 +72,47 @@ def measure(name: str, flags: Sequence[str], folder: str) -> Times:
     step = gpt.make_train_step(options, gpt.make_model(options), optimizer)
     specs = gpt_model.specs(arguments[0]), PartitionSpec(None, "data")
     names, shape = ("mpmd", "data", "model"), (options.plan.meshes, options.data, options.model)
-    mesh, clock = Mesh(np.array(devices).reshape(shape), names), _Clock()
+    mesh, clock = Mesh(np.array(devices).reshape(shape), names), [("", _now())]
+
+    def look(part: str) -> None:
+        clock.append((part, _now()))
+
     if name == "restart":
         compiled: Any = jaxpp.load(folder, like=arguments)
-        clock.look("loading")
+        look("loading")
     elif name == "plain":
-        shardings: Any = jax.tree.map(partial(NamedSharding, mesh), specs, is_leaf=_is_spec)
+        shardings: Any = jax.tree.map(
+            partial(NamedSharding, mesh), specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
+        )
         out = shardings[0], None
         lowered: Any = jax.jit(step, in_shardings=shardings, out_shardings=out, donate_argnums=0).lower(*arguments)
-        clock.look("tracing and lowering")
+        look("tracing and lowering")
         compiled = lowered.compile()
-        clock.look("compiling")
+        look("compiling")
         arguments = jax.device_put(arguments, shardings)
     else:
         share = "never" if name == "never" else "auto"
         known: Any = {"in_shardings": specs, "donate_argnums": 0, "share_tasks": share}
         lowered = jaxpp.mpmd_jit_with_loop(step, jaxpp.MpmdMesh(mesh, "mpmd"), **known).lower(*arguments)
-        clock.look("tracing and lowering")
+        look("tracing and lowering")
         lowered.program()
-        clock.look("passes")
+        look("passes")
         compiled = lowered.compile()
-        clock.look("compiling")
+        look("compiling")
     jax.block_until_ready(compiled(*arguments))
-    clock.look("running")
+    look("running")
     if name == "pipeline":
         compiled.save(folder)
-    return clock.parts
+    parts = {part: _between(before, after) for (_, before), (part, after) in pairwise(clock)}
+    return {**parts, "all": _between(clock[0][1], clock[-1][1])}
 
 
-def _is_spec(leaf: Any) -> bool:
-    return type(leaf).__name__ == "PartitionSpec"
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
 
-class _Clock:
-    """Keeps the time since the last look, and since the start."""
-
-    def __init__(self) -> None:
-        self.parts: Times = {}
-        self._start = self._last = self._now()
-
-    def look(self, part: str) -> None:
-        """Ends a part."""
-        now = self._now()
-        self.parts[part] = (now[0] - self._last[0], now[1] - self._last[1])
-        self.parts["all"] = (now[0] - self._start[0], now[1] - self._start[1])
-        self._last = now
-
-    def _now(self) -> tuple[float, float]:
-        return time.perf_counter(), time.process_time()
+def _between(before: tuple[float, float], after: tuple[float, float]) -> tuple[float, float]:
+    return after[0] - before[0], after[1] - before[1]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ looked at, what was found, and what is asked. A part that dies or takes too long
     options     XLA's options that matter, each against the default
 """
 
-import argparse
 import json
 import os
 import signal
@@ -25,10 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from shared import parser, show
+
 PARTS = ("tests", "schedules", "step", "memory", "timeline", "offload", "processes", "dlpack", "options")
-SECONDS = 300
 SIZES = {"layers": 24, "width": 2048, "heads": 16, "sequence": 2048, "batch": 2, "microbatches": 8, "repeat": 5}
 SMALL = {"layers": 4, "width": 64, "heads": 4, "sequence": 64, "batch": 2, "microbatches": 8, "repeat": 5}
 SHOW = """
@@ -39,13 +40,10 @@ print(json.dumps([device.platform, device.device_kind, jax.__version__, device.c
 
 
 def main() -> None:
-    """Print the table, part after part."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in SIZES:
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="what a part may take")
-    options = parser.parse_args()
+    """Prints the table, part after part."""
+    flags = parser(__doc__, **dict.fromkeys(SIZES, 0), seconds=300)
+    flags.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    options = flags.parse_args()
     shown = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True, check=False)
     if shown.returncode:
         sys.exit(f"JAX finds no device:\n{shown.stderr.strip().splitlines()[-1]}")
@@ -55,18 +53,21 @@ def main() -> None:
     if platform == "cpu":
         print("There is no GPU: these rows show that the script runs, and nothing of a GPU.")
         os.environ["JAX_PLATFORMS"] = "cpu"  # without which no transport but JAX's own reaches CPUs
-    print("\n| part | what | found | asked | s |\n|---|---|---:|---:|---:|", flush=True)
+    show(("part", "what", "found", "asked", "s"), rows_of(options.only, sizes, options.seconds), words=2)
+
+
+def rows_of(parts: Sequence[str], sizes: dict[str, int], seconds: float) -> Iterator[Sequence[str]]:
+    """Yields the rows of all parts."""
     with tempfile.TemporaryDirectory() as cache:
-        for part in options.only:
+        for part in parts:
             begin = time.perf_counter()
-            rows = run(part, sizes, options.seconds, cache)
-            seconds = time.perf_counter() - begin
-            for number, (what, found, asked) in enumerate(rows):
-                print(f"| {part} | {what} | {found} | {asked} | {'' if number else f'{seconds:.0f}'} |", flush=True)
+            found = run(part, sizes, seconds, cache)
+            took = f"{time.perf_counter() - begin:.0f}"
+            yield from ((part, *row, "" if number else took) for number, row in enumerate(found))
 
 
 def run(part: str, sizes: dict[str, int], seconds: float, cache: str) -> list[list[str]]:
-    """The rows of a part: [what, found, asked] each."""
+    """Returns the rows of a part: [what, found, asked] each."""
     script = Path(__file__).with_name("gpu_parts.py")
     command = [sys.executable, str(script), part, json.dumps({**sizes, "seconds": seconds})]
     # What is compiled once serves all parts. A part has nearly all of the card, where JAX would give it three quarters;

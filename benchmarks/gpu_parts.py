@@ -33,18 +33,17 @@ gpt_model = example("gpt_model")
 
 STAGES = 4
 RATE = 1e-3
+SMALL = {"layers": 4, "width": 64, "heads": 4, "sequence": 32}
 TRANSPORTS = ("pull", "device_put", "pair")
 WORKER_SECONDS = 60
 """The most that processes which share the card may take: those that wait for one another do not end."""
 OPTIONS: dict[str, Mapping[str, Any]] = {
-    "no latency hiding scheduler": {"xla_gpu_enable_latency_hiding_scheduler": False},
-    "latency hiding scheduler": {"xla_gpu_enable_latency_hiding_scheduler": True},
+    **{f"latency hiding {on}": {"xla_gpu_enable_latency_hiding_scheduler": on} for on in (False, True)},
     "no command buffers": {"xla_gpu_enable_command_buffer": ""},
     "command buffers for one kernel": {"xla_gpu_graph_min_graph_size": 1},
     "no Triton GEMM": {"xla_gpu_enable_triton_gemm": False},
     "autotuning off": {"xla_gpu_autotune_level": 0},
 }
-
 Step = Callable[..., Any]
 
 
@@ -194,15 +193,8 @@ def every_schedule(sizes: Mapping[str, int]) -> None:
             row("not tried, for want of time", ", ".join([*made][tried:]))
             break
         tried += 1
-        shape = {
-            "layers": 8,
-            "width": 64,
-            "heads": 4,
-            "sequence": 32,
-            "batch": 1,
-            "microbatches": schedule.microbatches,
-        }
-        gpt = Gpt({**sizes, **shape}, dtype="float32", rate=100.0, **kind)
+        counts = {"layers": 8, "batch": 1, "microbatches": schedule.microbatches}
+        gpt = Gpt({**sizes, **SMALL, **counts}, dtype="float32", rate=100.0, **kind)
         expected = gpt.plain()(gpt.parameters(), gpt.text)
         try:
             found = gpt.pipeline(schedule, schedule.meshes)(gpt.parameters(), gpt.text)
@@ -313,8 +305,8 @@ def offload(sizes: Mapping[str, int]) -> None:
     for name, text in (("kept", gpt.text), ("offloaded", twice)):
         peaks = steps[name].lower(gpt.initial, text).program().peak_bytes
         row(f"peaks of the four meshes together, {name}", f"{sum(peaks) / 2**30:.3f} GiB")
-    small = Gpt({**sizes, "layers": 4, "width": 64, "heads": 4, "sequence": 32})
-    step, parameters, losses = small.pipeline(moved), small.parameters(), []
+    small = Gpt({**sizes, **SMALL})
+    step, parameters, losses = small.pipeline(moved), small.parameters(), list[Any]()
     for _ in range(500):
         parameters, loss = step(parameters, small.text)
         losses.append(loss)
@@ -349,13 +341,11 @@ def _workers(sizes: str, count: int, transport: str) -> tuple[float, float]:
     environment = {**os.environ, "JAXPP_TRANSPORT": transport}
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]
-        children = [
-            stack.enter_context(
-                subprocess.Popen([*command, str(number)], env=environment, stdout=output, stderr=subprocess.STDOUT)
-            )
-            for number, output in enumerate(outputs)
-        ]
-        for child in children:
+        children: list[subprocess.Popen[bytes]] = []
+        for number, output in enumerate(outputs):
+            one = [*command, str(number)]
+            child = subprocess.Popen(one, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            children.append(stack.enter_context(child))
             stack.callback(child.kill)
         end = time.monotonic() + WORKER_SECONDS
         while None in (codes := [child.poll() for child in children]) and not any(codes) and time.monotonic() < end:
@@ -379,21 +369,21 @@ def worker(sizes: Mapping[str, int]) -> None:
     gpt = Gpt(sizes, stages=2)
     firsts = [next(each for each in jax.devices() if each.process_index == process) for process in range(count)]
     step = gpt.piped(firsts * (2 // count))
-    parameters, text, loss = gpt.initial, np.asarray(gpt.text), None
-    times: list[float] = []
-    for _ in range(gpt.repeat + 1):
-        begin = time.perf_counter()
-        parameters, loss = step(parameters, text)
-        jax.block_until_ready((parameters, loss))
-        times.append(time.perf_counter() - begin)
-    loss = jaxpp.fetch(loss)
+    text, made = np.asarray(gpt.text), [gpt.initial, None]
+
+    def run() -> Any:
+        made[:] = step(made[0], text)
+        return made
+
+    times = shared.by_turns({"step": lambda: shared.timed(run)}, gpt.repeat)["step"]
+    loss = jaxpp.fetch(made[1])
     if number == 0:
-        print(json.dumps([statistics.median(times[1:]), float(loss)]), flush=True)
+        print(json.dumps([statistics.median(times), float(loss)]), flush=True)
 
 
 def dlpack(sizes: Mapping[str, int]) -> None:
     """A result of a step goes through DLPack, to PyTorch where it is installed, and comes back where it was."""
-    gpt = Gpt({**sizes, "layers": 4, "width": 64, "heads": 4, "sequence": 32})
+    gpt = Gpt({**sizes, **SMALL})
     parameters, _ = gpt.pipeline()(gpt.parameters(), gpt.text)
     leaf, between = parameters["head"], "JAX alone"
     there: Any = leaf

@@ -101,7 +101,7 @@ class Problem:
             found.setdefault(mesh, arrives)
             if stage + 1 < self.placement.stages:
                 arrives += self.times["forward"][stage] + self.hops[mesh][self.placement[stage + 1]]
-        return [found[mesh] for mesh in _meshes(self.placement)]
+        return [found[mesh] for mesh in range(self.placement.meshes)]
 
     @cached_property
     def regular(self) -> bool:
@@ -127,12 +127,13 @@ def problem_of(
         raise ValueError(f"each stage must be on one mesh, found {placement}")
     kinds: tuple[str, ...] = ("forward", "input_grad", "weight_grad") if split_backward else ("forward", "backward")
     rows = [
-        [S.Task(kind, stage, 0) for kind in kinds for stage in placement.stages_of(mesh)] for mesh in _meshes(placement)
+        [S.Task(kind, stage, 0) for kind in kinds for stage in placement.stages_of(mesh)]
+        for mesh in range(placement.meshes)
     ]
     sample = S.Schedule.of("sample", placement, rows)
     exact = {kind: [_fraction(time) for time in costs.at_home(kind, sample)] for kind in kinds}
     hops = [[_fraction(hop) for hop in row] for row in costs.pair("hop", sample)]
-    for mesh in _meshes(placement):
+    for mesh in range(placement.meshes):
         hops[mesh][mesh] = Fraction(0)
     unit = _common_unit([time for row in (*exact.values(), *hops) for time in row])
     halves = {"W": (0, 2), "B": (2, 0), "half": (1, 1)}[released_at] if split_backward else (2,)
@@ -194,7 +195,7 @@ class Timetable:
             if task.microbatch:
                 before = S.Task(task.kind, task.stage, task.microbatch - 1)
                 self.model.add(self.starts[task] >= self.end(before))
-        for mesh in _meshes(problem.placement):
+        for mesh in range(problem.placement.meshes):
             self.add_mesh(mesh)
             self.add_memory(mesh)
         self.model.minimize(self.value)
@@ -263,13 +264,9 @@ class Timetable:
             return Optimum(math.inf, bound, False, None)
         value = float(solver.value(self.value) * self.problem.unit)
         at: dict[S.Task, int] = {task: solver.value(start) for task, start in self.starts.items()}
-        rows = [sorted(self.tasks_of(mesh), key=at.__getitem__) for mesh in _meshes(self.problem.placement)]
+        rows = [sorted(self.tasks_of(mesh), key=at.__getitem__) for mesh in range(self.problem.placement.meshes)]
         schedule = S.Schedule.of("optimum", self.problem.placement, rows)
         return Optimum(value, bound, status == cp_model.OPTIMAL, schedule)
-
-
-def _meshes(placement: S.Placement) -> range:
-    return range(placement.meshes)
 
 
 def _fraction(time: float) -> Fraction:

@@ -163,8 +163,7 @@ def make_by_hand(model: Model) -> Run:
     def pull() -> jax.Array:
         return _compat.pull(connection, next(pulls), device, wanted)[0]
 
-    def first() -> None:
-        nonlocal state
+    def first() -> Any:
         sums, backs = zeros(state), {}
         for m in range(count + 1):
             if m < count:
@@ -172,21 +171,20 @@ def make_by_hand(model: Model) -> Run:
                 offer(y)
             if m:
                 sums = backward(backs.pop(m - 1), pull(), sums)
-        state = update(state, sums)
+        return None, sums
 
-    def last() -> float:
-        nonlocal state
+    def last() -> Any:
         sums = jnp.float32(0), zeros(state)
         for m in range(count):
             g, sums = both(state, pull(), inputs[m], sums)
             offer(g)
-        state = update(state, sums[1])
-        return float(sums[0]) / count
+        return sums
 
     def run() -> float | None:
-        found = last() if me else first()
-        jax.block_until_ready(state)
-        return found
+        nonlocal state
+        total, sums = last() if me else first()
+        state = jax.block_until_ready(update(state, sums))
+        return float(total) / count if me else None
 
     return run
 

@@ -89,6 +89,11 @@ class Case:
         return S.Costs(forward=each, input_grad=each, weight_grad=each, hop=self.hop)
 
     @property
+    def limits(self) -> dict[str, Any]:
+        """The options of a search."""
+        return {"released_at": self.released_at, "objective": self.objective, "split_backward": self.split}
+
+    @property
     def level(self) -> str:
         """The one of `LEVELS` that the memory is at."""
         if self.memory == math.inf:
@@ -168,8 +173,9 @@ def prove(wanted: Sequence[Case], seconds: float) -> None:
     known = optima()
     for case in tqdm([case for case in wanted if str(case) not in known], desc="prove", unit="case"):
         hint = best_of_library(case)
-        limits = case.memory, case.released_at, case.objective, case.split
-        found = optimum(case.where, case.microbatches, case.times, *limits, seconds=seconds, hint=hint)
+        found = optimum(
+            case.where, case.microbatches, case.times, case.memory, **case.limits, seconds=seconds, hint=hint
+        )
         if not found.proven:
             tqdm.write(f"{case}: {found.bound:g} to {found.value:g}")
             continue
@@ -198,17 +204,8 @@ class Row(NamedTuple):
 
 def search(case: Case, seconds: float) -> Any:
     """Searches a schedule of a case."""
-    return S.search(
-        case.meshes,
-        case.microbatches,
-        case.times,
-        case.memory,
-        placement=case.where,
-        released_at=case.released_at,
-        objective=case.objective,
-        split_backward=case.split,
-        seconds=seconds,
-    )
+    known = {"placement": case.where, **case.limits}
+    return S.search(case.meshes, case.microbatches, case.times, case.memory, **known, seconds=seconds)
 
 
 def compare(case: Case, optimum: float, seconds: float) -> Row:
