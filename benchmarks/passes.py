@@ -124,7 +124,7 @@ def main() -> None:
             times[options.module.stem] = measure(module, options.repeat)
     for size in filter(None, (options.gpt, *options.sizes.split(","))):
         *layers, stages, microbatches = map(int, size.split("x"))
-        made = gpt(*layers, stages, microbatches) if layers else synthetic(stages, microbatches)
+        made = gpt(layers[0], stages, microbatches) if layers else synthetic(stages, microbatches)
         times[size], tasks[size] = measure(made, options.repeat), 2 * stages * microbatches
     rows = [(name, *(f"{1e3 * each[name]:.1f}" for each in times.values())) for name in next(iter(times.values()))]
     sums = {name: sum(each.values()) for name, each in times.items()}

@@ -204,7 +204,7 @@ class Row(NamedTuple):
 
 def search(case: Case, seconds: float) -> Any:
     """Searches a schedule of a case."""
-    known = {"placement": case.where, **case.limits}
+    known: dict[str, Any] = {"placement": case.where, **case.limits}
     return S.search(case.meshes, case.microbatches, case.times, case.memory, **known, seconds=seconds)
 
 
@@ -216,7 +216,7 @@ def compare(case: Case, optimum: float, seconds: float) -> Row:
     assert math.isclose(values[1], found.value), f"{case}: the search says {found.value}, the simulator {values[1]}"
     assert min(values) >= optimum - 1e-9, f"{case}: {min(values)} is better than the optimum, {optimum}"
     assert found.lower_bound <= optimum + 1e-9, f"{case}: the bound {found.lower_bound} is above {optimum}"
-    return Row(case, optimum, *values, found.lower_bound)
+    return Row(case, optimum, values[0], values[1], found.lower_bound)
 
 
 def gaps(rows: Sequence[Row]) -> list[str]:

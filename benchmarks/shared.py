@@ -54,7 +54,7 @@ def by_turns(runs: Mapping[str, Callable[[], T]], repeat: int) -> dict[str, list
     return {name: [turn[name] for turn in turns[1:]] for name in runs}
 
 
-def ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:
+def ratios(times: Iterable[float], others: Iterable[float]) -> list[float]:
     """Returns the ratios turn by turn."""
     return [one / other for one, other in zip(times, others, strict=True)]
 

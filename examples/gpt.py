@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_model(options: Options) -> gpt_model.Config:
     """Returns the model. With auto it marks each block, and the training shares them out to stages."""
     stages = None if options.is_auto else options.stages
-    kind = {"slices": options.plan.slices, "shards": options.shards, "exchange": options.exchange}
+    kind: dict[str, Any] = {"slices": options.plan.slices, "shards": options.shards, "exchange": options.exchange}
     return gpt_model.Config(stages, options.layers, dtype=DTYPE, **kind)
 
 

@@ -83,8 +83,8 @@ def _scanned_loss(gpt_model: Any, model: Any, parameters: Any, text: Any) -> Any
 
 def _stage(stage: int, whole: Program, split: Program) -> Stage:
     costs = {**_flops(whole, stage), **_flops(split, stage)}
-    flops = (costs[kind] for kind in ("forward", "backward", "input_grad", "weight_grad"))
-    return Stage(*flops, *_bytes(split, stage))
+    whole_backward, halves = costs["backward"], (costs["input_grad"], costs["weight_grad"])
+    return Stage(costs["forward"], whole_backward, *halves, *_bytes(split, stage))
 
 
 def _flops(program: Program, stage: int) -> Mapping[str, float]:
