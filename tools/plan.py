@@ -215,8 +215,9 @@ def _of_function(options: argparse.Namespace, target: Target) -> Plan:
         _check_takes(options.source, function, options.shapes, f"{len(options.shapes)} --shapes")
 
         def lowered(schedule: str | None) -> LoweredStep:
-            limits = {name: getattr(options, name) for name in _LIMITS}
-            return jaxpp.mpmd_jit_with_loop(function, mesh, schedule=schedule, **limits).lower(*options.shapes)
+            limit, rare = options.memory_limit, jaxpp.StepOptions(host_memory_limit=options.host_memory_limit)
+            step = jaxpp.mpmd_jit_with_loop(function, mesh, schedule=schedule, memory_limit=limit, options=rare)
+            return step.lower(*options.shapes)
 
         if options.schedule:
             _refuse_schedule(source.parse(lowered(None).as_text().encode(), name, make_context(), whole=True))
