@@ -106,7 +106,8 @@ def by_turns(steps: Mapping[str, Step], gpt: Gpt, texts: Mapping[str, Any] | Non
     losses: dict[str, list[float]] = {name: [] for name in steps}
 
     def run(name: str) -> float:
-        state = jax.device_put(states.get(name, gpt.initial), places.get(name))
+        place = places.get(name, jax.devices()[0])  # an array without a place would compile the second step anew
+        state = jax.device_put(states.get(name, gpt.initial), place)
         jax.block_until_ready(state)
         begin = time.perf_counter()
         state, loss = steps[name](state, texts.get(name, gpt.text))
