@@ -10,12 +10,12 @@ from jaxpp._keys import bits_of, is_key, keys_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import Host, MpmdMesh
 from jaxpp.planning.backend import PlanBackend
-from jaxpp.planning.target import target_of
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.fetch import Handle
+from jaxpp.targets.target import target_of
 
 
 class CompiledProgram(Protocol):

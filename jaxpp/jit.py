@@ -32,7 +32,6 @@ from jaxpp.lowering.structures import described, only_none
 from jaxpp.lowering.train_loop import OneStep, TrainLoop, lower_step
 from jaxpp.memory.limit import Limit, limit_text
 from jaxpp.planning.backend import cannot_run
-from jaxpp.planning.target import target_of
 from jaxpp.program import ScheduleLike
 from jaxpp.runtime.execution.options import Options, check_options
 from jaxpp.schedules import Costs, Schedule
@@ -40,6 +39,7 @@ from jaxpp.schedules.given import AUTO, check_words, resolve
 from jaxpp.schedules.search import Partition
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.step_options import OtherKeywords, StepOptions, with_keywords
+from jaxpp.targets.target import target_of
 from jaxpp.tuning.auto import AutoLowered, is_auto
 from jaxpp.tuning.choices import Tuning
 from jaxpp.tuning.layered_step import LayeredStep

@@ -7,6 +7,7 @@ from jaxpp.hlo_passes import PassError as PassError
 from jaxpp.ir.errors import LimitError as LimitError
 from jaxpp.jit import mpmd_jit_by_yield as mpmd_jit_by_yield
 from jaxpp.jit import mpmd_jit_with_loop as mpmd_jit_with_loop
+from jaxpp.loading import load as load
 from jaxpp.lowering import Add as Add
 from jaxpp.lowering import Concat as Concat
 from jaxpp.lowering import Max as Max
@@ -19,13 +20,12 @@ from jaxpp.lowering import mark_unit_end as mark_unit_end
 from jaxpp.lowering import train_loop as train_loop
 from jaxpp.lowering import treduce as treduce
 from jaxpp.planning import PlanError as PlanError
-from jaxpp.planning import target as target
 from jaxpp.rollback import optimistic as optimistic
 from jaxpp.runtime.execution.frozen import frozen as frozen
 from jaxpp.runtime.processes.fetch import fetch as fetch
-from jaxpp.saved.loading import load as load
 from jaxpp.saved.saved_step import SavedStepError as SavedStepError
 from jaxpp.schedules import ScheduleError as ScheduleError
 from jaxpp.step_options import StepOptions as StepOptions
+from jaxpp.targets.target import target as target
 from jaxpp.tuning.auto import tune as tune
 from jaxpp.tuning.partitioning import partition as partition

@@ -33,12 +33,12 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory.limit import NOTHING, fit
 from jaxpp.memory.task_times import Rates
-from jaxpp.planning.target import target_of
 from jaxpp.runtime import Program, load
 from jaxpp.runtime.execution.progress import Progress
 from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.schedules.given import as_text
 from jaxpp.sharded_microbatches import ShardedMicrobatches
+from jaxpp.targets.target import target_of
 from jaxpp.unused_axes import warn_of_unused_axes
 
 ScheduleLike = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str

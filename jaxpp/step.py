@@ -20,7 +20,6 @@ from jaxpp.memory.compile_within import compile_within
 from jaxpp.memory.limit import smaller
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
-from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, ScheduleLike, rewrite, text_of
 from jaxpp.runtime import Event, measured_costs, mesh_speeds
 from jaxpp.runtime.execution.options import Options, named
@@ -30,6 +29,7 @@ from jaxpp.runtime.processes import job
 from jaxpp.saved.saved_step import SavedStep, described
 from jaxpp.schedules.given import AUTO
 from jaxpp.step_shardings import StepShardings
+from jaxpp.targets.target import PlanError
 from jaxpp.traced_call import check_outside
 from jaxpp.validation.widen import widen
 

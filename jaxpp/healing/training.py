@@ -12,11 +12,11 @@ from jaxpp._system import tell
 from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.ir.program import Program
+from jaxpp.loading import load_for
 from jaxpp.runtime import Event
 from jaxpp.runtime.processes import membership
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import TransferError, in_a_line
-from jaxpp.saved.loading import load_for
 from jaxpp.step import CompiledStep
 from jaxpp.tuning.auto import AutoStep
 

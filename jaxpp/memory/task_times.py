@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from jaxlib.mlir import ir
 
 from jaxpp.ir.flops import products_of
-from jaxpp.planning.chips import Chip
 from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.model.values import PerPair
+from jaxpp.targets.chips import Chip
 
 _COPIES, _SENDS = ("offload", "reload"), ("evict", "load")
 

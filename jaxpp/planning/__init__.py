@@ -7,10 +7,10 @@ See docs/plan.md.
     plan = step.lower(state, batch).compile().plan
 """
 
-from jaxpp.planning.chips import CHIPS, Chip, Efficiency, Link
 from jaxpp.planning.numbers import HopPlan, MeshPlan, Numbers, ProgramPlan
 from jaxpp.planning.plan import Plan
-from jaxpp.planning.target import PlanError, Target, target
+from jaxpp.targets.chips import CHIPS, Chip, Efficiency, Link
+from jaxpp.targets.target import PlanError, Target, target
 
 __all__ = [
     "CHIPS",

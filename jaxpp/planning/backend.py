@@ -10,12 +10,12 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.planning.compiling import Compiled, compile_all
 from jaxpp.planning.make import make_plan
 from jaxpp.planning.plan import Plan
-from jaxpp.planning.target import PlanError, Target
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Program
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.measuring.analysis import calls
+from jaxpp.targets.target import PlanError, Target
 
 
 class PlannedProgram:

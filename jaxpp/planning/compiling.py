@@ -19,10 +19,10 @@ from jaxpp._system import write_file
 from jaxpp.ir.flops import product_flops
 from jaxpp.ir.program import Program
 from jaxpp.planning.collectives import collective_bytes
-from jaxpp.planning.target import PlanError, Target
 from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
 from jaxpp.runtime.execution.options import Options, options_of
 from jaxpp.runtime.measuring.analysis import ADDED
+from jaxpp.targets.target import PlanError, Target
 
 CACHE = "JAXPP_PLAN_CACHE"
 """The environment variable that names the folder of the cache; if it is empty, nothing is cached."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxpp.ir.program import Call, Program, Receive, Send
-from jaxpp.planning.chips import Chip, Link
 from jaxpp.planning.compiling import Compiled
-from jaxpp.planning.target import Target
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.execution.route import route_of
 from jaxpp.runtime.measuring.events import StepEvents
+from jaxpp.targets.chips import Chip, Link
+from jaxpp.targets.target import Target
 
 
 def seconds_of(compiled: Compiled, chip: Chip) -> float:

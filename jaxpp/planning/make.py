@@ -13,11 +13,11 @@ from jaxpp.planning.compiling import Compiled, compilers
 from jaxpp.planning.estimate import Network, busiest_bytes, message_seconds, predict, seconds_of
 from jaxpp.planning.numbers import HopPlan, MeshPlan, ProgramPlan
 from jaxpp.planning.plan import Plan
-from jaxpp.planning.target import Target
 from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.compiling import FunctionStats
 from jaxpp.runtime.execution.route import route_of
 from jaxpp.runtime.measuring.analysis import calls, host_bytes, memory_of, microbatches, sent_bytes, stages
+from jaxpp.targets.target import Target
 
 
 def make_plan(

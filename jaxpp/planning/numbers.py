@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxpp import schedules
-from jaxpp.planning.chips import CHIPS, Chip
+from jaxpp.targets.chips import CHIPS, Chip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxpp._system import write_file
-from jaxpp.planning.chips import CHIPS
 from jaxpp.planning.numbers import HopPlan, MeshPlan, Numbers, ProgramPlan
 from jaxpp.planning.show import as_page, as_text
-from jaxpp.planning.target import PlanError
+from jaxpp.targets.chips import CHIPS
+from jaxpp.targets.target import PlanError
 
 
 class Plan(Numbers):

@@ -15,8 +15,8 @@ import jaxpp
 from jaxpp._compat import make_context
 from jaxpp.jit import MpmdFunction
 from jaxpp.planning.backend import PlanBackend, PlannedProgram
-from jaxpp.planning.target import PlanError, Target
 from jaxpp.runtime.execution.compiling import TRITON_FAILS
+from jaxpp.targets.target import PlanError, Target
 
 TARGETS: list[tuple[str, dict[str, int]]] = [("v5p:2x4x4", {}), ("v6e:4x8", {}), ("h200", {"nodes": 4, "gpus": 8})]
 """32 devices each."""

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import jaxpp
 from jaxpp._absent import compile_only
 from jaxpp._xla import GPU
-from jaxpp.planning.target import Target
+from jaxpp.targets.target import Target
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
 NAMED = [each for found in re.findall(r"`(\{\"xla_gpu_.*?\})`", DOCUMENT) for each in ast.literal_eval(found).items()]

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxpp
-from jaxpp.planning.target import Target
+from jaxpp.targets.target import Target
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")

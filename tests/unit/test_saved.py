@@ -23,10 +23,10 @@ import pytest
 from unit.end_to_end.compare import ROWS, WIDTH, batch, layers, make_mesh, weights
 
 import jaxpp
-from jaxpp import _compat, schedules
+from jaxpp import _compat, loading, schedules
 from jaxpp.healing.training import loaded_or_compiled
-from jaxpp.saved import loading, trees
-from jaxpp.saved.loading import load_for
+from jaxpp.loading import load_for
+from jaxpp.saved import trees
 from jaxpp.saved.saved_step import SavedStep, SavedStepError
 from jaxpp.schedules.rewrites.tasks import insert
 from jaxpp.step import LoweredStep
@@ -221,7 +221,7 @@ def test_every_cut_and_every_flipped_byte_is_found(saved: Path) -> None:
 
 def test_a_bug_is_no_damaged_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (AssertionError(), TypeError("bug"), KeyError("bug"), AttributeError("bug"), RuntimeError("bug")):
-        monkeypatch.setattr("jaxpp.saved.loading.check_saved", lambda *_, error=error: (_ for _ in ()).throw(error))
+        monkeypatch.setattr("jaxpp.loading.check_saved", lambda *_, error=error: (_ for _ in ()).throw(error))
         with pytest.raises(type(error)):
             jaxpp.load(saved, like=state())
 

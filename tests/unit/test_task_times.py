@@ -7,7 +7,7 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp.memory.task_times import Rates
-from jaxpp.planning.chips import CHIPS
+from jaxpp.targets.chips import CHIPS
 
 
 def test_a_byte_of_a_chip() -> None:

@@ -11,7 +11,7 @@ from jax.experimental import topologies
 import jaxpp
 from jaxpp import _absent
 from jaxpp.planning import CHIPS
-from jaxpp.planning.target import target_of
+from jaxpp.targets.target import target_of
 
 
 def test_devices_that_count_as_absent() -> None:

@@ -25,14 +25,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from unit.end_to_end import decoder, test_vocabulary, transformer, tuning
 
 import jaxpp.api as jaxpp
-from jaxpp import _jobs, load, partition, schedules
+from jaxpp import _jobs, load, loading, partition, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
 from jaxpp.runtime.processes.arrays import put
 from jaxpp.runtime.processes.transfer import PullTransport, key
 from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting
-from jaxpp.saved import loading
 from jaxpp.schedules.rewrites.peers import evict
 from jaxpp.schedules.rewrites.tasks import insert
 

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from jaxpp._absent import compile_only_cpu_devices
 from jaxpp.lowering.mesh import MpmdMesh
-from jaxpp.planning.chips import CHIPS, Chip
+from jaxpp.targets.chips import CHIPS, Chip
 
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
