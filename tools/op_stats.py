@@ -12,7 +12,7 @@ from jaxpp.ir.values import byte_size
 
 
 @dataclass
-class Row:
+class TaskStats:
     """The statistics of all functions of one kind and stage, each counted once.
 
     Attributes:
@@ -32,35 +32,35 @@ class Row:
     residual_bytes: int = 0
     names: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, other: "Row") -> None:
+    def add(self, other: "TaskStats") -> None:
         """Adds the numbers of another row."""
         for each in ("operations", "flops", "bytes_in", "bytes_out", "residual_bytes"):
             setattr(self, each, getattr(self, each) + getattr(other, each))
         self.names.update(other.names)
 
 
-def rows_of(module: ir.Module) -> list[Row]:
+def rows_of(module: ir.Module) -> list[TaskStats]:
     """Returns a row for each kind and stage in the order of the functions, and the total of the module as the last."""
-    flops, residuals, rows = FlopCounter(module), _residuals(module), dict[str, Row]()
+    flops, residuals, rows = FlopCounter(module), _residuals(module), dict[str, TaskStats]()
     called = {callee(op) for op in nested(module.operation) if op.name == "func.call"}
-    total = Row("total")
+    total = TaskStats("total")
     for name, function in functions(module).items():
         if not function.regions[0].blocks:
             continue
         kind, stage = kind_and_stage(function)
         task = f"{kind} of stage {stage}" if kind and stage >= 0 else kind or f"@{name}"
         one = _row(task, function, flops, residuals.get(name, 0))
-        rows.setdefault(task, Row(task)).add(one)
+        rows.setdefault(task, TaskStats(task)).add(one)
         # A function that is called counts in those that call it.
         total.add(replace(one, flops=0, bytes_in=0, bytes_out=0) if name in called else one)
     return [*rows.values(), total]
 
 
-def _row(task: str, function: ir.Operation, flops: FlopCounter, residual_bytes: int) -> Row:
+def _row(task: str, function: ir.Operation, flops: FlopCounter, residual_bytes: int) -> TaskStats:
     """Returns the statistics of one function."""
     names, block = Counter(op.name for op in nested(function)), body_of(function)
     bytes_in, bytes_out = sum(map(_bytes, block.arguments)), sum(map(_bytes, terminator(block).operands))
-    return Row(task, names.total(), flops.inside(function), bytes_in, bytes_out, residual_bytes, names)
+    return TaskStats(task, names.total(), flops.inside(function), bytes_in, bytes_out, residual_bytes, names)
 
 
 def _residuals(module: ir.Module) -> dict[str, int]:
@@ -87,7 +87,7 @@ def _bytes(value: ir.Value) -> int:
     return byte_size(value.type)
 
 
-def as_table(rows: list[Row]) -> str:
+def as_table(rows: list[TaskStats]) -> str:
     """Returns a table of the rows, and below it the numbers of operations of each name."""
     titles = ("task", "operations", "FLOPs", "bytes in", "bytes out", "residual bytes")
     lines = [titles, *((r.task, *(f"{n:,}" for n in _numbers(r))) for r in rows)]
@@ -101,10 +101,10 @@ def as_table(rows: list[Row]) -> str:
     return "\n".join([*text, "", *(f"{count:>{width},}  {name}" for name, count in names)]) + "\n"
 
 
-def _numbers(row: Row) -> tuple[int, ...]:
+def _numbers(row: TaskStats) -> tuple[int, ...]:
     return row.operations, row.flops, row.bytes_in, row.bytes_out, row.residual_bytes
 
 
-def as_json(rows: list[Row]) -> str:
+def as_json(rows: list[TaskStats]) -> str:
     """Returns the rows as JSON, one object each."""
     return json.dumps([vars(row) for row in rows], indent=1) + "\n"
