@@ -106,7 +106,7 @@ class Validator:
         self._last = now
         try:
             self._reference.check(Signature.of(module), subject)
-            differences = self._differences(_compile(module, self._runner))
+            differences = self._differences(step_function(module, self._runner))
         except SignatureError as error:
             raise ValidationError(error.message) from None
         except PassError as error:
@@ -140,7 +140,7 @@ class Validator:
         given = self._given
         self._tolerance = Tolerance(coarsest_tolerance(types)) if given is None else Tolerance(given, exact=True)
         self._runner = Runner(partitions_of(module), self._most_trips)
-        run = _compile(module, self._runner)
+        run = step_function(module, self._runner)
         shapes = {number: shape_and_dtype(type_) for number, type_ in signature.arguments.items()}
         normal = random_inputs(shapes, self._seed)
         self._varying = self._find_varying(module, run, normal)
@@ -189,7 +189,8 @@ def _numbers(results: NamedResults) -> dict[int, HostArray]:
     return {number: np.asarray(places[0][1]) for number, places in results.items()}
 
 
-def _compile(module: ir.Module, runner: Runner) -> StepFunction:
+def step_function(module: ir.Module, runner: Runner) -> StepFunction:
+    """Returns the function that runs all of a module: by XLA, or by the interpreter if it is a program."""
     main = public_main(module)
     if main is None:
         program = Interpreter(module, runner)

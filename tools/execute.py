@@ -1,0 +1,54 @@
+"""`jaxpp-execute`: run a module on the devices of this machine, and print, save or compare its results.
+
+A program (`@mesh_0`, `@mesh_1`, ...) runs as in a training: one submesh of devices for each mesh. A module with `@main`
+runs by plain XLA. Results go to stdout, times to stderr. Exit codes: 0; 1 for bad input, or results that differ; 2 for
+bad usage.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from jaxpp.tools import streams
+from jaxpp.tools.arguments import at_least
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the tool, in this process, and returns its exit code. `argv` has the arguments after the program's name."""
+    options = _parser().parse_args(argv)
+    from jaxpp.tools.execute_run import run  # imported only now: it takes a second, which `--help` doesn't need
+
+    return run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    doc = __doc__ or ""
+    parser = argparse.ArgumentParser(
+        "jaxpp-execute",
+        usage="jaxpp-execute FILE [options]",
+        description=doc.splitlines()[0],
+        epilog=doc.partition("\n\n")[2],
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="a program or a module with @main, text or bytecode; -: stdin")
+    parser.add_argument(
+        "--inputs", metavar="FILE.npz", help="the arguments, arrays named arg0, arg1, ...; those not there are random"
+    )
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="the seed of random arguments")
+    parser.add_argument("--steps", type=at_least(1), default=1, metavar="N", help="how often to run it")
+    parser.add_argument("--save", metavar="FILE.npz", help="write the results of the last run: result0, result1, ...")
+    parser.add_argument("--print", action="store_true", dest="prints", help="print all numbers of the results")
+    parser.add_argument(
+        "--reference", metavar="FILE", help="a module with @main, to run by plain XLA and compare the results with"
+    )
+    parser.add_argument("--tolerance", type=float, metavar="T", help="the difference allowed, as for jaxpp-opt")
+    parser.add_argument("--trace", metavar="FILE.json", help="write a Chrome trace of one more step of a program")
+    return parser
+
+
+def cli() -> None:
+    """Runs the command `jaxpp-execute`."""
+    streams.finish(main)
+
+
+if __name__ == "__main__":
+    cli()

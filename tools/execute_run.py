@@ -1,0 +1,208 @@
+"""The run of `jaxpp-execute`: arguments, devices, steps, and the comparison with another module."""
+
+import argparse
+import contextlib
+import io
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import functions
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.runtime import Executable, Program, load, trace_step, write_chrome_trace
+from jaxpp.tools import source, streams
+from jaxpp.validation.compare import Expected, Tolerance, coarsest_tolerance, compare, perturbed, random_inputs
+from jaxpp.validation.cpu import Runner, partitions_of, shape_and_dtype
+from jaxpp.validation.signature import Signature, public_main
+from jaxpp.validation.validator import step_function
+
+Run = Callable[[], Mapping[int, Any]]
+"""Runs one step; returns its results by number."""
+
+_UNREAD = np.float32(0)
+"""Stands for an argument that no mesh reads."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Does what the command line asks for; returns the exit code."""
+    try:
+        return _run(options)
+    except streams.InputError as error:
+        message = str(error)
+    except PassError as error:
+        message = f"{error.source or streams.display_name(options.file)}: error: {error.message}"
+    print(message, file=sys.stderr)
+    return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    context = make_context()
+
+    def parsed(path: str) -> ir.Module:
+        return source.parse(streams.read(path, "an MLIR module"), path, context, whole=True)
+
+    module = parsed(options.file)
+    reference = parsed(options.reference) if options.reference else None
+    with context:
+        with contextlib.suppress(RuntimeError):  # JAX has started: in the process of a test
+            jax.config.update("jax_num_cpu_devices", max(_devices(each) for each in (module, reference) if each))
+        signature = Signature.of(reference or module)
+        inputs = _inputs(signature, options)
+        step = _Step(module, inputs)
+        results = _timed(step.run, options.steps)
+        _show(results, signature, whole=options.prints)
+        if options.save:
+            _save(results, options.save)
+        if options.trace:
+            step.trace(options.trace)
+        return _compare(results, reference, inputs, signature, options) if reference else 0
+
+
+def _devices(module: ir.Module) -> int:
+    """Returns the number of devices that a module needs."""
+    if public_main(module) is not None:
+        return partitions_of(module)
+    meshes = sum(at.MESH in each.attributes for each in functions(module).values())
+    return sum(axes.partitions for axes in MeshAxes.of_each(module, meshes))
+
+
+def _inputs(signature: Signature, options: argparse.Namespace) -> dict[int, Any]:
+    """Returns the arguments by number. Raises InputError for a file that can't be read, or does not fit."""
+    shapes = {number: shape_and_dtype(type_) for number, type_ in signature.arguments.items()}
+    made = random_inputs(shapes, options.seed)
+    if not options.inputs:
+        return made
+    try:
+        with np.load(options.inputs) as found:
+            given = {name: found[name] for name in found.files}
+    except (OSError, ValueError) as error:
+        raise streams.InputError(f"{options.inputs}: error: cannot read arrays: {error}") from None
+    for name, array in given.items():
+        number = int(name.removeprefix("arg")) if name.removeprefix("arg").isdecimal() else -1
+        if number not in shapes:
+            known = f"arg0 to arg{max(shapes, default=0)}"
+            raise streams.InputError(f"{options.inputs}: error: '{name}' is no argument, expected {known}")
+        shape, dtype = shapes[number]
+        if array.shape != shape or array.dtype != dtype:
+            expected = f"expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}"
+            raise streams.InputError(f"{options.inputs}: error: {name}: {expected}")
+        made[number] = array
+    return made
+
+
+class _Step:
+    """A module that is ready to run on these arguments."""
+
+    def __init__(self, module: ir.Module, inputs: Mapping[int, Any]) -> None:
+        self._executable: Executable | None = None
+        if public_main(module) is not None:
+            self.run = _by_xla(module, inputs)
+            return
+        program = load(module)
+        self._executable = executable = Executable(program, _submeshes(program))
+        count = 1 + max(program.arguments, default=-1)
+        self._arguments = [inputs.get(number, _UNREAD) for number in range(count)]
+        self.run: Run = lambda: dict(enumerate(executable(self._arguments)))
+
+    def trace(self, path: str) -> None:
+        """Writes a trace of one step. Raises InputError for a module that is no program."""
+        if self._executable is None:
+            raise streams.InputError("--trace: error: a module with @main has no tasks to trace, expected a program")
+        write_chrome_trace(trace_step(self._executable, self._arguments)[1], path)
+
+
+def _by_xla(module: ir.Module, inputs: Mapping[int, Any]) -> Run:
+    """Returns the run of a module with `@main` by plain XLA."""
+    runner = Runner(partitions_of(module))
+    step, arguments = step_function(module, runner), {number: runner.put(each) for number, each in inputs.items()}
+    return lambda: {number: places[0][1] for number, places in step(arguments).items()}
+
+
+def _submeshes(program: Program) -> list[Any]:
+    """Returns a submesh of this machine's devices for each mesh of a program. Raises InputError if they are too few."""
+    devices, needed = jax.devices(), sum(program.partitions)
+    if len(devices) < needed:
+        raise streams.InputError(f"error: the program is for {needed} devices, found {len(devices)}")
+    made: list[Any] = []
+    first = 0
+    for partitions, sizes in zip(program.partitions, program.axis_sizes, strict=True):
+        here = np.array(devices[first : first + partitions], dtype=object)
+        sizes = sizes or {"devices": partitions}
+        made.append(Mesh(here.reshape(1, *sizes.values()), ("mpmd", *sizes)))
+        first += partitions
+    return made
+
+
+def _timed(run: Run, steps: int) -> Mapping[int, Any]:
+    """Runs so many steps, and prints their times; returns the results of the last one."""
+    times: list[float] = []
+    results: Mapping[int, Any] = {}
+    for _ in range(steps):
+        begin = time.perf_counter()
+        results = jax.block_until_ready(run())
+        times.append(1e3 * (time.perf_counter() - begin))
+    rest = f", then {statistics.median(times[1:]):.3g} ms at the median of {steps - 1}" if steps > 1 else ""
+    print(f"the first step takes {times[0]:.3g} ms{rest}", file=sys.stderr)
+    return results
+
+
+def _show(results: Mapping[int, Any], signature: Signature, *, whole: bool) -> None:
+    """Prints a line for each result, or all of its numbers."""
+    for number, value in results.items():
+        array = np.asarray(value)
+        print(f"{signature.title(number)}: {array.dtype}{list(array.shape)}{_summary(array)}")
+        if whole:
+            print(np.array2string(array, threshold=sys.maxsize))
+
+
+def _summary(array: Any) -> str:
+    """Returns the value of a scalar; for an array, its mean and its largest absolute value."""
+    if not array.ndim:
+        return f" = {array[()]:.9g}" if np.issubdtype(array.dtype, np.floating) else f" = {array[()]}"
+    if not array.size or not np.issubdtype(array.dtype, np.number):
+        return ""
+    wide = array.astype(np.complex128)
+    nans = int(np.isnan(wide).sum())
+    told = f", {nans} NaN" if nans else ""
+    return f" mean {wide.mean().real:.6g}, at most {abs(wide).max():.6g}{told}"
+
+
+def _save(results: Mapping[int, Any], path: str) -> None:
+    written = io.BytesIO()
+    np.savez(written, **{f"result{number}": np.asarray(value) for number, value in results.items()})
+    streams.write(path, written.getvalue())
+
+
+def _compare(
+    results: Mapping[int, Any],
+    reference: ir.Module,
+    inputs: Mapping[int, Any],
+    signature: Signature,
+    options: argparse.Namespace,
+) -> int:
+    """Compares the results with those of another module by plain XLA; prints differences, and returns the exit code."""
+    moved = _by_xla(reference, perturbed(dict(inputs), options.seed))()
+    types = (str(each) for each in signature.results.values())
+    given = options.tolerance
+    tolerance = Tolerance(coarsest_tolerance(types)) if given is None else Tolerance(given, exact=True)
+    largest, wrong = 0.0, 0
+    for number, value in _by_xla(reference, inputs)().items():
+        expected = Expected.of(np.asarray(value), np.asarray(moved[number]))
+        distance, problem = compare(expected, np.asarray(results[number]), tolerance)
+        largest, wrong = max(largest, distance), wrong + bool(problem)
+        if problem:
+            print(f"{options.file}: error: {signature.title(number)} {problem}", file=sys.stderr)
+    name = Path(options.reference).name
+    print(f"{len(results) - wrong} of {len(results)} results agree with {name}; largest difference {largest:.1e}")
+    return 1 if wrong else 0
