@@ -1,6 +1,6 @@
 """The forms in which a schedule may be given, the same in Python and on every command line.
 
-1f1b                       a schedule of the library, for a number of meshes and microbatches
+1f1b                       a schedule of the library or a plug-in, for a number of meshes and microbatches
 gis{chunks=4 group=2}      the same, with options
 mine.txt, ./1f1b           a file of any name: a grid, or one of PyTorch's tables (.csv); `1f1b` is always the library's
 schedule: mine ...         the text of a grid
@@ -13,13 +13,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Final
 
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.library import LIBRARY, check_name, make, options_of
+from jaxpp.schedules.library import LIBRARY, check_name, function_of, is_known, make, options_of
 from jaxpp.schedules.model.check import check
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.task import Placement
@@ -89,19 +89,27 @@ class LibraryOption:
 def library_options() -> Mapping[str, LibraryOption]:
     """Returns the options of the whole library by name, read from the signatures and docstrings of its functions."""
     found: dict[str, LibraryOption] = {}
-    for name, function in LIBRARY.items():
-        for option, parameter in options_of(name).items():
-            kind = _TYPES.get(parameter.annotation.partition(" ")[0])
-            about = re.search(rf"\n *{option}: ([^,;.]*)", inspect.getdoc(function) or "")
-            if kind is not None and about is not None:
-                found.setdefault(option, LibraryOption(option, kind, about[1])).schedules.append(name)
+    for name in LIBRARY:
+        for option in _options(name):
+            if option.about:
+                found.setdefault(option.name, option).schedules.append(name)
     return found
 
 
+def _options(name: str) -> Iterator[LibraryOption]:
+    """Yields the options of a schedule whose types a text can tell."""
+    doc = inspect.getdoc(function_of(name)) or ""
+    for option, parameter in options_of(name).items():
+        kind = _TYPES.get(inspect.formatannotation(parameter.annotation).strip("'").partition(" ")[0])
+        about = re.search(rf"\n *{option}: ([^,;.]*)", doc)
+        if kind is not None:
+            yield LibraryOption(option, kind, about[1] if about else "")
+
+
 def library_name(given: object) -> str | None:
-    """Returns the library's name in a text such as `gis{chunks=4}`; None if the library has no such name."""
+    """Returns the name in a text such as `gis{chunks=4}`; None if neither the library nor a plug-in has it."""
     match = _NAME.fullmatch(given) if isinstance(given, str) else None
-    return match["name"] if match and match["name"] in LIBRARY else None
+    return match["name"] if match and is_known(match["name"]) else None
 
 
 def resolve(
@@ -183,9 +191,10 @@ def _from_words(words: str, meshes: int | None, microbatches: int | None, option
     if match is None:
         raise WordsError(f"expected a schedule such as gis or gis{{chunks=4 group=2}}, found {words[:80]!r}")
     values = dict(options)
+    known = library_options() if name is None or name in LIBRARY else {each.name: each for each in _options(name)}
     for word in (match["options"] or "").split():
         key, _, value = word.partition("=")
-        option = library_options().get(key)
+        option = known.get(key)
         values[key] = option.convert(value) if option else value
     if name is not None and (meshes is None or microbatches is None):
         raise WordsError(f"{name} is a schedule of the library: it needs the numbers of meshes and microbatches")

@@ -8,9 +8,11 @@ from importlib.metadata import version
 from jaxlib.mlir import ir
 
 import jaxpp
-from jaxpp.hlo_passes import PASSES, PIPELINES
+from jaxpp._plugins import PlugInError
+from jaxpp.hlo_passes import PIPELINES
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.functions import nested
+from jaxpp.tools.known_passes import KnownPasses
 from jaxpp.tools.pipeline_text import Option, options_of, quote
 
 
@@ -19,12 +21,16 @@ def versions() -> str:
     return ", ".join([f"jaxpp {jaxpp.__version__}", *(f"{each} {version(each)}" for each in ("jax", "jaxlib"))])
 
 
-def list_passes() -> str:
-    """Lists every pass with its first line and its options, and every pipeline."""
+def list_passes(known: KnownPasses) -> str:
+    """Lists every pass with its first line and its options, and every pipeline; for a broken plug-in its error."""
     lines: list[str] = []
-    for name, step in PASSES.items():
-        lines.append(f"{name}\n    {first_line(step)}")
-        lines += [f"    {describe_option(option)}" for option in options_of(step)]
+    for name in known:
+        try:
+            lines.append(f"{name}\n    {first_line(known[name])}")
+            lines += [f"    {describe_option(option)}" for option in options_of(known[name])]
+        except PlugInError as error:
+            lines.append(f"{name}\n    {error}")
+    lines += known.shadowed
     for name, pipeline in PIPELINES.items():
         lines.append(f"--pipeline {name}\n    {first_line(pipeline)}")
     return "\n".join(lines)

@@ -5,10 +5,11 @@ import ast
 import difflib
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from jaxpp.tools.arguments import at_least
 
@@ -40,9 +41,15 @@ class Parameter:
         return f"--{self.name.replace('_', '-')}"
 
 
+_TYPES: Final[Mapping[str, type[int] | type[str]]] = {"int": int, "str": str}
+
+
 @cache
 def pipeline_parameters() -> dict[str, Parameter]:
-    """Returns the parameters of `mpmd`, by name. They are read from its source, as importing it takes a second."""
+    """Returns the parameters of `mpmd` that have a text form, by name.
+
+    They are read from its source, as importing it takes a second.
+    """
     source = Path(__file__).parents[1] / "hlo_passes" / "pipelines.py"
     tree = ast.parse(source.read_text(encoding="utf-8"))
     (mpmd,) = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "mpmd"]
@@ -50,8 +57,9 @@ def pipeline_parameters() -> dict[str, Parameter]:
     found: dict[str, Parameter] = {}
     for argument in (*mpmd.args.args, *mpmd.args.kwonlyargs):
         about = re.search(rf"^ *{argument.arg}: (.*)\.$", doc, re.MULTILINE)
-        is_number = isinstance(argument.annotation, ast.Name) and argument.annotation.id == "int"
-        found[argument.arg] = Parameter(argument.arg, int if is_number else str, about[1] if about else None)
+        kind = _TYPES.get(ast.unparse(argument.annotation) if argument.annotation else "")
+        if kind is not None:  # others have no text form
+            found[argument.arg] = Parameter(argument.arg, kind, about[1] if about else None)
     return found
 
 
@@ -83,6 +91,14 @@ def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
         metavar="PASSES",
         help="name,name{option=value option2=value}, in order, alone or in builtin.module(...); passes of MLIR, "
         "StableHLO and Shardy too, such as canonicalize",
+    )
+    group.add_argument(
+        "--load-pass",
+        type=_reference,
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="a pass of your own, as package.module:MyPass; its name is then known; repeatable",
     )
     group.add_argument("--pipeline", metavar="NAME", help="a whole chain of passes, such as mpmd")
     for parameter in pipeline_parameters().values():
@@ -184,6 +200,13 @@ def _add_failure_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--run-reproducer", action="store_true", help="run the passes that such a file names")
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+
+
+def _reference(text: str) -> str:
+    """Checks that a text names a module and a class in it."""
+    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
+        raise argparse.ArgumentTypeError(f"expected package.module:Class, found '{text}'")
+    return text
 
 
 def _fraction(text: str) -> float:

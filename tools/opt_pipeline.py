@@ -5,8 +5,9 @@ import inspect
 import re
 from collections.abc import Sequence
 
-from jaxpp.hlo_passes import PASSES, PIPELINES
+from jaxpp.hlo_passes import PIPELINES
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.tools.known_passes import KnownPasses
 from jaxpp.tools.opt_arguments import pipeline_parameters
 from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, unknown
 
@@ -15,20 +16,20 @@ _OPTIONS = {"keep": "recompute", "stages": "offload"}
 _LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
 
 
-def pipeline_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Pass, ...]:
+def pipeline_of(options: argparse.Namespace, known: KnownPasses, parser: argparse.ArgumentParser) -> tuple[Pass, ...]:
     """Returns the passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
-    if options.pass_doc is not None and options.pass_doc not in PASSES:
-        parser.error(unknown("pass", options.pass_doc, PASSES))
+    if options.pass_doc is not None and options.pass_doc not in known:
+        parser.error(unknown("pass", options.pass_doc, known))
     given = [each.flag for name, each in pipeline_parameters().items() if getattr(options, name) is not None]
     if mistake := _exclusive(options) or _for_a_pipeline(options, given):
         parser.error(mistake)
     try:
         is_named = options.pipeline is not None
-        steps = _named_pipeline(options) if is_named else parse_pipeline(options.passes or "", PASSES)
+        steps = _named_pipeline(options) if is_named else parse_pipeline(options.passes or "", known)
         steps = _selected(steps, options)
         for name in (*(options.print_before or ()), *(options.print_after or ())):
-            if name not in PASSES and name not in [step.name for step in steps]:
-                raise PipelineTextError(unknown("pass", name, PASSES))
+            if name not in known and name not in [step.name for step in steps]:
+                raise PipelineTextError(unknown("pass", name, known))
     except PipelineTextError as error:
         parser.error(str(error))
     return steps

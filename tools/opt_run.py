@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
+from jaxpp._plugins import PlugInError
 from jaxpp._versions import UnsupportedJaxError
-from jaxpp.hlo_passes import PASSES
 from jaxpp.hlo_passes.base import Observer, Pass, run_passes
 from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.hlo_passes.pipelines import VerifyPhases
@@ -19,6 +19,7 @@ from jaxpp.ir.functions import bytecode
 from jaxpp.tools import diagnostics, listing, observers, op_stats, reproducer, source, streams
 from jaxpp.tools.expected import Expectations
 from jaxpp.tools.isolate import CrashError, Isolate
+from jaxpp.tools.known_passes import KnownPasses
 from jaxpp.tools.opt_pipeline import pipeline_of
 from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, pipeline_text
 from jaxpp.validation import MOST_TRIPS, Validate, compare_modules
@@ -32,6 +33,7 @@ class _Run:
     """One invocation of the tool: its options, and the exit code so far."""
 
     options: argparse.Namespace
+    known: KnownPasses
     steps: tuple[Pass, ...]
     timing: observers.Timing = field(default_factory=observers.Timing)
     code: int = OK
@@ -55,11 +57,16 @@ class _Run:
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Does what the command line asks for; returns the exit code."""
-    steps = pipeline_of(options, parser)
-    if (answer := _answer(options, steps)) is not None:
+    try:
+        known = KnownPasses(options.load_pass)
+        steps = pipeline_of(options, known, parser)
+        answer = _answer(options, known, steps)
+    except PlugInError as error:
+        parser.error(str(error))
+    if answer is not None:
         print(answer)
         return OK
-    this = _Run(options, steps)
+    this = _Run(options, known, steps)
     if options.compare:
         _compare(this)
         return this.code
@@ -74,15 +81,15 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return this.code
 
 
-def _answer(options: argparse.Namespace, steps: tuple[Pass, ...]) -> str | None:
+def _answer(options: argparse.Namespace, known: KnownPasses, steps: tuple[Pass, ...]) -> str | None:
     """Returns the text that the flags ask for in place of a run; None if they ask for a run."""
     if options.version:
         return listing.versions()
     if options.print_pipeline:
         return pipeline_text(steps)
     if options.pass_doc is not None:
-        return listing.pass_doc(PASSES[options.pass_doc])
-    return listing.list_passes() if options.list_passes else None
+        return listing.pass_doc(known[options.pass_doc])
+    return listing.list_passes(known) if options.list_passes else None
 
 
 def _transform(run: _Run) -> bytes:
@@ -105,8 +112,8 @@ def _reproduced(run: _Run, data: bytes) -> bytes:
         what = "no reproducer: expected a resource mlir_reproducer with a pipeline"
         raise streams.InputError(f"{run.name}: error: {what}")
     try:
-        run.steps = parse_pipeline(found[1], PASSES)
-    except PipelineTextError as error:
+        run.steps = parse_pipeline(found[1], run.known)
+    except (PipelineTextError, PlugInError) as error:
         raise streams.InputError(f"{run.name}: error: {error}") from None
     return found[0].encode()
 
@@ -182,7 +189,8 @@ def _reproduce(run: _Run, data: bytes, code: int, failed: Pass) -> list[str]:
         name = reproducer.write(_parse(run, data, make_context()), run.steps, failed, run.options.reproducer)
     except Exception as error:  # of any kind: the first error is the one to tell
         return [f"{run.name}: note: no reproducer: {diagnostics.one_line(str(error))}"]
-    return [f"{run.name}: note: {name} reproduces it: jaxpp-opt {name} --run-reproducer"]
+    loads = "".join(f" --load-pass {each}" for each in run.options.load_pass)
+    return [f"{run.name}: note: {name} reproduces it: jaxpp-opt {name} --run-reproducer{loads}"]
 
 
 def _explain(error: Exception, step: Pass | None, name: str) -> tuple[int, str]:

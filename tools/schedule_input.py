@@ -27,7 +27,7 @@ def check_options(options: argparse.Namespace) -> None:
     given = vars(options)
     names = [library_name(name) for name in given.get("names", [given.get("name")]) if name]
     for option in library_options().values() if names else ():
-        if given[option.name] is not None and not any(name in option.schedules for name in names):
+        if given[option.name] is not None and not any(name and option.name in options_of(name) for name in names):
             flag = option.name.replace("_", "-")
             raise UsageError(f"no schedule here takes --{flag}, which is for {', '.join(option.schedules)}")
 
@@ -66,7 +66,7 @@ def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, objec
     values: dict[str, object] = {
         option.name: getattr(options, option.name)
         for option in library_options().values()
-        if name in option.schedules and getattr(options, option.name) is not None
+        if name and option.name in options_of(name) and getattr(options, option.name) is not None
     }
     if name is not None and "costs" in options_of(name):
         values["costs"] = load_costs(options)

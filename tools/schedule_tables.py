@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxpp import schedules as S
+from jaxpp._plugins import plug_ins
 from jaxpp.schedules.engine.memory import Release
 from jaxpp.schedules.engine.report import Report
-from jaxpp.schedules.library import LIBRARY, options_of
+from jaxpp.schedules.library import LIBRARY, PLUG_INS, function_of, names, options_of
 from jaxpp.schedules.search import Found
 
 _RELEASES: Final[tuple[Release, ...]] = ("W", "B", "half")
@@ -47,16 +48,23 @@ def grid(schedule: S.Schedule) -> Text:
 
 
 def library() -> Table:
-    """Makes a table of the library's schedules: their descriptions, papers and options."""
+    """Makes a table of the schedules of the library and of plug-ins: their descriptions, papers and options."""
     table = _table("name", "what", "from", "options")
-    for name, function in LIBRARY.items():
-        summary = (inspect.getdoc(function) or "").partition("\n")[0].removesuffix(".")
+    for name in names():
+        try:
+            summary = (inspect.getdoc(function_of(name)) or "").partition("\n")[0].removesuffix(".")
+        except S.ScheduleError as error:
+            table.add_row(name, str(error), "", "")
+            continue
         paper = _PAPER.search(summary)
         options = [
-            f"{option}={parameter.default}" if parameter.default is not None else option
+            f"{option}={parameter.default}" if parameter.default not in (None, parameter.empty) else option
             for option, parameter in options_of(name).items()
         ]
         table.add_row(name, _PAPER.sub("", summary), paper["paper"] if paper else "", " ".join(options).lower())
+    for name, plug_in in plug_ins(PLUG_INS, LIBRARY).items():
+        if name in LIBRARY:
+            table.add_row(name, str(plug_in.taken("jaxpp")), "", "")
     return table
 
 

@@ -1,7 +1,8 @@
 """Published schedules by name.
 
 A new schedule needs two things: a function in a file of this folder, and an entry in `LIBRARY` below. The function is
-best written in the language of `builders.language`. The tests report whatever else a new schedule lacks.
+best written in the language of `builders.language`. The tests report whatever else a new schedule lacks. Other packages
+add schedules as entry points of the group `jaxpp.schedules`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, cast
 
+from jaxpp._plugins import PlugInError, plug_ins
 from jaxpp._system import collector_paused
 from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
@@ -24,6 +26,7 @@ from jaxpp.schedules.library.sequence import seq1f1b, seq1f1b_i, seq1f1b_zb
 from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, stp, v_half, v_min, zb_v
 from jaxpp.schedules.library.vocabulary import vocab_1f1b, vocab_v_half
 from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
+from jaxpp.schedules.model.check import check
 from jaxpp.schedules.model.schedule import Schedule
 
 LIBRARY: Final[dict[str, Callable[..., Schedule]]] = {
@@ -77,24 +80,47 @@ _OTHER_NAMES: Final = {
 """Names that other projects use for a schedule of the library. The keys have only lower-case letters and digits."""
 
 
-def check_name(name: object) -> None:
-    """Checks that the library has a schedule of this name.
+PLUG_INS: Final = "jaxpp.schedules"
+"""The group of entry points that are functions as those of `LIBRARY`."""
 
-    Raises ScheduleError if it has none.
+
+def is_known(name: object) -> bool:
+    """Whether the library or a plug-in has a schedule of this name."""
+    return isinstance(name, str) and (name in LIBRARY or name in plug_ins(PLUG_INS, LIBRARY))
+
+
+def check_name(name: object) -> None:
+    """Checks that the library or a plug-in has a schedule of this name.
+
+    Raises ScheduleError if none has.
     """
-    if not isinstance(name, str) or name not in LIBRARY:
-        raise ScheduleError(f"no schedule is named {name!r}{_nearest(str(name).lower())}{', '.join(LIBRARY)}")
+    if not is_known(name):
+        raise ScheduleError(f"no schedule is named {name!r}{_nearest(str(name).lower())}{', '.join(names())}")
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names that `make` knows."""
-    return tuple(LIBRARY)
+    """Returns the names that `make` knows: those of the library, then those of plug-ins."""
+    return tuple({**LIBRARY, **plug_ins(PLUG_INS, LIBRARY)})
+
+
+def function_of(name: str) -> Callable[..., Schedule]:
+    """Returns the function of a known schedule. Raises ScheduleError if it is a plug-in that can't be used."""
+    if name in LIBRARY:
+        return LIBRARY[name]
+    plug_in = plug_ins(PLUG_INS, LIBRARY)[name]
+    try:
+        function = plug_in.load()
+        if not callable(function) or len(inspect.signature(function).parameters) < 2:
+            raise plug_in.expected("a function of meshes, microbatches and options", function)
+    except PlugInError as error:
+        raise ScheduleError(str(error)) from error.__cause__
+    return cast("Callable[..., Schedule]", function)
 
 
 @cache
 def options_of(name: str) -> Mapping[str, inspect.Parameter]:
     """Returns the parameters that the function of a schedule has after meshes and microbatches."""
-    return dict(list(inspect.signature(LIBRARY[name]).parameters.items())[2:])
+    return dict(list(inspect.signature(function_of(name)).parameters.items())[2:])
 
 
 def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Schedule:
@@ -109,7 +135,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     Raises:
         ScheduleError: the name or an option is unknown, or the schedule does not exist for these numbers.
     """
-    if isinstance(cast("object", name), str) and name.partition("{")[0] in set(LIBRARY) - {name}:
+    if isinstance(cast("object", name), str) and "{" in name and is_known(name.partition("{")[0]):
         raise ScheduleError(f"make takes options as arguments, as slices=4; S.resolve reads a text such as {name!r}")
     check_name(name)
     known = options_of(name)
@@ -122,7 +148,12 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
         sizes[option] = whole_number(options[option], option, least=1)
     check_size(name, **sizes)
     with collector_paused():
-        return LIBRARY[name](sizes["meshes"], sizes["microbatches"], **options)
+        made = function_of(name)(sizes["meshes"], sizes["microbatches"], **options)
+    if not isinstance(cast("object", made), Schedule):
+        raise ScheduleError(f"the function of schedule {name!r} returned a {type(made).__name__}, expected a Schedule")
+    if name not in LIBRARY:
+        check(made)
+    return made
 
 
 def _nearest(name: str) -> str:
@@ -131,9 +162,9 @@ def _nearest(name: str) -> str:
     The text suggests up to three schedules whose names begin with `name`. If there are none, it suggests the schedule
     that others call so, or the most similar name.
     """
-    found = [known for known in LIBRARY if name and known.startswith(name)][:3]
+    found = [known for known in names() if name and known.startswith(name)][:3]
     found = found or [*filter(None, [_OTHER_NAMES.get(re.sub("[^a-z0-9]", "", name))])]
-    found = found or difflib.get_close_matches(name, LIBRARY, n=1)
+    found = found or difflib.get_close_matches(name, names(), n=1)
     *others, last = map(repr, found or [""])
     return (
         f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}? There are " if found else ": there are "

@@ -18,10 +18,11 @@ ROOT = Path(__file__).parents[2]
 LIT = ROOT / "tests" / "lit"
 ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
-# Arrows point down. `_compat`, the files that it stands on, and `_system` are files of the room `jaxpp` with arrows of
-# their own; every room may import `_system`. A room within a room is open to whoever may import the outer one.
+# Arrows point down. `_compat`, the files that it stands on, `_plugins` and `_system` are files of the room `jaxpp` with
+# arrows of their own; every room may import the last two. A room within a room is open to whoever may import the outer
+# one.
 BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_jobs", "_keys", "_rules"], "_compat")
-BASEMENT["_system"] = "_system"
+BASEMENT |= {"_system": "_system", "_plugins": "_system"}
 MAY_IMPORT = {
     "_system": set[str](),
     "schedules": set[str](),
