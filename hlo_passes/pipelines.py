@@ -1,6 +1,8 @@
 """Pipelines: passes in order, each with the reason for its position."""
 
+import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
@@ -34,6 +36,7 @@ from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
 from jaxpp.hlo_passes.stages.split_forward import SplitForward
+from jaxpp.ir.errors import PassError
 
 
 def mpmd(
@@ -49,6 +52,7 @@ def mpmd(
     host_memory_limit: str = "",
     transport: str = "pull",
     share_tasks: str = "auto",
+    own: Sequence[tuple[str, Pass]] = (),
 ) -> tuple[Pass, ...]:
     """Turns a lowered training step into the program of its meshes.
 
@@ -64,8 +68,9 @@ def mpmd(
         host_memory_limit: the same for a device's share of the memory of its host.
         transport: how values go from mesh to mesh: pull, device_put or pair.
         share_tasks: when end stages call programs of the middle ones: auto, never, always, or from 1e7 FLOPs on.
+        own: passes of the user, each with the name of the pass after which it runs.
     """
-    return (
+    passes = (
         InlineCalls(),  # first: moves the marks of helpers into the loop body
         FindMicrobatchLoop(schedule, meshes),  # before all passes that read the schedule, which this one resolves
         SplitConditionals(),  # before all passes that follow values: they do not look into branches
@@ -94,6 +99,7 @@ def mpmd(
         PlanBuffers(),  # needs one function per mesh: a value may be used after it was sent
         VerifyProgram(memory_limit, host_memory_limit, transport),  # last: proves the program, and writes memory peaks
     )
+    return with_own(passes, own)
 
 
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
@@ -123,6 +129,64 @@ def with_verification(passes: Sequence[Pass]) -> tuple[Pass, ...]:
     verifies = {step: verify for verify, step in last.items()}
     every = ([step, verifies.get(type(step))] for step in passes)
     return tuple(step for both in every for step in both if step is not None)
+
+
+@dataclass(frozen=True)
+class OwnPass(Pass):
+    """Runs a pass of the user, and then verifies the module. An error names the user's pass.
+
+    Attributes:
+        step: the pass of the user.
+        promises: the next `verify-*` pass of the pipeline. It also runs here, if its promises hold before the pass.
+    """
+
+    step: Pass
+    promises: Pass | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.step.name)
+
+    def run(self, module: ir.Module) -> None:
+        """Runs the pass. Raises PassError if MLIR refuses the module afterwards, or the pass broke a promise."""
+        had_promises = self._broken(module) is None
+        self.step.run(module)
+        try:
+            module.operation.verify()
+        except ir.MLIRError as error:
+            first = error.error_diagnostics[0]
+            location = ir.Location.from_attr(first.location.attr)  # of its own class, unlike that of a diagnostic
+            raise PassError(f"pass '{self.name}' made an invalid module: {first.message}", location=location) from None
+        if had_promises and (broken := self._broken(module)):
+            broken.hint = "docs/ir.md has the promises between passes"
+            raise PassError.because(f"pass '{self.name}' broke a promise", broken)
+
+    def _broken(self, module: ir.Module) -> PassError | None:
+        """Returns the error of `promises`, if it finds one."""
+        try:
+            if self.promises is not None:
+                self.promises.run(module)
+        except PassError as error:
+            return error
+        return None
+
+
+def with_own(passes: Sequence[Pass], own: Sequence[tuple[str, Pass]]) -> tuple[Pass, ...]:
+    """Returns `passes` with passes of the user inserted, each after the pass that it names.
+
+    Raises:
+        ValueError: there is no such pass, or it is the last one, which proves the program.
+    """
+    names = [step.name for step in passes]
+    for after, step in own:
+        if after not in names[:-1]:
+            near = difflib.get_close_matches(after, names[:-1], n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"they are {', '.join(names[:-1])}"
+            raise ValueError(f"pass '{step.name}': no pass before {names[-1]} is named '{after}'; {hint}")
+    chain: list[Pass] = []
+    for number, step in enumerate(passes):
+        promises = next((VERIFIED_AFTER[type(each)] for each in passes[number:] if type(each) in VERIFIED_AFTER), None)
+        chain += step, *(OwnPass(each, promises) for after, each in own if after == step.name)
+    return tuple(chain)
 
 
 PIPELINES: dict[str, Callable[..., tuple[Pass, ...]]] = {"mpmd": mpmd}

@@ -132,7 +132,7 @@ def mpmd_jit_with_loop(
         "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", others.get("out_specs")),
         **argument_options,
     }
-    passes = rare.passes(mpmd_mesh.mpmd_dim) | cuts_options(cuts)
+    passes = rare.of_pipeline(mpmd_mesh.mpmd_dim) | cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
     passes["memory_limit"] = limit_text(memory_limit, mpmd_mesh.mpmd_dim)
     if rare.costs is not None and (memory_limit is None or recompute is not None):
@@ -229,7 +229,7 @@ class MpmdFunction:
         schedule: "ScheduleLike | MpmdFunction | None",
         options: Mapping[str, Any],
         compiler_options: Options | None,
-        passes: Mapping[str, str],
+        passes: Mapping[str, Any],
         costs: Costs | None = None,
     ) -> None:
         functools.update_wrapper(self, fun)

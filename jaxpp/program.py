@@ -151,7 +151,7 @@ class ProgramModule:
 
 
 def rewrite(
-    lowered: Lowered, schedule: ScheduleLike | None, options: Mapping[str, str], costs: schedules.Costs | None = None
+    lowered: Lowered, schedule: ScheduleLike | None, options: Mapping[str, Any], costs: schedules.Costs | None = None
 ) -> ProgramModule:
     """Rewrites a lowered step to its program, and warns of idle meshes, unused axes and sharded microbatches.
 
@@ -239,7 +239,7 @@ def rewritten(
     module: ir.Module,
     schedule: str,
     meshes: int,
-    options: Mapping[str, str],
+    options: Mapping[str, Any],
     observers: Sequence[Observer] = (),
     rates: Rates | None = None,
 ) -> ProgramModule:

@@ -44,7 +44,7 @@ class LoweredStep:
         lowered: Lowered,
         schedule: ScheduleLike | None,
         compiler_options: Options | None,
-        passes: Mapping[str, str],
+        passes: Mapping[str, Any],
         costs: schedules.Costs | None = None,
     ) -> None:
         self._lowered, self._schedule, self._compiler_options = lowered, schedule, compiler_options

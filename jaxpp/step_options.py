@@ -1,11 +1,13 @@
 """`StepOptions`: the options of `mpmd_jit_with_loop` that few steps need."""
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, cast
 
+from jaxpp.hlo_passes import Pass
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.memory.limit import Limit, limit_text
 from jaxpp.schedules import Costs
@@ -39,6 +41,8 @@ class StepOptions:
         costs: the durations of tasks, copies and sends, as `compiled.costs(events)` measures them. Only the search for
             `memory_limit` uses them. None: durations are estimated from FLOPs, and for a `jaxpp.target` from the
             bandwidths of its chip.
+        passes: passes of your own, each with the name of the pass of `mpmd` after which it runs:
+            `[("outline-stages", MyPass())]`. The module is verified after each of them (docs/your-first-pass.md).
     """
 
     operations: Mapping[str, Callable[..., Any]] | None = None
@@ -47,9 +51,10 @@ class StepOptions:
     share_tasks: str = "auto"
     host_memory_limit: Limit = None
     costs: Costs | None = None
+    passes: Sequence[tuple[str, Pass]] = ()
 
-    def passes(self, meshes: int) -> dict[str, str]:
-        """Returns the options of passes by keyword.
+    def of_pipeline(self, meshes: int) -> dict[str, Any]:
+        """Returns the options of `mpmd` by keyword.
 
         Raises:
             TypeError, ValueError: an option is invalid.
@@ -61,11 +66,15 @@ class StepOptions:
             raise TypeError(f"costs: expected jaxpp.schedules.Costs, found {found}; Costs.load reads a file")
         share = self.share_tasks if self.share_tasks == "auto" else ShareFunctions(self.share_tasks).when
         limit = limit_text(self.host_memory_limit, meshes, "host_memory_limit")
-        return {**delays, "share_tasks": share, "host_memory_limit": limit}
+        for each in cast("Sequence[object]", self.passes):
+            if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[1], Pass)):
+                raise TypeError(f"passes: expected pairs such as ('outline-stages', MyPass()), found {each!r}")
+        mpmd(own=self.passes)  # raises ValueError for an unknown name
+        return {**delays, "share_tasks": share, "host_memory_limit": limit, "own": tuple(self.passes)}
 
 
 class OtherKeywords(TypedDict, total=False):
-    """JaxPP's names of arguments of `mpmd_jit_with_loop`, and for one release the fields of `StepOptions`."""
+    """JaxPP's names of arguments of `mpmd_jit_with_loop`, and for one release the older fields of `StepOptions`."""
 
     in_specs: Any
     out_specs: Any
@@ -87,7 +96,7 @@ def with_keywords(options: StepOptions | None, keywords: Mapping[str, Any]) -> S
     if not isinstance(cast("object", options), StepOptions):
         raise TypeError(f"options: expected jaxpp.StepOptions, found {type(options).__name__}")
     old = {name: value for name, value in keywords.items() if name not in ("in_specs", "out_specs")}
-    for name in old.keys() - {field.name for field in fields(StepOptions)}:
+    for name in old.keys() - OtherKeywords.__annotations__.keys():
         raise TypeError(f"mpmd_jit_with_loop() got an unexpected keyword argument '{name}'")
     if old:
         fields_given = ", ".join(f"{name}=..." for name in old)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 from jaxlib.mlir import ir
 
@@ -37,7 +38,7 @@ class Fitting:
 
     base: ir.Module
     plan: Schedule
-    options: dict[str, str]
+    options: dict[str, Any]
     limits: Sequence[float]
     levels: Mapping[int, Sequence[tuple[int, int]]]
     times: TaskTimes
@@ -128,7 +129,8 @@ class Fitting:
         chosen = self.options_of(choice)
         key = str(chosen)
         if key not in self._tried:
-            split, *passes = divided(mpmd("", 0, **self.options | chosen))[1]
+            options: dict[str, Any] = {**self.options, **chosen}
+            split, *passes = divided(mpmd("", 0, **options))[1]
             if chosen["recompute"] not in self.splits:
                 self.splits[chosen["recompute"]] = module = own_copy(self.base)
                 run_passes(module, [split])

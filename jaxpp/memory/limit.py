@@ -71,12 +71,12 @@ class Fitted:
     """
 
     schedule: str
-    options: dict[str, str]
+    options: dict[str, Any]
     kept_less: dict[str, str]
     time: tuple[float, float] = (0.0, 0.0)
 
 
-def smaller(options: Mapping[str, str]) -> str:
+def smaller(options: Mapping[str, Any]) -> str:
     """Returns the hint of the error for a program that needs too much memory, with these options of `mpmd`."""
     names = [name for name in CHOICES if options.get(name, "microbatch") != "microbatch"]
     return "".join(f'take {name}="microbatch", ' for name in names) + SMALLER
@@ -87,7 +87,7 @@ NOTHING: Mapping[str, str] = {"recompute": "", "offload": "", "evict": "", "orde
 
 
 def fit(
-    module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str], rates: Rates | None = None
+    module: ir.Module, schedule: str, meshes: int, options: Mapping[str, Any], rates: Rates | None = None
 ) -> Fitted:
     """Returns the fastest choice of recomputes, offloads, evictions and orders that stays within the memory limits.
 
@@ -166,7 +166,7 @@ class _Found(NamedTuple):
         return self.excess == (0, 0)
 
 
-def _found(fitting: Fitting, choice: StageChoices, plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
+def _found(fitting: Fitting, choice: StageChoices, plan: Schedule, schedule: str, options: Mapping[str, Any]) -> _Found:
     """Returns the outcome of a choice for the schedule of `fitting`.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product, takewhile
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from jaxlib.mlir import ir
 
@@ -35,7 +35,7 @@ from jaxpp.step import LoweredStep
 from jaxpp.tuning.layers import Layers, Peaks
 from jaxpp.tuning.partitioning import cuts_options
 
-_KEPT: Final = ("gather_weights", "scatter_gradients")
+_KEPT: Final = ("gather_weights", "scatter_gradients", "own")
 """The options of the step that also apply when its layers are measured."""
 
 
@@ -52,7 +52,7 @@ class LayeredStep:
         self,
         lowered: Lowered,
         compiler_options: Options | None,
-        passes: Mapping[str, str],
+        passes: Mapping[str, Any],
         who: str,
         donating: Callable[[], Lowered] | None = None,
     ) -> None:

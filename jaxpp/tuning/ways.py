@@ -41,7 +41,7 @@ class Ways:
 
     lowered: Lowered
     compiler_options: Options | None
-    passes: Mapping[str, str]
+    passes: Mapping[str, Any]
     seconds: float = SECONDS
     _latest: dict[Any, LoweredStep] = field(default_factory=dict[Any, LoweredStep], repr=False, compare=False)
 

@@ -2,15 +2,22 @@
 
 import inspect
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.end_to_end.compare import make_mesh, sgd_step
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.hlo_passes import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant
+from jaxpp.ir.functions import body_of, functions
 from jaxpp.step_options import OtherKeywords
 
 GIVEN: dict[str, Any] = {
@@ -48,16 +55,96 @@ def test_keywords_are_added_to_the_options() -> None:
 
 
 def test_all_fields_and_the_keywords_of_jaxpp_are_known() -> None:
-    assert OtherKeywords.__annotations__.keys() == {each.name for each in fields(jaxpp.StepOptions)} | JAXPP
-    assert {each.name for each in fields(jaxpp.StepOptions)} == GIVEN.keys()
+    assert OtherKeywords.__annotations__.keys() == GIVEN.keys() | JAXPP
+    assert {each.name for each in fields(jaxpp.StepOptions)} == GIVEN.keys() | {"passes"}  # which was no keyword
     parameters = inspect.signature(jaxpp.mpmd_jit_with_loop).parameters.keys() | JAXPP
     jaxpps = {"mpmd_mesh", "in_shardings", "out_shardings", "static_argnums", "donate_argnums", "compiler_options"}
     assert jaxpps | JAXPP <= parameters
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^mpmd_jit_with_loop\(\) got an unexpected keyword argument 'donate'$"):
-        made(donate=0)
+    for name in ("donate", "passes"):
+        with pytest.raises(TypeError, match=rf"^mpmd_jit_with_loop\(\) got an unexpected keyword argument '{name}'$"):
+            made(**{name: 0})
     for wrong in ({}, "auto"):
         with pytest.raises(TypeError, match=rf"^options: expected jaxpp\.StepOptions, found {type(wrong).__name__}$"):
             made(options=wrong)
+
+
+@dataclass(frozen=True)
+class AddConstants(Pass):
+    """Adds constants to the functions of stages, and may break the module."""
+
+    how: str = ""
+
+    def run(self, module: ir.Module) -> None:
+        """Adds a constant; breaks the module if told so."""
+        first = next(op for name, op in functions(module).items() if name.startswith("forward_"))
+        block = body_of(first)
+        with ir.InsertionPoint.at_block_begin(block), ir.Location.file("mine.py", 3, 4):
+            made = constant(ir.RankedTensorType.get([], ir.F32Type.get()), 7)
+            if self.how == "invalid":
+                stablehlo.AddOp.build_generic(results=[block.arguments[0].type], operands=[made])
+        if self.how == "promise":
+            del first.attributes[at.KIND]
+
+
+def program_of(*passes: tuple[str, Pass], **options: Any) -> str:
+    step = jaxpp.mpmd_jit_with_loop(
+        sgd_step, make_mesh(2), schedule="1f1b", options=jaxpp.StepOptions(passes=passes), **options
+    )
+    return step.lower(weights(2), batch(2)).program().as_text()
+
+
+@pytest.mark.parametrize("options", [{}, {"memory_limit": "1 GB"}])
+def test_passes_of_ones_own(options: dict[str, Any]) -> None:
+    passes = [("outline-stages", AddConstants()), ("add-tasks", AddConstants()), ("outline-stages", AddConstants())]
+    found = program_of(*passes, **options)
+    assert found.count("dense<7.0") == 3
+    assert "dense<7.0" not in program_of(**options)
+
+
+def test_a_step_with_a_pass_of_ones_own_computes_the_same() -> None:
+    check(
+        partial(sgd_step, schedule="1f1b"), (weights(2), batch(2)), make_mesh(2), passes=[("add-tasks", AddConstants())]
+    )
+
+
+@pytest.mark.parametrize(
+    ("passes", "message"),
+    [
+        (
+            [("outline-stages", AddConstants("invalid"))],
+            "mine.py:3:4: error: pass 'add-constants' made an invalid module: "
+            "'stablehlo.add' op expected 2 operands, but found 1",
+        ),
+        (
+            [("outline-stages", AddConstants("promise"))],
+            "pass 'add-constants' broke a promise: the loop calls @forward_0, which is no task: no jaxpp.kind\n"
+            "  docs/ir.md has the promises between passes",
+        ),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"memory_limit": 4096}])
+def test_a_pass_that_breaks_the_module(passes: Any, message: str, options: dict[str, Any]) -> None:
+    with pytest.raises(jaxpp.PassError) as error:
+        program_of(*passes, **options)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("passes", "kind", "message"),
+    [
+        ([AddConstants()], TypeError, "passes: expected pairs such as ('outline-stages', MyPass()), found AddConstant"),
+        ([("outline-stages", AddConstants)], TypeError, "passes: expected pairs such as ('outline-stages', MyPass())"),
+        ([("outline", AddConstants())], ValueError, "is named 'outline'; did you mean 'outline-stages'?"),
+        (
+            [("verify-program", AddConstants())],
+            ValueError,
+            "pass 'add-constants': no pass before verify-program is named 'verify-program'; ",
+        ),
+    ],
+)
+def test_passes_that_are_refused(passes: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=re.escape(message)):
+        program_of(*passes)

@@ -220,7 +220,7 @@ def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **opt
 
 _OF_PASSES = (
     *("cuts", "recompute", "memory_limit", "host_memory_limit", "costs"),
-    *("gather_weights", "scatter_gradients", "share_tasks"),
+    *("gather_weights", "scatter_gradients", "share_tasks", "passes"),
 )
 """Options that say nothing about the module as it is lowered."""
 
