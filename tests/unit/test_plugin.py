@@ -1,16 +1,20 @@
 """A package of its own, tests/plugin, with a pass and a schedule; and packages whose plug-ins can't be used."""
 
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import runline
+from unit.end_to_end.compare import batch, check, lowered, make_mesh, sgd_step, weights
 
-from jaxpp import _plugins, schedules
+from jaxpp import PassError, _plugins, schedules
 from jaxpp.schedules.library import options_of
 from jaxpp.tools import opt, schedule
 
@@ -118,6 +122,33 @@ def refusal(*arguments: object) -> str:
     code, out, err = runline.call(opt.main, *arguments).texts
     assert (code, out) == (2, ""), err
     return err.partition("jaxpp-opt: error: ")[2].removesuffix("\n")
+
+
+def test_the_page_has_the_code_of_the_package() -> None:
+    page = (ROOT / "docs" / "your-first-pass.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(?:python|mlir|toml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    paths = [path for path in PLUGIN.rglob("*.*") if path.suffix in (".py", ".mlir", ".toml")]
+    files = [path.read_text(encoding="utf-8") for path in paths]
+    assert len(blocks) == 3
+    assert len(page.split()) <= 900
+    assert [block for block in blocks if not any(block in file for file in files)] == []
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_step_runs_both() -> None:
+    arguments, mesh = (weights(2), batch(4)), make_mesh(2)
+    passes = [("outline-stages", importlib.import_module("example_plugin.passes").MultiplyByReciprocal())]
+    step = partial(sgd_step, schedule="run-ahead{ahead=1}")
+    check(step, arguments, mesh, passes=passes)
+    program, plain = (lowered(step, arguments, mesh, **options).program() for options in ({"passes": passes}, {}))
+    assert program.schedule.startswith("schedule: run-ahead\n")
+    assert program.as_text().count("stablehlo.divide") < plain.as_text().count("stablehlo.divide")
+
+
+@pytest.mark.usefixtures("wrong")
+def test_a_step_with_a_schedule_that_is_refused() -> None:
+    with pytest.raises(PassError, match=r"compare\.py:.*error: plug-in 'missing-module' of package wrong-plugin can't"):
+        lowered(partial(sgd_step, schedule="missing-module"), (weights(2), batch(4)), make_mesh(2)).program()
 
 
 def test_stock_lit_runs_the_tests_of_the_package(site: Path) -> None:
