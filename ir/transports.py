@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from jaxpp._plugins import TRANSPORTS, plug_ins
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
 
@@ -53,10 +54,22 @@ order for each process. `pair`: a program on the devices of two meshes.
 """
 
 
-def check_transport(name: str) -> None:
-    """Raises ValueError unless a transport has this name."""
-    if name not in RULES:
-        raise ValueError(f"transport is '{name}', expected one of {', '.join(RULES)}")
+def rules_of(name: str) -> Rules:
+    """Returns the rules of a transport, which a plug-in has as its attribute `rules`.
+
+    Raises:
+        ValueError: no transport has this name, or it is a plug-in that can't be used (PlugInError).
+    """
+    if name in RULES:
+        return RULES[name]
+    found = plug_ins(TRANSPORTS, RULES)
+    if name not in found:
+        raise ValueError(f"transport is '{name}', expected one of {', '.join({**RULES, **found})}")
+    transport = found[name].load()
+    rules: object = getattr(transport, "rules", None)
+    if not isinstance(rules, Rules):
+        raise found[name].expected("a class with `rules`, the Rules of jaxpp.ir.transports", transport)
+    return rules
 
 
 class OrderError(ProgramError):
@@ -74,7 +87,7 @@ def check_order(program: Program, transport: str | Rules) -> None:
     that remain wait whatever the timing: meshes wait for one another, and the error shows the chain of waits. Without
     channel numbers, the error also names the k-th transfer between two meshes if its ends are different values.
     """
-    rules = RULES[transport] if isinstance(transport, str) else transport
+    rules = rules_of(transport) if isinstance(transport, str) else transport
     name = f"by the transport '{transport}' " if isinstance(transport, str) and transport != "pull" else ""
     hint = f"run insert-transfers{{transport={transport}}}" if name else ""
     _check_ends(program, rules, name, hint)

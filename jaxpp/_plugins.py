@@ -1,4 +1,4 @@
-"""Plug-ins: the passes and schedules that other packages name as entry points.
+"""Plug-ins: the passes, schedules and transports that other packages name as entry points.
 
 A plug-in is found when somebody asks for a name that jaxpp lacks, or for a list. Only its use imports its module.
 """
@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Final
+
+TRANSPORTS: Final = "jaxpp.transports"
+"""The group of entry points that are classes of transports with `rules`."""
 
 
 class PlugInError(ValueError):
@@ -19,7 +23,7 @@ class PlugIn:
     """A plug-in, whose module may not be imported yet.
 
     Attributes:
-        name: the name of the pass or schedule.
+        name: the name of the pass, schedule or transport.
         reference: where it is: `package.module:Class`.
         package: the name of the package that has it; "" for a plug-in of `--load-pass`.
         taken_by: the owner of the name, if that is another package.

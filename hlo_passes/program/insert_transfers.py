@@ -22,7 +22,7 @@ from jaxpp.ir.program import Call, Receive, Send, TaskName
 from jaxpp.ir.rows import with_size
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import Step, leave
-from jaxpp.ir.transports import RULES, check_transport
+from jaxpp.ir.transports import rules_of
 from jaxpp.ir.values import defining_op
 from jaxpp.ir.write_lines import write_lines
 
@@ -67,13 +67,13 @@ class InsertTransfers(Pass):
     transport: str = "pull"
 
     def __post_init__(self) -> None:
-        check_transport(self.transport)
+        rules_of(self.transport)  # raises for an unknown name
 
     def run(self, module: ir.Module) -> None:
         """Replaces `@main` by the functions of the meshes. Raises PassError for an operation or a value on no mesh."""
         placed = main_of_phase(module, placed=True)
         plan = _TransferPlan(module, placed.meshes)
-        rules = RULES[self.transport]
+        rules = rules_of(self.transport)
         if rules.rendezvous:
             devices = [each.partitions for each in MeshAxes.of_each(module, placed.meshes)]
             beside = {mesh for mesh, count in enumerate(devices) if rules.is_beside(count)}

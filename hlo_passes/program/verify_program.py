@@ -14,7 +14,7 @@ from jaxpp.ir.read_lines import mesh_lines
 from jaxpp.ir.read_program import ProgramReader, ProvenLines
 from jaxpp.ir.steps import leave
 from jaxpp.ir.tensors import tensor_text
-from jaxpp.ir.transports import check_transport
+from jaxpp.ir.transports import rules_of
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class VerifyProgram(Pass):
     transport: str = "pull"
 
     def __post_init__(self) -> None:
-        check_transport(self.transport)
+        rules_of(self.transport)  # raises for an unknown name
         for name, text in (("memory_limit", self.memory_limit), ("host_memory_limit", self.host_memory_limit)):
             if not all(map(parse_bytes, text.split())):
                 raise ValueError(

@@ -2,16 +2,18 @@
 
 import os
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 import jax
 
+from jaxpp import _plugins
 from jaxpp._system import tell
 from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
 from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten, keep_own_port
-from jaxpp.runtime.processes.ordered import tags_are_wanted
+from jaxpp.runtime.processes.ordered import OrderedTransport, tags_are_wanted
+from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.transport import Transport
 
 TRANSPORTS = ("pull", "device_put", "pair")
@@ -45,9 +47,13 @@ def choose(name: str | None) -> None:
 def wanted() -> str:
     """Returns the transport that the user has chosen; empty if none. Raises ProcessError for an unknown name."""
     where, name = ("transport", _given[0]) if _given else ("JAXPP_TRANSPORT", os.environ.get("JAXPP_TRANSPORT", ""))
-    if name not in {"", *TRANSPORTS}:
-        raise ProcessError(f"{where} is {name!r}; give one of {', '.join(TRANSPORTS)}")
+    if name and name not in TRANSPORTS and name not in _plug_ins():
+        raise ProcessError(f"{where} is {name!r}; give one of {', '.join([*TRANSPORTS, *_plug_ins()])}")
     return name
+
+
+def _plug_ins() -> Mapping[str, _plugins.PlugIn]:
+    return _plugins.plug_ins(_plugins.TRANSPORTS, TRANSPORTS)
 
 
 def name_of(platform: str, can_put: bool) -> str:
@@ -85,8 +91,22 @@ def transport() -> Transport:
         tell(f"values go from process to process by {name}")
     if name == "pull":
         return messages
+    if name not in TRANSPORTS:
+        return _loaded(name, messages)
     is_cpu = jax.local_devices()[0].platform == "cpu"
     return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, is_cpu)
+
+
+def _loaded(name: str, messages: PullTransport) -> Transport:
+    """Makes the transport of a plug-in. Raises ProcessError if it can't be used."""
+    plug_in = _plug_ins()[name]
+    try:
+        kind = plug_in.load()
+        if not (isinstance(kind, type) and issubclass(kind, OrderedTransport) and kind.name == name):
+            raise plug_in.expected(f"a class of OrderedTransport with the name '{name}'", kind)
+    except _plugins.PlugInError as error:
+        raise ProcessError(str(error)) from error.__cause__
+    return kind(messages)
 
 
 forgotten(transport.cache_clear)

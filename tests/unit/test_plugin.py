@@ -1,4 +1,4 @@
-"""A package of its own, tests/plugin, with a pass and a schedule; and packages whose plug-ins can't be used."""
+"""A package of its own, tests/plugin, with plug-ins of each kind; and a package whose plug-ins can't be used."""
 
 import importlib
 import os
@@ -9,12 +9,17 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import runline
 from unit.end_to_end.compare import batch, check, lowered, make_mesh, sgd_step, weights
+from unit.runtime.processes import conformance, test_faults
 
 from jaxpp import PassError, _plugins, schedules
+from jaxpp.ir.transports import RULES, rules_of
+from jaxpp.runtime.processes import choice
+from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.schedules.library import options_of
 from jaxpp.tools import opt, schedule
 
@@ -41,11 +46,17 @@ WRONG = {
         "deadlock": "wrong_plugin:deadlock",
         "1f1b": "wrong_plugin:function",
     },
+    "jaxpp.transports": {
+        "missing-module": "wrong_plugin_nowhere:Transport",
+        "a-class": "wrong_plugin:Nothing",
+        "no-transport": "wrong_plugin:Ruled",
+    },
 }
 SOURCE = """
 from dataclasses import dataclass, replace
 from jaxpp import schedules
 from jaxpp.hlo_passes import Pass
+from jaxpp.ir.transports import Rules
 
 class Silent(Pass):
     def run(self, module):
@@ -60,6 +71,9 @@ class Odd(Silent):
 
 class Nothing:
     pass
+
+class Ruled:
+    rules = Rules()
 
 def function(meshes, microbatches):
     pass
@@ -149,6 +163,22 @@ def test_a_step_runs_both() -> None:
 def test_a_step_with_a_schedule_that_is_refused() -> None:
     with pytest.raises(PassError, match=r"compare\.py:.*error: plug-in 'missing-module' of package wrong-plugin can't"):
         lowered(partial(sgd_step, schedule="missing-module"), (weights(2), batch(4)), make_mesh(2)).program()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_transport_has_rules() -> None:
+    assert rules_of("counted-pair") == RULES["pair"]
+    with pytest.raises(ValueError, match=r"^transport is 'tcp', expected one of pull, device_put, pair, counted-pair$"):
+        rules_of("tcp")
+
+
+def test_a_transport_carries_values_between_processes(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_TRANSPORT", "counted-pair")
+    monkeypatch.setenv("RANDOM_PROGRAMS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    found = test_faults.run("programs_and_a_step", 2, devices=2, survivors=[0, 1], main=f"{conformance.__name__}:main")
+    assert found.codes == [0, 0], found.shown
+    assert "jaxpp: values go from process to process by counted-pair\n" in found.texts[0]
 
 
 def test_stock_lit_runs_the_tests_of_the_package(site: Path) -> None:
@@ -272,3 +302,18 @@ def test_schedules_that_are_refused(name: str, message: str) -> None:
     code, out, err = runline.call(schedule.main, "show", name, "--meshes", 2, "--microbatches", 2).texts
     assert (code, out) == (1, "")
     assert err.startswith(f"jaxpp-schedule: error: {error.value}")
+
+
+@pytest.mark.usefixtures("wrong")
+def test_transports_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = "plug-in '{}' of package wrong-plugin"
+    cannot = f"{of.format('missing-module')} can't be imported: ModuleNotFoundError: No module named"
+    wanted = f"{of.format('a-class')}: expected a class with `rules`, the Rules of jaxpp.ir.transports, found the class"
+    for name, message in {"missing-module": cannot, "a-class": wanted}.items():
+        assert message in refusal("-p", f"insert-transfers{{transport={name}}}")
+    wanted = f"{of.format('no-transport')}: expected a class of OrderedTransport with the name 'no-transport', found"
+    for name, message in {"missing-module": cannot, "no-transport": wanted}.items():
+        monkeypatch.setenv("JAXPP_TRANSPORT", name)
+        assert choice.name_of("cpu", can_put=False) == name
+        with pytest.raises(ProcessError, match=f"^{re.escape(message)}"):
+            choice._loaded(name, Mock())

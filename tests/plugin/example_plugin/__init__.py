@@ -1,1 +1,1 @@
-"""A pass and a schedule in a package of their own (docs/your-first-pass.md)."""
+"""A pass, a schedule and a transport in a package of their own (docs/your-first-pass.md)."""

@@ -9,7 +9,7 @@ from unit.ir.explorer import always_ends, mutated, program_of, random_program
 from unit.ir.orders import transfer_order
 
 from jaxpp.ir.program import Call, Instruction, Receive, Send, TaskName
-from jaxpp.ir.transports import RULES, OrderError, Rules, check_order, check_transport
+from jaxpp.ir.transports import RULES, OrderError, Rules, check_order, rules_of
 
 TWO = (True, False)
 EVERY = [Rules(*each) for each in product(TWO, repeat=3)]
@@ -128,4 +128,4 @@ def test_the_time_is_that_of_the_rules() -> None:
 
 def test_a_transport_that_is_none() -> None:
     with pytest.raises(ValueError, match=r"^transport is 'tcp', expected one of pull, device_put, pair$"):
-        check_transport("tcp")
+        rules_of("tcp")
