@@ -123,6 +123,9 @@ def _add_format_options(group: "argparse._ArgumentGroup") -> None:
         help="print constants of more elements without their values; the text can't be read again",
     )
     group.add_argument(
+        "--max-input", type=at_least(1), default=1 << 30, metavar="N", help="refuse input of more bytes (default 1 GiB)"
+    )
+    group.add_argument(
         "--op-stats",
         nargs="?",
         const="table",

@@ -95,7 +95,7 @@ def _answer(options: argparse.Namespace, known: KnownPasses, steps: tuple[Pass, 
 def _transform(run: _Run) -> bytes:
     """Returns the result, as bytes. The parts of a split input are independent: an error in one stops no other."""
     try:
-        data = streams.read(run.options.file, _EXPECTED)
+        data = streams.read(run.options.file, _EXPECTED, run.options.max_input)
         if run.options.run_reproducer:
             data = _reproduced(run, data)
     except streams.InputError as error:
@@ -147,7 +147,10 @@ def _compare(run: _Run) -> None:
     options, (one, other) = run.options, run.options.compare
 
     def compare(context: ir.Context) -> list[str]:
-        modules = [source.parse(streams.read(path, _EXPECTED), path, context, whole=True) for path in options.compare]
+        modules = [
+            source.parse(streams.read(path, _EXPECTED, options.max_input), path, context, whole=True)
+            for path in options.compare
+        ]
         names = streams.display_name(one), streams.display_name(other)
         return [compare_modules(modules, names, options.seed, run.trips, options.tolerance)]
 

@@ -133,7 +133,7 @@ def _check_text(data: bytes, name: str) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        message = "neither text in UTF-8 nor MLIR bytecode"
+        message = "neither text in UTF-8 nor MLIR bytecode (of jax.export take exported.mlir_module_serialized)"
         raise InputError(f"{_place(data, error.start, name)}: error: {message}") from None
     hlo = _HLO.match(data)
     if hlo is not None:

@@ -18,24 +18,31 @@ def display_name(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
 
-def read(path: str, expected: str) -> bytes:
+def read(path: str, expected: str, most: int | None = None) -> bytes:
     """Reads the bytes of a file, or of stdin if the path is `-`; `expected` names the expected input in messages.
 
     Raises:
-        InputError: it can't be read, or is empty.
+        InputError: it can't be read, is empty, or has more than `most` bytes.
     """
     try:
         if path == "-":
             data = sys.stdin.buffer.read()
         else:
             with open(path, "rb") as file:
+                _check_size(path, os.fstat(file.fileno()).st_size, most)
                 data = file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"{display_name(path)}: error: cannot read: {reason}") from None
+    _check_size(path, len(data), most)
     if not data.strip():
         raise InputError(f"{display_name(path)}: error: the input is empty; expected {expected}")
     return data
+
+
+def _check_size(path: str, size: int, most: int | None) -> None:
+    if most is not None and size > most:
+        raise InputError(f"{display_name(path)}: error: {size:,} bytes, more than the limit of --max-input, {most:,}")
 
 
 def write(path: str, data: bytes | str) -> None:
