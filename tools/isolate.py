@@ -1,5 +1,6 @@
 """Passes that are tried in a child process first: C++ may abort there, instead of here."""
 
+import faulthandler
 import os
 import signal
 import warnings
@@ -46,6 +47,7 @@ def ended_by(work: Callable[[], object]) -> str:
             silent = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):
                 os.dup2(silent, stream)
+            faulthandler.disable()
             work()
         finally:
             os._exit(0)
