@@ -100,7 +100,8 @@ def _options(name: str) -> Iterator[LibraryOption]:
     """Yields the options of a schedule whose types a text can tell."""
     doc = inspect.getdoc(function_of(name)) or ""
     for option, parameter in options_of(name).items():
-        kind = _TYPES.get(inspect.formatannotation(parameter.annotation).strip("'").partition(" ")[0])
+        first = inspect.formatannotation(parameter.annotation).strip("'").partition(" ")[0]  # Placement | None
+        kind = _TYPES.get(first.rpartition(".")[2])
         about = re.search(rf"\n *{option}: ([^,;.]*)", doc)
         if kind is not None:
             yield LibraryOption(option, kind, about[1] if about else "")

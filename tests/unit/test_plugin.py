@@ -44,6 +44,7 @@ WRONG = {
         "a-class": "wrong_plugin:Nothing",
         "returns-none": "wrong_plugin:function",
         "deadlock": "wrong_plugin:deadlock",
+        "placed": "wrong_plugin:placed",
         "1f1b": "wrong_plugin:function",
     },
     "jaxpp.transports": {
@@ -77,6 +78,10 @@ class Ruled:
 
 def function(meshes, microbatches):
     pass
+
+def placed(meshes, microbatches, placement: schedules.Placement | None = None, style: str = "", fast: bool = False):
+    assert (style, fast) == ("a", True)
+    return schedules.make("gpipe", meshes=meshes, microbatches=microbatches, placement=placement)
 
 def deadlock(meshes, microbatches):
     made = schedules.make("1f1b", meshes=meshes, microbatches=microbatches)
@@ -276,6 +281,12 @@ def test_names_that_jaxpp_has() -> None:
     assert taken.format("inline-calls") in runline.call(opt.main, "--list-passes").texts[1]
     assert schedules.make("1f1b", meshes=2, microbatches=2).name == "1f1b"
     assert taken.format("1f1b") in runline.call(schedule.main, "list").texts[1]
+
+
+@pytest.mark.usefixtures("wrong")
+def test_options_of_all_types() -> None:
+    made = schedules.resolve("placed{placement=0,1,1,0 style=a fast=true}", meshes=2, microbatches=2)
+    assert made.placement == schedules.Placement.of(0, 1, 1, 0)
 
 
 @pytest.mark.usefixtures("wrong", "installed")
