@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
-from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
+from unit.end_to_end import decoder
+from unit.end_to_end.compare import batch, check, lowered, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.hlo_passes import Pass
+from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant
 from jaxpp.ir.functions import body_of, functions
@@ -89,6 +91,13 @@ class AddConstants(Pass):
             del first.attributes[at.KIND]
 
 
+class Nothing(Pass):
+    """Does nothing."""
+
+    def run(self, module: ir.Module) -> None:
+        """Does nothing."""
+
+
 def program_of(*passes: tuple[str, Pass], **options: Any) -> str:
     step = jaxpp.mpmd_jit_with_loop(
         sgd_step, make_mesh(2), schedule="1f1b", options=jaxpp.StepOptions(passes=passes), **options
@@ -102,6 +111,24 @@ def test_passes_of_ones_own(options: dict[str, Any]) -> None:
     found = program_of(*passes, **options)
     assert found.count("dense<7.0") == 3
     assert "dense<7.0" not in program_of(**options)
+
+
+SLICED = partial(decoder.train_step, schedule="seq1f1b{slices=3}", loss=partial(decoder.loss, slices=3))
+
+
+@pytest.mark.parametrize(
+    ("step", "arguments"),
+    [
+        (partial(sgd_step, schedule="1f1b"), (weights(2), batch(2))),
+        (partial(sgd_step, schedule="zb-v"), (weights(4), batch(2))),
+        (SLICED, (decoder.parameters(2), decoder.batch(2))),
+    ],
+    ids=["1f1b", "zb-v", "seq1f1b"],
+)
+def test_a_pass_that_does_nothing_changes_nothing_anywhere(step: Any, arguments: Any) -> None:
+    everywhere = [(each.name, Nothing()) for each in mpmd()[:-1]]
+    programs = [lowered(step, arguments, make_mesh(2), passes=passes).program() for passes in ([], everywhere)]
+    assert programs[0].as_text() == programs[1].as_text()
 
 
 def test_a_step_with_a_pass_of_ones_own_computes_the_same() -> None:
