@@ -22,7 +22,7 @@ ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # arrows of their own; every room may import the last two. A room within a room is open to whoever may import the outer
 # one.
 BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_jobs", "_keys", "_rules"], "_compat")
-BASEMENT |= {"_system": "_system", "_plugins": "_system"}
+BASEMENT.update(_system="_system", _plugins="_system")
 MAY_IMPORT = {
     "_system": set[str](),
     "schedules": set[str](),
