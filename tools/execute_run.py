@@ -180,7 +180,8 @@ def _summary(array: Any) -> str:
 
 def _save(results: Mapping[int, Any], path: str) -> None:
     written = io.BytesIO()
-    np.savez(written, **{f"result{number}": np.asarray(value) for number, value in results.items()})
+    arrays: dict[str, Any] = {f"result{number}": np.asarray(value) for number, value in results.items()}
+    np.savez(written, **arrays)
     streams.write(path, written.getvalue())
 
 

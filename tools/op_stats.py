@@ -76,8 +76,9 @@ def _residuals(module: ir.Module) -> dict[str, int]:
 
 def _is_residual(value: ir.Value, task: tuple[str, int], by_name: dict[str, ir.Operation]) -> bool:
     for use in value.uses:
-        if use.owner.name == "func.call":
-            kind, stage = kind_and_stage(by_name[callee(use.owner)])
+        user = use.owner.operation
+        if user.name == "func.call":
+            kind, stage = kind_and_stage(by_name[callee(user)])
             if stage == task[1] and kind != task[0]:
                 return True
     return False

@@ -220,12 +220,12 @@ def _observers(run: _Run) -> list[Observer]:
     watching: list[Observer] = [observers.IdleTasks(run.name)]
     if options.validate:
         watching += [Validate(options.seed, run.trips, options.tolerance, apart=True), VerifyPhases()]
-    for when, all_, names in (
-        ("before", options.print_before_all, options.print_before),
-        ("after", options.print_after_all, options.print_after),
-    ):
-        if all_ or names:
-            watching.append(observers.Print(sys.stderr, when, None if all_ else set(names)))
+    if options.print_before_all or options.print_before:
+        names = None if options.print_before_all else set(options.print_before)
+        watching.append(observers.Print(sys.stderr, "before", names))
+    if options.print_after_all or options.print_after:
+        names = None if options.print_after_all else set(options.print_after)
+        watching.append(observers.Print(sys.stderr, "after", names))
     if options.print_after_change:
         watching.append(observers.PrintChange(sys.stderr))
     if options.verify_each:
