@@ -92,7 +92,7 @@ def fit(
     """Returns the fastest choice of recomputes, offloads, evictions and orders that stays within the memory limits.
 
     `simulate` gives the time of a step. The candidates are the given schedule, and the same with evicted residuals
-    (`schedules.peers.evict`). For a schedule of the library, orders that keep fewer activations are candidates too.
+    (`schedules.rewrites.evict`). For a schedule of the library, orders that keep fewer activations are candidates too.
 
     For a program with slices nothing is chosen: `verify-program` refuses it if it is too large. If only the memory of a
     host is too small, the nearest choice is returned, and `verify-program` refuses that.

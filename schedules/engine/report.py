@@ -156,7 +156,7 @@ class Report:
     def peak_activations(self, released_at: Release = "W") -> list[float]:
         """Returns for each mesh the most activations alive at once.
 
-        The unit is a microbatch's activations in all stages of one mesh. `memory.activations` counts pairs of stage
+        The unit is a microbatch's activations in all stages of one mesh. `engine.activations.activations` counts pairs of stage
         and microbatch (or slice) instead, in the order of a program. It equals this number times the stages of a mesh,
         times the slices. The two differ where copies run beside a mesh (`offload`, `evict`). Here an activation is gone
         when its copy ends, in a program at the instruction that frees it.
