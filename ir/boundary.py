@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -10,6 +11,8 @@ from jaxpp.ir.attributes import BOUNDARY, attribute_of, plain
 from jaxpp.ir.errors import PassError
 
 BARRIER = "stablehlo.optimization_barrier"
+COMPOSITE = "jaxpp.stage_boundary"
+"""The name of a `stablehlo.composite` that is a stage mark; its attributes are those of the mark."""
 FORM = '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}'
 
 
@@ -50,6 +53,23 @@ def unit_mark(value: ir.Value, ip: ir.InsertionPoint | None = None) -> ir.Value:
     barrier = stablehlo.OptimizationBarrierOp([value], ip=ip)
     barrier.operation.attributes[BOUNDARY] = ir.UnitAttr.get()
     return barrier.results[0]
+
+
+def is_composite_mark(op: ir.Operation) -> bool:
+    """Whether `op` is a stage mark in the form for producers that can't put attributes on a barrier."""
+    return op.name == "stablehlo.composite" and plain(op.attributes.get("name")) == COMPOSITE
+
+
+def mark_of_composite(op: ir.Operation) -> list[ir.Value]:
+    """Makes the mark that a composite stands for, before it; returns the mark's results.
+
+    Raises PassError if the composite's attributes are not those of a mark.
+    """
+    barrier = stablehlo.OptimizationBarrierOp(list(op.operands), loc=op.location, ip=ir.InsertionPoint(op))
+    given: dict[str, Any] = plain(op.attributes.get("composite_attributes")) or {}
+    barrier.operation.attributes[BOUNDARY] = attribute_of({"name": "", **given})
+    read(barrier.operation)
+    return list(barrier.results)
 
 
 def is_barrier(op: ir.Operation) -> bool:

@@ -311,7 +311,8 @@ def _no_loop(main: ir.Operation) -> PassError:
         return PassError(
             "no microbatch loop: there is no stage mark in any loop",
             location=loop.location,
-            hint="mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes",
+            hint="mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes; "
+            f"in a module: {boundary.BARRIER} {{jaxpp.boundary = {boundary.FORM}}}",
         )
     return PassError(
         "no microbatch loop, and no stage mark",

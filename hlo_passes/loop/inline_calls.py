@@ -6,6 +6,7 @@ from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import take_known_branches
 from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
 from jaxpp.ir.build import replace
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, functions, may_refer, nested_by_name, reachable, symbols_in
@@ -28,6 +29,8 @@ class InlineCalls(Pass):
 
     A conditional on a constant of its own function is replaced by the branch that it takes, before inlining:
     `lax.platform_dependent` branches on such a constant.
+
+    A `stablehlo.composite "jaxpp.stage_boundary"` becomes a stage mark, with the composite's attributes.
 
     Preconditions: there is a `@main`; no function calls itself.
 
@@ -72,6 +75,9 @@ def _inline_into(
         PassError: on recursion, or when a callee is unknown or has not exactly one block.
     """
     ops = nested_by_name(by_name[name])
+    for op in list(filter(boundary.is_composite_mark, ops["stablehlo.composite"])):
+        replace(op, boundary.mark_of_composite(op))
+        ops["stablehlo.composite"].remove(op)
     has_conditionals = bool(ops["stablehlo.case"] or ops["stablehlo.if"])
     if has_conditionals:
         take_known_branches(body_of(by_name[name]))

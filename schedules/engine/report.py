@@ -156,8 +156,8 @@ class Report:
     def peak_activations(self, released_at: Release = "W") -> list[float]:
         """Returns for each mesh the most activations alive at once.
 
-        The unit is a microbatch's activations in all stages of one mesh. `engine.activations.activations` counts pairs of stage
-        and microbatch (or slice) instead, in the order of a program. It equals this number times the stages of a mesh,
+        The unit is a microbatch's activations in all stages of one mesh. `engine.activations` counts pairs of stage and
+        microbatch (or slice) instead, in the order of a program. It equals this number times the stages of a mesh,
         times the slices. The two differ where copies run beside a mesh (`offload`, `evict`). Here an activation is gone
         when its copy ends, in a program at the instruction that frees it.
 
