@@ -63,19 +63,26 @@ def pipeline_parameters() -> dict[str, Parameter]:
     return found
 
 
+def with_defaults(options: argparse.Namespace) -> argparse.Namespace:
+    """Returns the options of another tool, and the defaults of `jaxpp-opt` for all others."""
+    return argparse.Namespace(**{**vars(make_parser("").parse_args([])), **vars(options)})
+
+
 def make_parser(doc: str) -> Parser:
     """Returns the parser; `doc` is the tool's docstring."""
     parser = Parser(
         "jaxpp-opt",
         usage="jaxpp-opt [FILE] [-p PASSES | --pipeline NAME] [options]",
-        description=doc.splitlines()[0],
+        description=doc.partition("\n")[0],
         epilog=doc.partition("\n\n")[2],
         allow_abbrev=False,
     )
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="MLIR text or bytecode; -: stdin")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="write there, whole or not at all")
     parser.add_argument("--version", action="store_true", help="print the versions of jaxpp, jax and jaxlib, and exit")
-    _add_pipeline_options(parser.add_argument_group("which passes"))
+    passes = parser.add_argument_group("which passes")
+    add_pipeline_options(passes)
+    _add_questions(passes)
     _add_format_options(parser.add_argument_group("input and output"))
     _add_watching_options(parser.add_argument_group("watching them"))
     _add_validation_options(parser.add_argument_group("comparing results"))
@@ -83,7 +90,8 @@ def make_parser(doc: str) -> Parser:
     return parser
 
 
-def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
+def add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
+    """Adds the options that choose passes."""
     group.add_argument(
         "-p",
         "--passes",
@@ -107,6 +115,9 @@ def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--start-after", metavar="NAME", help="leave out the passes up to this one")
     group.add_argument("--stop-after", metavar="NAME", help="leave out the passes after this one")
     group.add_argument("--disable", action="append", default=[], metavar="NAME", help="leave it out; repeatable")
+
+
+def _add_questions(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--print-pipeline", action="store_true", help="print the passes, as -p takes them, and exit")
     group.add_argument("--list-passes", action="store_true", help="list all passes with their options, and exit")
     group.add_argument("--pass-doc", metavar="NAME", help="print what a pass does, and exit")
@@ -178,6 +189,11 @@ def _add_validation_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="run two modules and compare the results; runs no pass"
     )
+    add_comparison_options(group)
+
+
+def add_comparison_options(group: "argparse._ArgumentGroup") -> None:
+    """Adds the options of a comparison: its tolerance, its inputs, and its longest loop."""
     group.add_argument(
         "--tolerance",
         type=_fraction,
@@ -199,7 +215,7 @@ def _add_failure_options(group: "argparse._ArgumentGroup") -> None:
         "--mlir-pass-pipeline-crash-reproducer",
         metavar="FILE",
         help="if a pass fails, write the module before it there, with the passes from there on "
-        "(without this: only after an internal error, to a new file)",
+        "(without this: only after an internal error, to a new file; '': never)",
     )
     group.add_argument("--run-reproducer", action="store_true", help="run the passes that such a file names")
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")

@@ -186,10 +186,11 @@ def _guarded(run: _Run, path: str, work: Callable[[ir.Context], list[str]], data
 
 def _reproduce(run: _Run, data: bytes, code: int, failed: Pass) -> list[str]:
     """Writes a reproducer, after an internal error or if the user asks for one; returns lines about it."""
-    if run.options.reproducer is None and code != INTERNAL_ERROR:
+    path = run.options.reproducer
+    if path == "" or (path is None and code != INTERNAL_ERROR):
         return []
     try:
-        name = reproducer.write(_parse(run, data, make_context()), run.steps, failed, run.options.reproducer)
+        name = reproducer.write(_parse(run, data, make_context()), run.steps, failed, path)
     except Exception as error:  # of any kind: the first error is the one to tell
         return [f"{run.name}: note: no reproducer: {diagnostics.one_line(str(error))}"]
     loads = "".join(f" --load-pass {each}" for each in run.options.load_pass)
