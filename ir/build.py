@@ -9,7 +9,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.counted import wrapped
-from jaxpp.ir.functions import has_side_effect, loop_body, nested, operations, terminator
+from jaxpp.ir.functions import body_of, has_side_effect, loop_body, nested, operations, terminator
 from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
 
@@ -54,6 +54,16 @@ def replace(op: ir.Operation, values: Iterable[ir.Value]) -> None:
     for result, value in zip(list(op.results), list(values), strict=True):
         result.replace_all_uses_with(value)
     op.erase()
+
+
+def set_returned(function: ir.Operation, values: Sequence[ir.Value]) -> None:
+    """Makes a function return other values. Its type follows, and the types of its arguments; no attribute does."""
+    block = body_of(function)
+    end = terminator(block)
+    remake(end, values)
+    end.erase()
+    types = ([value.type for value in each] for each in (block.arguments, values))
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
 
 
 def recarried(

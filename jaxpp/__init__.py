@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jaxpp import api as api
     from jaxpp import checkpoint as checkpoint
+    from jaxpp import debug as debug
     from jaxpp import distributed as distributed
     from jaxpp import healing as healing
     from jaxpp import hlo_passes as hlo_passes
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 else:  # a type checker that sees `__getattr__` would accept any name
     import importlib
 
-    _MODULES = frozenset("api checkpoint distributed healing hlo_passes models planning ray runtime schedules".split())
+    _MODULES = frozenset(
+        "api checkpoint debug distributed healing hlo_passes models planning ray runtime schedules".split()
+    )
     # The names in `jaxpp.names`, so that any other name is refused without importing JAX.
     _NAMES = frozenset(
         """

@@ -154,14 +154,14 @@ def compare(step: _Comparable, *args: Any) -> Comparison:
     """
     if not hasattr(step, "to_compare"):
         raise TypeError(f"compare: expected a step of mpmd_jit_with_loop, found {type(step).__name__}")
-    numbers = jax.tree.map(_number, args)
+    numbers = jax.tree.map(number_of, args)
     plain, lowered = step.to_compare(numbers)
     compiled = lowered.compile()
     leaves = jax.tree.leaves((numbers, {}))
-    ours, unknown, wide = _host(compiled.run(leaves)), "", None
-    with _mesh_of(lowered.lowered):
-        theirs, again = _host(plain(*numbers)), _host(plain(*numbers))
-        moved = [_host(plain(*_nudged(numbers, seed))) for seed in range(NUDGES)]
+    ours, unknown, wide = on_host(compiled.run(leaves)), "", None
+    with mesh_of(lowered.lowered):
+        theirs, again = on_host(plain(*numbers)), on_host(plain(*numbers))
+        moved = [on_host(plain(*_nudged(numbers, seed))) for seed in range(NUDGES)]
         module = own_copy(plain.lower(*numbers).compiler_ir())
     try:
         wide = _at_float32(lowered, module, leaves)
@@ -181,7 +181,7 @@ def compare(step: _Comparable, *args: Any) -> Comparison:
     return Comparison(tuple(dataclasses.replace(each, most_of_jit=most) for each in found), unknown)
 
 
-def _mesh_of(lowered: Lowered) -> contextlib.AbstractContextManager[Any]:
+def mesh_of(lowered: Lowered) -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which plain `jax.jit` can name axes of the mesh: the first mesh, if it is here."""
     mesh = lowered.mpmd_mesh.unstack[0]
     is_here = lowered.mpmd_mesh.backend is None and jax.process_count() == 1
@@ -202,7 +202,7 @@ def _at_float32(
     given = [_wide(np.asarray(bits_of(leaf))) for leaf in leaves]
     run = _alone(module, lowered.lowered)
     arguments = [_as_given(*pair) for pair in zip(leaves, given, strict=True)]
-    expected, ours = run(given), _host(step.compile().run(arguments))
+    expected, ours = run(given), on_host(step.compile().run(arguments))
     moved = [run(_nudged(given, seed)) for seed in range(NUDGES)]
 
     def of(number: int, one: Any, other: Any) -> tuple[float, ...]:
@@ -240,11 +240,12 @@ def _readers(program: Program, argument: int) -> tuple[int, ...]:
     return tuple(sorted({task.stage for each in calls for task in each.tasks}))
 
 
-def _number(leaf: Any) -> Any:
+def number_of(leaf: Any) -> Any:
+    """Returns an array on any devices as a numpy array, and anything else as it is."""
     return fetch(leaf) if isinstance(leaf, jax.Array | Handle) else leaf
 
 
-def _host(tree: Any) -> list[Any]:
+def on_host(tree: Any) -> list[Any]:
     """Returns all leaves as numpy arrays; for random keys their bits."""
     return list(map(np.asarray, fetch(list(map(bits_of, jax.tree.leaves(tree))))))
 

@@ -24,7 +24,6 @@ from jaxpp.tools.opt_pipeline import pipeline_of
 from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, pipeline_text
 from jaxpp.validation import MOST_TRIPS, Validate, compare_modules
 
-_EXPECTED = "an MLIR module"
 OK, BAD_INPUT, INTERNAL_ERROR = 0, 1, 70
 
 
@@ -95,7 +94,7 @@ def _answer(options: argparse.Namespace, known: KnownPasses, steps: tuple[Pass, 
 def _transform(run: _Run) -> bytes:
     """Returns the result, as bytes. The parts of a split input are independent: an error in one stops no other."""
     try:
-        data = streams.read(run.options.file, _EXPECTED, run.options.max_input)
+        data = streams.read(run.options.file, source.EXPECTED, run.options.max_input)
         if run.options.run_reproducer:
             data = _reproduced(run, data)
     except streams.InputError as error:
@@ -148,7 +147,7 @@ def _compare(run: _Run) -> None:
 
     def compare(context: ir.Context) -> list[str]:
         modules = [
-            source.parse(streams.read(path, _EXPECTED, options.max_input), path, context, whole=True)
+            source.parse(streams.read(path, source.EXPECTED, options.max_input), path, context, whole=True)
             for path in options.compare
         ]
         names = streams.display_name(one), streams.display_name(other)

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         path = os.path.join(folder, "candidate.mlir")
         test = _command(options) if options.test is not None else _passes(options, parser)
         try:
-            reducer = Reducer(_read(options.file), path, test)
+            reducer = Reducer(_text(source.read(options.file, make_context())), path, test)
             keeps, said = reducer.tests(reducer.best)
             if not keeps:
                 wanted = "exit code 0" if options.expect is None else f"{options.expect!r}"
@@ -51,16 +51,6 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             print(error, file=sys.stderr)
             return 1
     return 0
-
-
-def _read(path: str) -> str:
-    """Returns the text of a module. Raises InputError."""
-    data = streams.read(path, "an MLIR module")
-    try:
-        return _text(source.parse(data, path, make_context(), whole=True))
-    except PassError as error:
-        place = diagnostics.with_name(error.source, streams.display_name(path))
-        raise streams.InputError(f"{place}: error: {error.message}") from None
 
 
 def _text(module: ir.Module) -> str:

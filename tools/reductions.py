@@ -13,7 +13,7 @@ from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import constant, erase_dead, recarried, remake, replace, shardings
+from jaxpp.ir.build import constant, erase_dead, recarried, replace, set_returned, shardings
 from jaxpp.ir.functions import (
     CONDITIONALS,
     blocks_of,
@@ -104,9 +104,7 @@ class FewerResults(Reduction):
         arguments, results = at.argument_attributes(main), at.result_attributes(main)
         for entry in arguments:
             entry.pop(at.ALIAS, None)
-        remake(end, [end.operands[number] for number in kept])
-        end.erase()
-        _retype(main)
+        set_returned(main, [end.operands[number] for number in kept])
         at.set_tables(main, arguments, [results[number] for number in kept])
         return module
 
@@ -128,7 +126,7 @@ class Arguments(Reduction):
         kept = [number for number in range(len(arguments)) if number not in set(sites)]
         for number in sorted(sites, reverse=True):
             block.erase_argument(number)
-        _retype(main)
+        set_returned(main, list(terminator(block).operands))
         for entry in results:
             fed = entry.pop(at.FEEDS, None)
             if isinstance(fed, ir.IntegerAttr) and fed.value in kept:
@@ -368,13 +366,6 @@ def _blocks(module: ir.Module) -> Iterator[ir.Block]:
 
 def _is_public(function: ir.Operation) -> bool:
     return str(function.attributes.get("sym_visibility")) != '"private"'
-
-
-def _retype(function: ir.Operation) -> None:
-    """Brings the type of a function in line with its block."""
-    block = body_of(function)
-    inputs, results = ([value.type for value in values] for values in (block.arguments, terminator(block).operands))
-    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
 
 
 def _microbatch_loops(module: ir.Module) -> list[ir.Operation]:

@@ -14,10 +14,13 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp._compat import make_context
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.gate import check_module
-from jaxpp.tools import diagnostics
+from jaxpp.tools import diagnostics, streams
 from jaxpp.tools.streams import InputError, display_name
 
+EXPECTED = "an MLIR module"
+"""The input that tools expect, in messages."""
 BYTECODE_MAGIC = b"ML\xefR"
 _SEPARATOR = re.compile(rb"^// -----[ \t]*\r?$", re.MULTILINE)
 _HLO = re.compile(rb"(?:\s|//.*\n)*(HloModule\b)")
@@ -33,6 +36,17 @@ def split(data: bytes) -> Iterator[bytes]:
     for end in [match.start() for match in _SEPARATOR.finditer(data)] + [len(data)]:
         yield b"\n" * data.count(b"\n", 0, start) + data[start:end]
         start = end
+
+
+def read(path: str, context: ir.Context) -> ir.Module:
+    """Reads the module in a file, or in stdin if the path is `-`. Raises InputError."""
+    data = streams.read(path, EXPECTED)
+    try:
+        return parse(data, path, context, whole=True)
+    except PassError as error:
+        place = diagnostics.with_name(error.source, display_name(path))
+        hint = f"\n  {error.hint}" if error.hint else ""
+        raise InputError(f"{place}: error: {error.message}{hint}") from None
 
 
 def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Module:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from jaxlib.mlir import ir
@@ -17,8 +18,10 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import bytecode
+from jaxpp.validation.compare import HostArray
 from jaxpp.validation.cpu import NO_FMA
-from jaxpp.validation.validator import Findings, ValidationError, Validator
+from jaxpp.validation.first_nan import FirstNan
+from jaxpp.validation.validator import Difference, Findings, Given, ValidationError, Validator
 
 _CHILD = "from jaxpp.validation import apart; apart.serve()"
 
@@ -39,19 +42,31 @@ class Apart:
         weakref.finalize(self, _end, self._child, self._errors)
         self._send(arguments)
 
-    def refer(self, module: ir.Module, cannot: str) -> None:
+    def refer(self, module: ir.Module, cannot: str, given: Given | None = None) -> None:
         """Runs the first module, as `Validator.refer`."""
-        self._ask("refer", cannot, module, cannot)
+        self._ask("refer", cannot, module, cannot, given)
 
     def check(self, module: ir.Module, subject: str, made: str) -> None:
         """Runs another module and compares its results, as `Validator.check`."""
         self._ask("check", f"{made} does not run", module, subject, made)
 
+    def differences(self, module: ir.Module, subject: str, made: str) -> list[Difference]:
+        """Runs another module and returns the results that differ, as `Validator.differences`."""
+        return self._ask("differences", f"{made} does not run", module, subject, made)
+
+    def differing(self, results: Mapping[int, HostArray]) -> list[Difference]:
+        """Compares other results, as `Validator.differing`."""
+        return self._ask("differing", "the results can't be compared", results)
+
+    def first_nan(self, module: ir.Module) -> FirstNan | None:
+        """Returns the first NaN, as `Validator.first_nan`."""
+        return self._ask("first_nan", "the module does not run", module)
+
     def findings(self) -> Findings:
         """Returns the findings of all comparisons."""
         return self._ask("findings", "nothing is known of the comparison")
 
-    def _ask(self, method: str, cannot: str, *arguments: "ir.Module | str") -> Any:
+    def _ask(self, method: str, cannot: str, *arguments: Any) -> Any:
         """Calls a method in the child; `cannot` begins the error message where the child dies."""
         self._send((method, [bytecode(each.operation) if isinstance(each, ir.Module) else each for each in arguments]))
         try:
@@ -110,7 +125,7 @@ def serve() -> None:
             replies.flush()
 
 
-def _answer(validator: Validator, method: str, arguments: "list[bytes | str]") -> tuple[Any, ...]:
+def _answer(validator: Validator, method: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
     try:
         given = [ir.Module.parse(each) if isinstance(each, bytes) else each for each in arguments]
         return "returned", getattr(validator, method)(*given)

@@ -16,6 +16,8 @@ from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.runnable import RunError
 
 TaskFunction = Callable[[Sequence[Array]], list[Array]]
+Watch = Callable[[int, Call, Sequence[Array], Sequence[Array]], None]
+"""A function that sees each call: its mesh, the call, its operands and its results."""
 
 
 class Interpreter:
@@ -35,11 +37,12 @@ class Interpreter:
             for name, (op, _) in reader.sources.items()
         }
 
-    def run(self, arguments: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
+    def run(self, arguments: Mapping[int, Array], watch: Watch | None = None) -> dict[int, list[tuple[int, Array]]]:
         """Runs the step. Returns (mesh, value) for each result, by number, on each mesh; (0, whole value) for a stack.
 
         Args:
             arguments: the arguments of the step by their numbers. Arguments that no mesh uses may be missing.
+            watch: a function that sees each call after it ran.
         """
         values: list[dict[int, Array]] = [{} for _ in self._program.sequences]
         for number, argument in self._program.arguments.items():
@@ -48,7 +51,8 @@ class Interpreter:
             for place, (mesh, register) in enumerate(argument.registers):
                 values[mesh][register] = self._runner.put(parts[place]) if parts else whole
         sent: dict[int, Array] = {}
-        waiting = [self._run(*mesh, sent) for mesh in zip(self._program.sequences, values, strict=True)]
+        meshes = enumerate(zip(self._program.sequences, values, strict=True))
+        waiting = [self._run(mesh, *own, sent, watch) for mesh, own in meshes]
         while waiting:
             waiting = [mesh for mesh in waiting if next(mesh, False)]
         results: dict[int, list[tuple[int, Array]]] = {}
@@ -59,12 +63,20 @@ class Interpreter:
         return results
 
     def _run(
-        self, sequence: Iterable[Instruction], values: dict[int, Array], sent: dict[int, Array]
+        self,
+        mesh: int,
+        sequence: Iterable[Instruction],
+        values: dict[int, Array],
+        sent: dict[int, Array],
+        watch: Watch | None,
     ) -> Generator[bool]:
         """Runs the sequence of a mesh, with its values by register; yields True wherever it waits for another mesh."""
         for each in sequence:
             if isinstance(each, Call):
-                made = self._tasks[each.function]([values[register] for register in each.operands])
+                operands = [values[register] for register in each.operands]
+                made = self._tasks[each.function](operands)
+                if watch is not None:
+                    watch(mesh, each, operands, made)
                 values.update(zip(each.results, made if each.results else (), strict=True))
             elif isinstance(each, Send):
                 sent[each.channel] = values[each.operand]

@@ -1,7 +1,9 @@
 """Runs modules, and compares their results with those of the first module."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -22,6 +24,7 @@ from jaxpp.validation.compare import (
     same_bits,
 )
 from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
+from jaxpp.validation.first_nan import FirstNan, first_nan
 from jaxpp.validation.impure import is_impure, varying_results
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.signature import Signature, SignatureError, public_main
@@ -34,6 +37,34 @@ StepFunction = Callable[[Mapping[int, Array]], NamedResults]
 
 class ValidationError(PassError):
     """A module computes other results than the first one, or can't be run at all."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A result that differs from that of the first module.
+
+    Attributes:
+        title: the name of the result.
+        problem: the difference in words: its size, its place, and the allowed one.
+        number: the number of the result; None if the whole module has the problem.
+        size: the largest difference; infinite if only one of the two numbers is finite.
+    """
+
+    title: str
+    problem: str
+    number: int | None = None
+    size: float = math.inf
+
+    def __str__(self) -> str:
+        return f"{self.title} {self.problem}"
+
+
+@dataclass(frozen=True)
+class Given:
+    """Arguments of a step by number, and the results that it should have."""
+
+    arguments: Mapping[int, HostArray]
+    results: Mapping[int, HostArray]
 
 
 @dataclass(frozen=True)
@@ -81,40 +112,58 @@ class Validator:
 
     def __init__(self, seed: int = 0, most_trips: int = MOST_TRIPS, tolerance: float | None = None) -> None:
         self._seed, self._most_trips, self._given = seed, most_trips, tolerance
-        self._last = b""
+        self._last: tuple[bytes, list[Difference]] = b"", []
         self._largest = 0.0
 
-    def refer(self, module: ir.Module, cannot: str) -> None:
-        """Runs the first module. Raises ValidationError, which begins with `cannot`, where it can't be run."""
+    def refer(self, module: ir.Module, cannot: str, given: Given | None = None) -> None:
+        """Runs the first module. Raises ValidationError, which begins with `cannot`, where it can't be run.
+
+        given: the arguments and results to compare with, instead of random arguments and the results of this module.
+        """
         try:
             self._reference = Signature.of(module)
-            self._make_trials(self._reference, module)
+            self._make_trials(self._reference, module, given)
         except PassError as error:
             raise ValidationError.because(cannot, error) from None
-        self._last = bytecode(module.operation)
+        self._last = (b"" if given else bytecode(module.operation)), []
 
     def check(self, module: ir.Module, subject: str, made: str) -> None:
-        """Runs another module, unless it equals the last one, and compares the results.
-
-        subject: the name, in messages, of the cause of the change.
-        made: the name of the module itself in messages.
-        Raises ValidationError where it can't be run, and with a line for each result that differs.
-        """
-        now = bytecode(module.operation)
-        if now == self._last:
-            return
-        self._last = now
-        try:
-            self._reference.check(Signature.of(module), subject)
-            differences = self._differences(step_function(module, self._runner))
-        except SignatureError as error:
-            raise ValidationError(error.message) from None
-        except PassError as error:
-            raise ValidationError.because(f"{made} does not run", error) from None
+        """Compares another module, as `differences`. Raises ValidationError also with a line for each difference."""
+        differences = list(map(str, self.differences(module, subject, made)))
         if differences:
             raise ValidationError(
                 f"{subject} changed what the module computes: {differences[0]}", hint="\n  ".join(differences[1:])
             )
+
+    def differences(self, module: ir.Module, subject: str, made: str) -> list[Difference]:
+        """Runs another module, unless it equals the last one; returns the results that differ, in their order.
+
+        subject: the name, in messages, of the cause of the change.
+        made: the name of the module itself in messages.
+        Raises ValidationError where it can't be run.
+        """
+        now = bytecode(module.operation)
+        if now != self._last[0]:
+            try:
+                self._reference.check(Signature.of(module), subject)
+                self._last = now, self._differences(step_function(module, self._runner))
+            except SignatureError as error:
+                raise ValidationError(error.message) from None
+            except PassError as error:
+                raise ValidationError.because(f"{made} does not run", error) from None
+        return self._last[1]
+
+    def differing(self, results: Mapping[int, HostArray]) -> list[Difference]:
+        """Compares results that somebody else has computed from the given arguments."""
+        return self._differences(lambda _: {number: [("", value)] for number, value in results.items()})
+
+    def first_nan(self, module: ir.Module) -> FirstNan | None:
+        """Returns the first NaN that another module makes; None if it makes none. Raises ValidationError."""
+        try:
+            found = (first_nan(module, trial.inputs, self._runner) for trial in self._trials)
+            return next((each for each in found if each is not None), None)
+        except PassError as error:
+            raise ValidationError.because("the module does not run", error) from None
 
     def findings(self) -> Findings:
         """Returns the findings of all comparisons so far."""
@@ -135,13 +184,17 @@ class Validator:
             return "is nowhere finite on these inputs"
         return f"moves by {noise:.1g} where the inputs change in their last bit: not compared"
 
-    def _make_trials(self, signature: Signature, module: ir.Module) -> None:
+    def _make_trials(self, signature: Signature, module: ir.Module, given: Given | None) -> None:
         types = (str(value.type) for op in nested(module.operation) for value in op.results)
-        given = self._given
-        self._tolerance = Tolerance(coarsest_tolerance(types)) if given is None else Tolerance(given, exact=True)
+        own = self._given
+        self._tolerance = Tolerance(coarsest_tolerance(types)) if own is None else Tolerance(own, exact=True)
         self._runner = Runner(partitions_of(module), self._most_trips)
         run = step_function(module, self._runner)
         shapes = {number: shape_and_dtype(type_) for number, type_ in signature.arguments.items()}
+        if given:
+            self._varying = set[int]()
+            self._trials = [self._trial_of(given, shapes, signature, run)]
+            return
         normal = random_inputs(shapes, self._seed)
         self._varying = self._find_varying(module, run, normal)
         trials, self._trials = [normal], list[_Trial]()
@@ -170,16 +223,41 @@ class Validator:
         compared = values.keys() - self._varying
         return _Trial(arrays, {number: Expected.of(values[number], moved[number]) for number in sorted(compared)})
 
-    def _differences(self, run: StepFunction) -> list[str]:
-        """Returns a line for each result that differs, from the first trial that shows it."""
-        found: dict[int, str] = {}
+    def _trial_of(
+        self,
+        given: Given,
+        shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]],
+        signature: Signature,
+        run: StepFunction,
+    ) -> _Trial:
+        """Returns the trial with given arguments and results. Raises ValidationError for others than the module has."""
+        results = {number: shape_and_dtype(type_) for number, type_ in signature.results.items()}
+        for what, wanted, found in (("argument", shapes, given.arguments), ("result", results, given.results)):
+            for number in sorted({*wanted, *found}):
+                expected, shape = wanted.get(number, [None])[0], found[number].shape if number in found else None
+                if shape != expected:
+                    raise ValidationError(f"{what} {number} has the shape {shape}, expected {expected}")
+        inputs = {number: given.arguments[number].astype(dtype) for number, (_, dtype) in shapes.items()}
+        own = self._trial(inputs, run)
+        return _Trial(
+            own.inputs,
+            {
+                number: Expected(given.results[number].astype(dtype), own.expected[number].noise)
+                for number, (_, dtype) in results.items()
+            },
+        )
+
+    def _differences(self, run: StepFunction) -> list[Difference]:
+        """Returns the results that differ, each by the first trial that shows it."""
+        found: dict[int, Difference] = {}
         for trial in self._trials:
             results = run(trial.inputs)
             for number, expected in trial.expected.items():
                 for where, value in results[number]:
                     distance, problem = compare(expected, np.asarray(value), self._tolerance)
                     if problem:
-                        found.setdefault(number, f"{self._reference.title(number)}{where} {problem}")
+                        title = f"{self._reference.title(number)}{where}"
+                        found.setdefault(number, Difference(title, problem, number, distance))
                     elif expected.is_compared(self._tolerance):
                         self._largest = max(self._largest, distance)
         return [found[number] for number in sorted(found)]
