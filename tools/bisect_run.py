@@ -8,14 +8,14 @@ from jaxpp._compat import make_context
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.errors import PassError
 from jaxpp.tools import diagnostics, source, streams
-from jaxpp.tools.opt_pipeline import pipeline_of
+from jaxpp.tools.opt_pipeline import known_passes, pipeline_of
 from jaxpp.validation import MOST_TRIPS
 from jaxpp.validation.bisection import Bisection, refer
 
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser, words: str) -> int:
     """Does what the command line asks for; returns the exit code. `words` are the arguments of the command line."""
-    steps, name = pipeline_of(options, parser), streams.display_name(options.file)
+    steps, name = pipeline_of(options, known_passes(options, parser), parser), streams.display_name(options.file)
 
     def advice(step: Pass) -> str:
         return f"jaxpp-reduce {words} --stop-after {step.name} --validate --expect 'changed what the module computes'"

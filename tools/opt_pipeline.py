@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Sequence
 
+from jaxpp._plugins import PlugInError
 from jaxpp.hlo_passes import PIPELINES
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.tools.known_passes import KnownPasses
@@ -14,6 +15,14 @@ from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, unknown
 _OPTIONS = {"keep": "recompute", "stages": "offload"}
 """Options of passes that have another name in a pipeline."""
 _LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
+
+
+def known_passes(options: argparse.Namespace, parser: argparse.ArgumentParser) -> KnownPasses:
+    """Returns the passes that the command line can name. A mistake in it ends in `parser.error` (exit code 2)."""
+    try:
+        return KnownPasses(options.load_pass)
+    except PlugInError as error:
+        parser.error(str(error))
 
 
 def pipeline_of(options: argparse.Namespace, known: KnownPasses, parser: argparse.ArgumentParser) -> tuple[Pass, ...]:
@@ -30,7 +39,7 @@ def pipeline_of(options: argparse.Namespace, known: KnownPasses, parser: argpars
         for name in (*(options.print_before or ()), *(options.print_after or ())):
             if name not in known and name not in [step.name for step in steps]:
                 raise PipelineTextError(unknown("pass", name, known))
-    except PipelineTextError as error:
+    except (PipelineTextError, PlugInError) as error:
         parser.error(str(error))
     return steps
 

@@ -20,7 +20,7 @@ from jaxpp.tools import diagnostics, listing, observers, op_stats, reproducer, s
 from jaxpp.tools.expected import Expectations
 from jaxpp.tools.isolate import CrashError, Isolate
 from jaxpp.tools.known_passes import KnownPasses
-from jaxpp.tools.opt_pipeline import pipeline_of
+from jaxpp.tools.opt_pipeline import known_passes, pipeline_of
 from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, pipeline_text
 from jaxpp.validation import MOST_TRIPS, Validate, compare_modules
 
@@ -56,8 +56,8 @@ class _Run:
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Does what the command line asks for; returns the exit code."""
+    known = known_passes(options, parser)
     try:
-        known = KnownPasses(options.load_pass)
         steps = pipeline_of(options, known, parser)
         answer = _answer(options, known, steps)
     except PlugInError as error:

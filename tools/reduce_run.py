@@ -18,7 +18,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.tools import diagnostics, opt_run, source, streams
 from jaxpp.tools.isolate import CrashError, ended_by
-from jaxpp.tools.opt_pipeline import pipeline_of
+from jaxpp.tools.opt_pipeline import known_passes, pipeline_of
 from jaxpp.tools.reductions import REDUCTIONS, Reduction, clean, size
 
 Test = Callable[[str], tuple[bool, str]]
@@ -28,7 +28,7 @@ Test = Callable[[str], tuple[bool, str]]
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Does what the command line asks for; returns the exit code. Writes the best module also after Ctrl-C."""
     if options.test is None:
-        pipeline_of(options, parser)
+        pipeline_of(options, known_passes(options, parser), parser)
     name = streams.display_name(options.file)
     output = options.file if options.in_place else options.output
     with tempfile.TemporaryDirectory(prefix="jaxpp-reduce-") as folder:

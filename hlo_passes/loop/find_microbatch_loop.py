@@ -312,7 +312,7 @@ def _no_loop(main: ir.Operation) -> PassError:
             "no microbatch loop: there is no stage mark in any loop",
             location=loop.location,
             hint="mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes; "
-            f"in a module: {boundary.BARRIER} {{jaxpp.boundary = {boundary.FORM}}}",
+            f"in a module: {boundary.BARRIER} {{{at.BOUNDARY} = {boundary.FORM}}}",
         )
     return PassError(
         "no microbatch loop, and no stage mark",

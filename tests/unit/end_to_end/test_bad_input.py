@@ -139,7 +139,8 @@ def test_a_loop_without_marks() -> None:
     assert at(message(step, schedule="1f1b"), step, "lax.scan") == (
         "no microbatch loop: there is no stage mark in any loop\n  "
         "mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes; in a module: "
-        'stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward" | "backward", name = "..."}}'
+        "stablehlo.optimization_barrier {jaxpp.boundary = "
+        '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}}'
     )
 
 
