@@ -67,6 +67,21 @@ def test_the_first_nan_before_there_are_tasks(tmp_path: Path) -> None:
     assert (code, output.splitlines()[0], output.splitlines()[2]) == (1, "first NaN: @main", f"line: {path}:2:8")
 
 
+def test_the_root_of_the_state_of_an_optimizer_is_no_nan(tmp_path: Path) -> None:
+    path = tmp_path / "step.mlir"
+    path.write_text(
+        """
+        func.func @main(%w: tensor<4xf32>, %moment: tensor<4xf32>) -> tensor<4xf32> {
+          %0 = stablehlo.optimization_barrier {
+            jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %w : tensor<4xf32>
+          %1 = stablehlo.sqrt %moment : tensor<4xf32>
+          %2 = stablehlo.add %0, %1 : tensor<4xf32>
+          return %2 : tensor<4xf32>
+        }"""
+    )
+    assert runline.call(bisect.main, path, "-p", "inline-calls", "--nan").texts[0] == 0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
