@@ -52,7 +52,10 @@ OPERATION: Final = Form(optional=True)
 HALVES: Final = ("input_grad", "weight_grad")
 """The kinds of the two functions that replace a backward where the backward of its stage is split."""
 
-AROUND: Final = ("before", "after", "gather", "scatter", "reshard")
+FRAGMENT: Final = "fragment"
+"""The kind of a function that Shardy made (`import-shardy-mpmd`)."""
+
+AROUND: Final = ("before", "after", "gather", "scatter", "reshard", FRAGMENT)
 """The kinds of functions that are no tasks."""
 
 

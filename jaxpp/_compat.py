@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import chlo, sdy, stablehlo
+from jaxlib.mlir.dialects import chlo, mpmd, sdy, stablehlo
 
 from jaxpp._versions import explained
 from jaxpp._xla import module_for_xla, with_defaults, xla_flags
@@ -23,7 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def make_context() -> ir.Context:
-    """Returns a new MLIR context with func, stablehlo, chlo and sdy, without importing jax; others load on demand."""
+    """Returns a new MLIR context, without importing jax. Dialects that are not named here load on demand."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     context = ir.Context()
@@ -35,6 +35,7 @@ def make_context() -> ir.Context:
     stablehlo.register_dialect(context)
     chlo.register_dialect(context)
     sdy.register_dialect(context)
+    mpmd.register_dialect(context)
     return context
 
 
