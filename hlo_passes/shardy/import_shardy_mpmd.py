@@ -340,7 +340,7 @@ class _Importer:
     def _reduce(self, op: ir.Operation) -> None:
         """Imports a reduction over meshes as a function on the mesh of its first operand."""
         kind = str(op.attributes["reduction"]).partition("<")[2].rstrip(">")
-        if kind == "none" or len(op.operands) == 1:  # all operands are equal
+        if len(op.operands) == 1:
             self._same(op)
             return
         mesh = next((home[0] for value in op.operands if (home := self._homes.get(self._values[value]))), 0)

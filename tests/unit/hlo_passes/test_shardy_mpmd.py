@@ -22,7 +22,7 @@ from jaxpp.hlo_passes.shardy.import_shardy_mpmd import ImportShardyMpmd
 TO_PROGRAM = (InsertTransfers(), PlanBuffers(), VerifyProgram())
 X = np.arange(32, dtype=np.float32).reshape(4, 8) / 32
 TWO = '<"m1" : <["x"=1]>>, <"m2" : <["x"=1]>>'
-SHARDED = '<"m1" : <["x"=2]>>, <"m2" : <["x"=2]>>'
+SHARDED = '<"m1" : <["x"=2, "y"=2]>>, <"m2" : <["x"=2, "y"=2]>>'
 
 
 def module(main: str, *, topology: str = TWO, others: str = "") -> str:
@@ -36,7 +36,7 @@ def module(main: str, *, topology: str = TWO, others: str = "") -> str:
         !columns2 = !mpmd.mesh_tensor<"m2", tensor<4x8xf32>, sharding=<@mesh, [{{}}, {{"y"}}]>>
         !t = tensor<4x8xf32>
         #topology = #mpmd.topology<{topology}>
-        module {{ func.func public @main{main} {others} }}"""
+        module {{ sdy.mesh @mesh = <["x"=2, "y"=4]> func.func public @main{main} {others} }}"""
     return text
 
 
@@ -51,8 +51,8 @@ def fragment(mesh: str, operation: str, operands: str, types: str, result: str, 
 
 
 def submeshes(axes: Sequence[Mapping[str, int]]) -> list[Mesh]:
-    """Consecutive devices for each mesh, with all axes of all meshes."""
-    names = tuple(dict.fromkeys(itertools.chain(*axes)))
+    """Consecutive devices for each mesh, with the mpmd axis and all axes of all meshes."""
+    names = tuple(dict.fromkeys(itertools.chain(["mpmd"], *axes)))
     devices = iter(jax.devices())
     shapes = [tuple(each.get(name, 1) for name in names) for each in axes]
     return [Mesh(np.array([next(devices) for _ in range(np.prod(shape))]).reshape(shape), names) for shape in shapes]
@@ -97,6 +97,139 @@ CASES: dict[str, tuple[str, Sequence[Mapping[str, int]], Callable[..., Any], str
         ),
         ONE,
         lambda x: jnp.cos(jnp.cos(jnp.cos(x) + 0.5) + 0.5) + 0.5,
+        "",
+    ),
+    "calls with counters": (
+        module(
+            """(%x: !m1) -> !m1 attributes {topology = #topology} {
+              %0 = mpmd.call @body(%x) {call_counter = 0 : ui32} : (!m1) -> !m1
+              %1 = mpmd.call @body(%0) {call_counter = 1 : ui32} : (!m1) -> !m1
+              return %1 : !m1 }""",
+            others=f"""func.func private @body(%x: !m1) -> !m1 attributes {{topology = #topology}} {{
+              %0 = mpmd.transfer %x : (!m1) -> !m2
+              %1 = {fragment("m2", "exponential", "%0", "!m2", "!m2")}
+              %2 = mpmd.transfer %1 : (!m2) -> !m1
+              %3 = {fragment("m1", "tanh", "%2", "!m1", "!m1")}
+              return %3 : !m1 }}""",
+        ),
+        ONE,
+        lambda x: jnp.tanh(jnp.exp(jnp.tanh(jnp.exp(x)))),
+        "",
+    ),
+    "a loop": (
+        module(f"""(%x: !m1, %y: !m1) -> (!m1, !m1) attributes {{topology = #topology}} {{
+          %0:2 = mpmd.for (%x, %y) {{iterations = 4 : ui32, unroll_factor = 2 : ui32}} (%a: !m1, %b: !m1, %index: tensor<ui32>) {{
+            %i = mpmd.assign %index : (tensor<ui32>) -> !mpmd.mesh_tensor<"m1", tensor<ui32>>
+            %1 = mpmd.fragment<mesh="m1", origin=["add"]> (%a, %i) (%p: !t, %n: tensor<ui32>) {{
+              %c = stablehlo.convert %n : (tensor<ui32>) -> tensor<f32>
+              %d = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> !t
+              %r = stablehlo.add %p, %d : !t
+              mpmd.return %r : !t }} : (!m1, !mpmd.mesh_tensor<"m1", tensor<ui32>>) -> !m1
+            mpmd.return %b, %1 : !m1, !m1 }} : !m1, !m1
+          return %0#0, %0#1 : !m1, !m1 }}"""),
+        ONE,
+        lambda x, y: (x + 0 + 2, y + 1 + 3),
+        "",
+    ),
+    "computations that are assigned to meshes": (
+        module("""(%x: !t, %y: !t) -> (!t, !t) attributes {topology = #topology} {
+          %c = stablehlo.constant dense<3.0> : !t
+          %0 = mpmd.broadcast %x : !t
+          %1 = mpmd.named_computation<"f"> (%0, %c) (%a: !t, %b: !t) {
+            %r = stablehlo.multiply %a, %b : !t
+            mpmd.return %r : !t } : (!t, !t) -> !t
+          %2 = mpmd.named_tensor %1 name="activation" : !t
+          %3 = mpmd.named_computation<"g"(1)> (%2, %x, %y) (%a: !t, %b: !t, %d: !t) {
+            %r = stablehlo.add %a, %b : !t
+            %s = stablehlo.add %r, %d : !t
+            mpmd.return %s : !t } : (!t, !t, !t) -> !t
+          %4 = mpmd.reduce<max> %1, %3 : (!t, !t) -> !t
+          %5 = mpmd.reduce<none> %4 : (!t) -> !t
+          return %3, %5 : !t, !t }"""),
+        ONE,
+        lambda x, y: (3 * x + x + y, jnp.maximum(3 * x, 3 * x + x + y)),
+        "f@m1 g@m2",
+    ),
+    "local values that are assigned to meshes": (
+        module(f"""(%x: !t) -> (!t, !t) attributes {{topology = #topology}} {{
+          %0 = mpmd.assign %x : (!t) -> !m1
+          %1 = mpmd.assign {{origin = "use"}} %x : (!t) -> !m2
+          %2 = {fragment("m1", "negate", "%0", "!m1", "!m1")}
+          %3 = mpmd.unassign %2 : (!m1) -> !t
+          %4 = mpmd.assign %3 : (!t) -> !m2
+          %5 = {fragment("m2", "subtract", "%1, %4", "!m2, !m2", "!m2")}
+          %6 = mpmd.unassign %5 : (!m2) -> !t
+          return %6, %x : !t, !t }}"""),
+        ONE,
+        lambda x: (2 * x, x),
+        "",
+    ),
+    "constants": (
+        module(
+            """() -> (!m1, !m2) attributes {topology = #topology} {
+          %0 = mpmd.fragment_call<mesh="m1", origin=[]> @c() : () -> !m1
+          %1 = mpmd.transfer %0 : (!m1) -> !m2
+          %2 = mpmd.fragment<mesh="m2", origin=[]> (%1) (%a: !t) {
+            %c = stablehlo.constant dense<2.0> : !t
+            %r = stablehlo.multiply %a, %c : !t
+            mpmd.return %r : !t } : (!m2) -> !m2
+          return %0, %2 : !m1, !m2 }""",
+            others="""func.func private @c() -> !t attributes {mesh_shape = #sdy.mesh<["x"=1]>} {
+            %c = stablehlo.constant dense<3.0> : !t
+            return %c : !t }""",
+        ),
+        ONE,
+        lambda: (np.full((4, 8), 3.0), np.full((4, 8), 6.0)),
+        "",
+    ),
+    "the memory of the host": (
+        module(f"""(%x: !h1) -> (!h1, !h1) attributes {{topology = #topology}} {{
+          %0 = mpmd.transfer %x : (!h1) -> !m1
+          %1 = {fragment("m1", "negate", "%0", "!m1", "!m1")}
+          %2 = mpmd.transfer %1 : (!m1) -> !h1
+          return %2, %x : !h1, !h1 }}"""),
+        ONE,
+        lambda x: (-x, x),
+        "",
+    ),
+    "shardings": (
+        module(
+            f"""(%x: !rows1, %y: !columns2) -> (!m2, !rows1) attributes {{topology = #topology}} {{
+          %0 = {fragment("m1", "tanh", "%x", "!rows1", "!rows1", ", in_shardings=[<@mesh, [{}, {'y'}]>], out_shardings=[<@mesh, [{?}, {'y', ?}]>]".replace("'", '"'))}
+          %1 = mpmd.transfer %0 : (!rows1) -> !rows2
+          %2 = mpmd.transfer %1 : (!rows2) -> !columns2
+          %3 = {fragment("m2", "add", "%2, %y", "!columns2, !columns2", "!m2")}
+          return %3, %0 : !m2, !rows1 }}""",
+            topology=SHARDED,
+        ),
+        [{"x": 2, "y": 2}] * 2,
+        lambda x, y: (jnp.tanh(x) + y, jnp.tanh(x)),
+        "",
+    ),
+    "meshes of other sizes": (
+        module(
+            f"""(%x: !rows1) -> !rows2 attributes {{topology = #topology}} {{
+          %0 = {fragment("m1", "tanh", "%x", "!rows1", "!rows1")}
+          %1 = mpmd.transfer %0 : (!rows1) -> !rows2
+          %2 = {fragment("m2", "negate", "%1", "!rows2", "!rows2")}
+          return %2 : !rows2 }}""",
+            topology='<"m1" : <["x"=2]>>, <"m2" : <["x"=4]>>',
+        ),
+        [{"x": 2}, {"x": 4}],
+        lambda x: -jnp.tanh(x),
+        "",
+    ),
+    "meshes of other axes": (
+        module(
+            f"""(%x: !rows1) -> !columns2 attributes {{topology = #topology}} {{
+          %0 = {fragment("m1", "tanh", "%x", "!rows1", "!rows1")}
+          %1 = mpmd.transfer %0 : (!rows1) -> !columns2
+          %2 = {fragment("m2", "negate", "%1", "!columns2", "!columns2")}
+          return %2 : !columns2 }}""",
+            topology='<"m1" : <["x"=2]>>, <"m2" : <["y"=4]>>',
+        ),
+        [{"x": 2}, {"y": 4}],
+        lambda x: -jnp.tanh(x),
         "",
     ),
 }
