@@ -7,11 +7,12 @@ shows how to write a pass, with the helpers of `jaxpp.ir` that it needs.
 
 from jaxpp.hlo_passes.base import Observer, Pass, run_passes
 from jaxpp.hlo_passes.pipelines import PIPELINES, mpmd, with_verification
+from jaxpp.hlo_passes.shardy.export_shardy_mpmd import ExportShardyMpmd
 from jaxpp.hlo_passes.shardy.import_shardy_mpmd import ImportShardyMpmd
 from jaxpp.ir.errors import PassError
 
 PASSES: dict[str, type[Pass]] = {step.name: type(step) for step in with_verification(mpmd())} | {
-    step.name: step for step in (ImportShardyMpmd,)
+    step.name: step for step in (ImportShardyMpmd, ExportShardyMpmd)
 }
 
 __all__ = ["PASSES", "PIPELINES", "Observer", "Pass", "PassError", "run_passes"]

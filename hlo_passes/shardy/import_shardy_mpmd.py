@@ -33,7 +33,6 @@ from jaxpp.ir.functions import (
     create,
     functions,
     main_of,
-    name_of,
     nested,
     operations,
     set_results,
@@ -234,10 +233,13 @@ class _Importer:
         set_results(function, results)
         self._run(op, function, self._number[mesh])
 
+    def _unique(self, base: str) -> str:
+        return next(each for number in count() if (each := f"{base}_{number}") not in self._functions)
+
     def _new_function(self, name: str, op: ir.Operation) -> ir.Operation:
         """Makes an empty function for the operands and results of `op`."""
         base = re.sub(r"\W+", "_", name) or FRAGMENT
-        unique = next(each for number in count() if (each := f"{base}_{number}") not in self._functions)
+        unique = self._unique(base)
         inputs, outputs = (
             [self._types.read(value.type, op).type for value in values] for values in (op.operands, op.results)
         )
@@ -261,28 +263,29 @@ class _Importer:
         name = callee(op)
         function = self._functions[name]
         blocks = blocks_of(function)
-        if len(blocks) != 1:
-            raise refused(op, f"calls @{name}, which has {len(blocks)} blocks", "give it one")
+        if len(blocks) != 1 or name == "main":
+            raise refused(op, f"calls @{name}, which has {len(blocks)} blocks", "call a function of one block")
         if self._is_constant(op, blocks[0]):
             return
         key = (name, *self._boundary(op))
         if key not in self._imported:
-            self._imported[key] = self._own_function(function, op)
+            self._imported[key] = self._own_function(name)
         attributes = {name: op.attributes[name] for name in TASK if name in op.attributes}
         self._run(op, self._imported[key], self._number[self._mesh_of(op)], attributes)
 
-    def _own_function(self, function: ir.Operation, op: ir.Operation) -> ir.Operation:
-        """Returns a copy of `function` that is a function of the program."""
-        new = self._new_function(name_of(function), op)
-        values = dict(zip(body_of(function).arguments, body_of(new).arguments, strict=True))
-        with ir.InsertionPoint(body_of(new)) as ip:
-            for inner in operations(body_of(function))[:-1]:
-                build.clone(inner, values, ip)
-        set_results(new, [values[value] for value in terminator(body_of(function)).operands])
-        for name in function.attributes:
-            if at.is_ours(name):
-                new.attributes[name] = function.attributes[name]
-        return new
+    def _own_function(self, name: str) -> ir.Operation:
+        """Returns a function of the program for a function of Shardy: itself the first time, then copies."""
+        function = self._functions[name]
+        if MESH_SHAPE not in function.attributes:
+            function, unique = function.clone(ir.InsertionPoint(self._module.body)).operation, self._unique(name)
+            function.attributes["sym_name"] = ir.StringAttr.get(unique)
+            self._functions[unique] = function
+            return function
+        del function.attributes[MESH_SHAPE]
+        function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        if at.KIND not in function.attributes:
+            function.attributes[at.KIND] = ir.StringAttr.get(FRAGMENT)
+        return function
 
     def _boundary(self, op: ir.Operation) -> tuple[tuple[ir.Attribute | None, ...], tuple[ir.Attribute | None, ...]]:
         """Returns the closed shardings of the new operands and of the results of `op`."""
@@ -296,8 +299,8 @@ class _Importer:
         self, op: ir.Operation, function: ir.Operation, mesh: int, attributes: Mapping[str, ir.Attribute] = _NONE
     ) -> None:
         """Calls `function` on a mesh in place of `op`, with the shardings of the operands and results."""
-        given, returned = (_table(each) for each in self._boundary(op))
-        at.set_tables(function, given, returned)
+        tables = at.argument_attributes(function), at.result_attributes(function)
+        at.set_tables(function, *map(_table, tables, self._boundary(op)))
         operands = [self._values[value] for value in op.operands]
         made = call(function, operands, {**attributes, at.MESH: at.i64(mesh)}, self._ip, op.location)
         self._values |= zip(op.results, made.results, strict=True)
@@ -388,8 +391,15 @@ def _named(origin: ir.Attribute) -> str:
     return f"{found.user_name}_bwd" if found.transpose_count % 2 else str(found.user_name)
 
 
-def _table(shardings: Sequence[ir.Attribute | None]) -> list[dict[str, ir.Attribute]]:
-    return [{} if each is None else {at.SHARDING: each} for each in shardings]
+def _table(
+    entries: Sequence[Mapping[str, ir.Attribute]], shardings: Sequence[ir.Attribute | None]
+) -> list[dict[str, ir.Attribute]]:
+    """Returns the attributes of arguments or results: those of jaxpp in `entries`, and their shardings."""
+    kept = [{name: each for name, each in entry.items() if at.is_ours(name)} for entry in entries]
+    return [
+        entry if sharding is None else entry | {at.SHARDING: sharding}
+        for entry, sharding in zip(kept, shardings, strict=True)
+    ]
 
 
 def _in_memory(tensor: MeshTensor) -> dict[str, ir.Attribute]:

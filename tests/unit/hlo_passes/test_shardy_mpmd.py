@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,11 +15,16 @@ from jaxlib.mlir import ir
 from jaxpp import runtime
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
+from jaxpp.hlo_passes.shardy.export_shardy_mpmd import ExportShardyMpmd
 from jaxpp.hlo_passes.shardy.import_shardy_mpmd import ImportShardyMpmd
+from jaxpp.ir.functions import body_of, main_of
 
+LIT = Path(__file__).parents[2] / "lit"
 TO_PROGRAM = (InsertTransfers(), PlanBuffers(), VerifyProgram())
 X = np.arange(32, dtype=np.float32).reshape(4, 8) / 32
 TWO = '<"m1" : <["x"=1]>>, <"m2" : <["x"=1]>>'
@@ -58,15 +64,16 @@ def submeshes(axes: Sequence[Mapping[str, int]]) -> list[Mesh]:
     return [Mesh(np.array([next(devices) for _ in range(np.prod(shape))]).reshape(shape), names) for shape in shapes]
 
 
-def run(text: str, axes: Sequence[Mapping[str, int]], arguments: Sequence[Any], assignment: str = "") -> list[Any]:
-    """The results of an imported module on local devices."""
+def run(text: str, axes: Sequence[Mapping[str, int]], arguments: Sequence[Any], *passes: Pass) -> list[Any]:
+    """The results, on local devices, of the module that `passes` make of a text."""
     with make_context():
-        parsed = ir.Module.parse(text)
-        run_passes(parsed, (ImportShardyMpmd(assignment), *TO_PROGRAM))
-        program = runtime.load(parsed)
+        module = ir.Module.parse(text)
+        run_passes(module, passes)
+        program = runtime.load(module)
     return [np.asarray(each) for each in runtime.Executable(program, submeshes(axes))(arguments)]
 
 
+INSIDE = ', in_shardings=[<@mesh, [{}, {"y"}]>], out_shardings=[<@mesh, [{?}, {"y", ?}]>]'
 ONE = [{"x": 1}, {"x": 1}]
 CASES: dict[str, tuple[str, Sequence[Mapping[str, int]], Callable[..., Any], str]] = {
     "fragments and a transfer": (
@@ -117,16 +124,17 @@ CASES: dict[str, tuple[str, Sequence[Mapping[str, int]], Callable[..., Any], str
         "",
     ),
     "a loop": (
-        module(f"""(%x: !m1, %y: !m1) -> (!m1, !m1) attributes {{topology = #topology}} {{
-          %0:2 = mpmd.for (%x, %y) {{iterations = 4 : ui32, unroll_factor = 2 : ui32}} (%a: !m1, %b: !m1, %index: tensor<ui32>) {{
+        module("""(%x: !m1, %y: !m1) -> (!m1, !m1) attributes {topology = #topology} {
+          %0:2 = mpmd.for (%x, %y) {iterations = 4 : ui32, unroll_factor = 2 : ui32}
+              (%a: !m1, %b: !m1, %index: tensor<ui32>) {
             %i = mpmd.assign %index : (tensor<ui32>) -> !mpmd.mesh_tensor<"m1", tensor<ui32>>
-            %1 = mpmd.fragment<mesh="m1", origin=["add"]> (%a, %i) (%p: !t, %n: tensor<ui32>) {{
+            %1 = mpmd.fragment<mesh="m1", origin=["add"]> (%a, %i) (%p: !t, %n: tensor<ui32>) {
               %c = stablehlo.convert %n : (tensor<ui32>) -> tensor<f32>
               %d = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> !t
               %r = stablehlo.add %p, %d : !t
-              mpmd.return %r : !t }} : (!m1, !mpmd.mesh_tensor<"m1", tensor<ui32>>) -> !m1
-            mpmd.return %b, %1 : !m1, !m1 }} : !m1, !m1
-          return %0#0, %0#1 : !m1, !m1 }}"""),
+              mpmd.return %r : !t } : (!m1, !mpmd.mesh_tensor<"m1", tensor<ui32>>) -> !m1
+            mpmd.return %b, %1 : !m1, !m1 } : !m1, !m1
+          return %0#0, %0#1 : !m1, !m1 }"""),
         ONE,
         lambda x, y: (x + 0 + 2, y + 1 + 3),
         "",
@@ -195,7 +203,7 @@ CASES: dict[str, tuple[str, Sequence[Mapping[str, int]], Callable[..., Any], str
     "shardings": (
         module(
             f"""(%x: !rows1, %y: !columns2) -> (!m2, !rows1) attributes {{topology = #topology}} {{
-          %0 = {fragment("m1", "tanh", "%x", "!rows1", "!rows1", ", in_shardings=[<@mesh, [{}, {'y'}]>], out_shardings=[<@mesh, [{?}, {'y', ?}]>]".replace("'", '"'))}
+          %0 = {fragment("m1", "tanh", "%x", "!rows1", "!rows1", INSIDE)}
           %1 = mpmd.transfer %0 : (!rows1) -> !rows2
           %2 = mpmd.transfer %1 : (!rows2) -> !columns2
           %3 = {fragment("m2", "add", "%2, %y", "!columns2, !columns2", "!m2")}
@@ -235,12 +243,36 @@ CASES: dict[str, tuple[str, Sequence[Mapping[str, int]], Callable[..., Any], str
 }
 
 
+ROUND_TRIP = (ExportShardyMpmd(), ImportShardyMpmd())
+
+
+@pytest.mark.parametrize("trip", [(), ROUND_TRIP, ROUND_TRIP * 2], ids=["", "there and back", "twice"])
 @pytest.mark.parametrize("name", CASES)
-def test_an_imported_module_computes_what_plain_jax_computes(name: str) -> None:
+def test_an_imported_module_computes_what_plain_jax_computes(name: str, trip: tuple[Pass, ...]) -> None:
     text, axes, plain, assignment = CASES[name]
-    count = text.partition("@main(")[2].partition("->")[0].count("%")
-    arguments = [X + number for number in range(count)]
+    arguments = [X + number for number in range(text.partition("@main(")[2].partition("->")[0].count("%"))]
     expected = plain(*arguments)
-    results = run(text, axes, arguments, assignment)
+    results = run(text, axes, arguments, ImportShardyMpmd(assignment), *trip, *TO_PROGRAM)
     for result, wanted in zip(results, expected if isinstance(expected, tuple) else [expected], strict=True):
         np.testing.assert_allclose(result, wanted, rtol=2e-6)
+
+
+@pytest.mark.parametrize("schedule", ["", "zb-h1", "gpipe"])
+def test_a_training_step_computes_the_same_after_it_was_there_and_back(schedule: str) -> None:
+    text = (LIT / "Inputs" / "gpt_data.mlir").read_text(encoding="utf-8")
+    passes = mpmd(schedule, 2 if schedule else 0)
+    placed = [type(each) for each in passes].index(InsertTransfers)
+    with make_context():
+        parsed = ir.Module.parse(text)
+        types = [ir.RankedTensorType(value.type) for value in body_of(main_of(parsed)).arguments]
+        shapes = [(tuple(type_.shape), str(type_.element_type)) for type_ in types]
+    random = np.random.default_rng(0)
+    arguments = [
+        random.integers(0, 4, shape, np.int32) if dtype == "i32" else random.normal(0, 0.1, shape).astype(np.float32)
+        for shape, dtype in shapes
+    ]
+    axes = [{"data": 2}] * 2
+    wanted = run(text, axes, arguments, *passes)
+    found = run(text, axes, arguments, *passes[:placed], *ROUND_TRIP, *passes[placed:])
+    for one, other in zip(wanted, found, strict=True):
+        np.testing.assert_array_equal(one, other)
