@@ -23,6 +23,8 @@ EXPECTED = "an MLIR module"
 """The input that tools expect, in messages."""
 BYTECODE_MAGIC = b"ML\xefR"
 _SEPARATOR = re.compile(rb"^// -----[ \t]*\r?$", re.MULTILINE)
+_MPMD_CALL = re.compile(rb'mpmd\.call(?: |".*?callee = )@("[^"]*"|[\w$.-]+)')
+_DEFINED = re.compile(rb'func\.func\b[^@(]*@("[^"]*"|[\w$.-]+)')
 _HLO = re.compile(rb"(?:\s|//.*\n)*(HloModule\b)")
 _MODULE = re.compile(rb"^module\b", re.MULTILINE)
 _DEEPEST = 500
@@ -143,7 +145,7 @@ def try_bytecode(data: bytes, seconds: int) -> None:
 
 
 def _check_text(data: bytes, name: str) -> None:
-    """Refuses text that would crash MLIR's parser, which recurses on brackets, and text that is not UTF-8."""
+    """Refuses text that is not UTF-8, and text that would crash MLIR's parser: nested brackets, missing functions."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -156,6 +158,11 @@ def _check_text(data: bytes, name: str) -> None:
     modules = list(_MODULE.finditer(data))
     if len(modules) > 1:
         raise _several(f"{len(modules)} modules in the input", _place(data, modules[1].start(), name))
+    found = set(_DEFINED.findall(data)) if b"mpmd.call" in data else set[bytes]()
+    missing = next((call for call in _MPMD_CALL.finditer(data) if call[1] not in found), None)
+    if missing is not None:  # jaxlib's verifier would end the process
+        message = f"mpmd.call calls @{missing[1].decode()}, and there is no such function"
+        raise InputError(f"{_place(data, missing.start(), name)}: error: {message}")
     depth = _STEPS[np.frombuffer(data.replace(b"->", b""), np.uint8)].cumsum().max(initial=0)
     if depth > _DEEPEST:
         raise InputError(f"{name}: error: brackets are nested {depth} deep; more than {_DEEPEST} is not supported")

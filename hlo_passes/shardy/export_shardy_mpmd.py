@@ -22,6 +22,7 @@ from jaxpp.ir.functions import body_of, create, main_of, name_of, set_results, t
 from jaxpp.ir.kinds import operations_of
 from jaxpp.ir.mesh_functions import TASK, tasks_of_call
 from jaxpp.ir.phases import main_of_phase
+from jaxpp.ir.program_form import check_form
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.values import defining_op
@@ -54,6 +55,7 @@ class ExportShardyMpmd(Pass):
     def run(self, module: ir.Module) -> None:
         """Replaces `@main`. Raises PassError for a program that can't be exported."""
         line = main_of_phase(module, placed=True)
+        check_form(module, line.meshes)
         _Exporter(module, line).run(line)
         for name in (at.MESHES, at.MESH_SIZES):
             if name in module.operation.attributes:

@@ -44,6 +44,7 @@ from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.values import defining_op, is_used
 
 _ONLY_BORDERS = "only arguments and results of @main can be in the memory of the host"
+_MOST_ITERATIONS = 1 << 16
 _NONE: Mapping[str, ir.Attribute] = {}
 _REDUCTIONS = {"add": "add", "max": "maximum", "min": "minimum", "mul": "multiply", "or": "or", "and": "and"}
 
@@ -120,20 +121,6 @@ class _Importer:
         """The end of the new `@main`."""
         self._calls: list[str] = []
         """The functions that are being inlined."""
-        self._handlers: dict[str, Callable[[ir.Operation], None]] = {
-            "mpmd.fragment": self._fragment,
-            "mpmd.fragment_call": self._fragment_call,
-            "mpmd.named_computation": self._named_computation,
-            "mpmd.transfer": self._transfer,
-            "mpmd.assign": self._assign,
-            "mpmd.unassign": self._same,
-            "mpmd.broadcast": self._same,
-            "mpmd.named_tensor": self._same,
-            "mpmd.reduce": self._reduce,
-            "mpmd.call": self._call,
-            "mpmd.for": self._for,
-            "stablehlo.constant": self._constant,
-        }
 
     def run(self) -> None:
         """Replaces `@main`, and erases the functions that only operations of `mpmd` call."""
@@ -180,12 +167,12 @@ class _Importer:
     def _block(self, block: ir.Block) -> None:
         """Imports the operations of `@main`, of a called function, or of a loop; not the return."""
         for op in operations(block)[:-1]:
-            if op.name not in self._handlers:
+            if op.name not in _HANDLERS:
                 hint = "put it into a fragment, or into a named computation that has a mesh"
                 raise PassError(f"a {op.name} on no mesh", location=op.location, hint=hint)
-            self._handlers[op.name](op)
+            _HANDLERS[op.name](self, op)
 
-    def _fragment(self, op: ir.Operation) -> None:
+    def fragment(self, op: ir.Operation) -> None:
         name = "_".join(map(_named, ir.ArrayAttr(op.attributes["origin"])))
         given = per_value(op.attributes.get("in_shardings"), len(op.operands))
         returned = per_value(op.attributes.get("out_shardings"), len(op.results))
@@ -197,7 +184,7 @@ class _Importer:
             raise refused(op, f"is on mesh '{mesh}', which the topology does not have", "name a mesh that it has")
         return mesh
 
-    def _named_computation(self, op: ir.Operation) -> None:
+    def named_computation(self, op: ir.Operation) -> None:
         origin = mpmd.UserOriginAttr(op.attributes["origin"])
         name = str(origin.user_name)
         if name not in self._assigned:
@@ -252,14 +239,14 @@ class _Importer:
         first, *others = operations(block)
         if first.name != "stablehlo.constant" or len(others) != 1 or len(op.operands):
             return False
-        self._constant(first)
+        self.constant(first)
         self._values |= dict.fromkeys(op.results, self._values[first.results[0]])
         return True
 
-    def _constant(self, op: ir.Operation) -> None:
+    def constant(self, op: ir.Operation) -> None:
         build.clone(op, self._values, self._ip)
 
-    def _fragment_call(self, op: ir.Operation) -> None:
+    def fragment_call(self, op: ir.Operation) -> None:
         name = callee(op)
         function = self._functions[name]
         blocks = blocks_of(function)
@@ -313,15 +300,15 @@ class _Importer:
         if value in self._local:
             self._homes[value].append(mesh)
 
-    def _same(self, op: ir.Operation) -> None:
+    def pass_on(self, op: ir.Operation) -> None:
         """Imports an operation that returns its operand."""
         self._values[op.results[0]] = self._values[op.operands[0]]
 
-    def _assign(self, op: ir.Operation) -> None:
+    def assign(self, op: ir.Operation) -> None:
         self._use(self._values[op.operands[0]], self._number[self._types.read(op.results[0].type, op).mesh])
-        self._same(op)
+        self.pass_on(op)
 
-    def _transfer(self, op: ir.Operation) -> None:
+    def transfer(self, op: ir.Operation) -> None:
         """Imports a transfer as its operand, unless it changes the sharding: then the receiving mesh reshards."""
         source, target = (self._types.read(value.type, op, host=True) for value in (op.operands[0], op.results[0]))
         is_argument = defining_op(self._values[op.operands[0]]) is None
@@ -332,7 +319,7 @@ class _Importer:
         found = self._shardings.of(self._values[op.operands[0]])
         wanted = self._types.boundary(target.sharding, target.type, op).get(at.SHARDING)
         if at.same(found, wanted) or target.memory:
-            self._same(op)
+            self.pass_on(op)
             return
         key = ("", target.type, found, wanted)
         if key not in self._imported:
@@ -340,11 +327,11 @@ class _Importer:
             set_results(self._imported[key], list(body_of(self._imported[key]).arguments))
         self._run(op, self._imported[key], self._number[target.mesh])
 
-    def _reduce(self, op: ir.Operation) -> None:
+    def reduce(self, op: ir.Operation) -> None:
         """Imports a reduction over meshes as a function on the mesh of its first operand."""
         kind = str(op.attributes["reduction"]).partition("<")[2].rstrip(">")
         if len(op.operands) == 1:
-            self._same(op)
+            self.pass_on(op)
             return
         mesh = next((home[0] for value in op.operands if (home := self._homes.get(self._values[value]))), 0)
         function = self._new_function(f"reduce_{kind}", op)
@@ -353,7 +340,7 @@ class _Importer:
         set_results(function, [build.combine(operator, list(body_of(function).arguments), ip, op.location)])
         self._run(op, function, mesh)
 
-    def _call(self, op: ir.Operation) -> None:
+    def inline_call(self, op: ir.Operation) -> None:
         """Inlines a call."""
         name = callee(op)
         function = self._functions[name]
@@ -364,25 +351,43 @@ class _Importer:
         self._values |= self._returned(body_of(function), op)
         self._calls.pop()
 
-    def _for(self, op: ir.Operation) -> None:
+    def unroll(self, op: ir.Operation) -> None:
         """Unrolls a loop."""
         block = body_of(op)
         values = [self._values[value] for value in op.operands]
         *_, index = block.arguments
-        for number in range(ir.IntegerAttr(op.attributes["iterations"]).value):
-            counter = (
-                [build.constant(index.type, number, ip=self._ip, loc=op.location)] if is_used(index) else [values[0]]
-            )
-            self._inline(block, [*values, *counter])
+        iterations = ir.IntegerAttr(op.attributes["iterations"]).value
+        if iterations > _MOST_ITERATIONS:
+            raise refused(op, f"has {iterations:,} iterations, at most {_MOST_ITERATIONS:,} are unrolled", "run fewer")
+        for number in range(iterations):
+            if is_used(index):
+                self._values[index] = build.constant(index.type, number, ip=self._ip, loc=op.location)
+            self._inline(block, values)
             values = [self._values[value] for value in terminator(block).operands]
         self._values |= zip(op.results, values, strict=True)
 
     def _inline(self, block: ir.Block, arguments: Sequence[ir.Value]) -> None:
-        self._values |= zip(block.arguments, arguments, strict=True)
+        self._values |= zip(block.arguments, arguments, strict=False)
         self._block(block)
 
     def _returned(self, block: ir.Block, op: ir.Operation) -> dict[ir.Value, ir.Value]:
         return dict(zip(op.results, [self._values[value] for value in terminator(block).operands], strict=True))
+
+
+_HANDLERS: Mapping[str, Callable[[_Importer, ir.Operation], None]] = {
+    "mpmd.fragment": _Importer.fragment,
+    "mpmd.fragment_call": _Importer.fragment_call,
+    "mpmd.named_computation": _Importer.named_computation,
+    "mpmd.transfer": _Importer.transfer,
+    "mpmd.assign": _Importer.assign,
+    "mpmd.unassign": _Importer.pass_on,
+    "mpmd.broadcast": _Importer.pass_on,
+    "mpmd.named_tensor": _Importer.pass_on,
+    "mpmd.reduce": _Importer.reduce,
+    "mpmd.call": _Importer.inline_call,
+    "mpmd.for": _Importer.unroll,
+    "stablehlo.constant": _Importer.constant,
+}
 
 
 def _named(origin: ir.Attribute) -> str:

@@ -130,3 +130,17 @@ func.func public @main(%x: !mpmd.mesh_tensor<"m1", tensor<4xf32>>) -> !mpmd.mesh
   } : (!mpmd.mesh_tensor<"m1", tensor<4xf32>>) -> !mpmd.mesh_tensor<"m1", tensor<4xf32>>
   return %0 : !mpmd.mesh_tensor<"m1", tensor<4xf32>>
 }
+
+// -----
+
+// A call of a function that does not exist, which would end jaxlib's verifier.
+
+// CHECK: error: mpmd.call calls @step, and there is no such function
+module {
+  sdy.mesh @step = <["x"=2]>
+  func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32>
+      attributes {topology = #mpmd.topology<<"m1" : <["x"=2]>>>} {
+    %0 = mpmd.call @step(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}

@@ -11,10 +11,13 @@ from jaxpp.tools import opt, opt_run
 from jaxpp.validation import Validate
 
 LIT = Path(__file__).parents[2] / "lit"
-# What can't be run here: a part of a module, an operation that XLA has on other platforms only, a callback of nobody's.
+# What can't be run here: a part of a module, an operation that XLA has on other platforms only, a callback of nobody's,
+# and modules of Shardy's dialect, which `test_shardy_mpmd.py` runs.
 NOT_RUN = (
     "it has neither a public function @main nor mesh functions",
     "is not supported by XLA:CPU",
+    "!mpmd.mesh_tensor<",
+    "'mpmd.named_computation' op unsupported op for export to XLA",
     "custom call @print, for which nothing is registered on CPUs",
 )
 
