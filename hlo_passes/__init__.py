@@ -1,8 +1,9 @@
 """The passes that turn a lowered module into a program module, one file each (docs/passes.md).
 
 `PASSES` maps each pass's name to its class, in the order in which the `mpmd` pipeline runs them. `verify-loop` stands
-at the end of phase 3, `verify-main` at the end of phase 4, and `verify-program` comes last. docs/your-first-pass.md
-shows how to write a pass, with the helpers of `jaxpp.ir` that it needs.
+at the end of phase 3, `verify-main` at the end of phase 4, and `verify-program` comes last. The passes from and to
+Shardy's `mpmd` dialect, which follow, are in no pipeline. docs/your-first-pass.md shows how to write a pass, with the
+helpers of `jaxpp.ir` that it needs.
 """
 
 from jaxpp.hlo_passes.base import Observer, Pass, run_passes

@@ -38,7 +38,8 @@ _INTRODUCTION = """\
 
 # The passes
 
-In the order in which `jaxpp-opt --pipeline mpmd` runs them. Alone, a pass is run with `jaxpp-opt -p name`, or
+In the order in which `jaxpp-opt --pipeline mpmd` runs them. The last two are not in the pipeline: they read and write
+modules of Shardy's `mpmd` dialect ([shardy-mpmd.md](shardy-mpmd.md)). Alone, a pass is run with `jaxpp-opt -p name`, or
 `jaxpp-opt -p name{option=value}`. What the modules between them look like: [ir.md](ir.md).
 """
 

@@ -143,10 +143,11 @@ class _Exporter:
                 hint="take it out of the schedule",
             )
         for mesh in step.meshes:
-            operands = [self._on(value, mesh) for value in step.operands]
-            self._call(step, mesh, operands)
+            self._call(step, step.function, mesh)
 
-    def _call(self, step: Step, mesh: int, operands: Sequence[ir.Value]) -> None:
+    def _call(self, step: Step, function: ir.Operation, mesh: int) -> None:
+        """Calls the function of `step` on a mesh."""
+        operands = [self._on(value, mesh) for value in step.operands]
         attributes = {name: step.attributes[name] for name in TASK if name in step.attributes}
         tasks = tasks_of_call(step.op, step.kind)
         origin = [mpmd.UserOriginAttr.get(f"stage_{each.stage}", int(each.kind in _BACKWARD)) for each in tasks]
@@ -154,7 +155,7 @@ class _Exporter:
             counter = ir.IntegerType.get_unsigned(32)
             attributes["call_counter"] = ir.IntegerAttr.get(counter, tasks[0].microbatch)
         tensors = [MeshTensor(f"m{mesh}", value.type, self._shardings.of(value), "") for value in step.results]
-        name = self._function(step.callee, step.function, mesh)
+        name = self._function(step.callee, function, mesh)
         results = self._fragment_call(name, mesh, operands, tensors, step.op.location, origin, attributes)
         for value, result in zip(step.results, results, strict=True):
             self._made.setdefault(value, {})[mesh] = result

@@ -1,9 +1,9 @@
 """`import-shardy-mpmd`: a module that Shardy partitioned becomes a placed program."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import mpmd
@@ -110,7 +110,7 @@ class _Importer:
         self._shardings = Shardings(module)
         self._functions = functions(module)
         self._imported: dict[tuple[object, ...], ir.Operation] = {}
-        """The functions of fragment calls, by their names and boundary shardings; those of reshards, by the latter."""
+        """The functions of the program, by what they were made of and the shardings around them."""
         self._values: dict[ir.Value, ir.Value] = {}
         """The new values, by the old ones."""
         self._homes: dict[ir.Value, list[int]] = {}
@@ -119,6 +119,8 @@ class _Importer:
         """The arguments of the new `@main` whose types name no mesh. They are on all meshes that use them."""
         self._ip = ir.InsertionPoint(main)
         """The end of the new `@main`."""
+        self._names: Counter[str] = Counter()
+        """How many names of functions begin with each word."""
         self._calls: list[str] = []
         """The functions that are being inlined."""
 
@@ -173,6 +175,7 @@ class _Importer:
             _HANDLERS[op.name](self, op)
 
     def fragment(self, op: ir.Operation) -> None:
+        """Imports a fragment as a call of a function."""
         name = "_".join(map(_named, ir.ArrayAttr(op.attributes["origin"])))
         given = per_value(op.attributes.get("in_shardings"), len(op.operands))
         returned = per_value(op.attributes.get("out_shardings"), len(op.results))
@@ -185,6 +188,7 @@ class _Importer:
         return mesh
 
     def named_computation(self, op: ir.Operation) -> None:
+        """Imports a computation as a fragment on the mesh that it is assigned to."""
         origin = mpmd.UserOriginAttr(op.attributes["origin"])
         name = str(origin.user_name)
         if name not in self._assigned:
@@ -208,8 +212,21 @@ class _Importer:
         for inner in nested(op):
             if inner.name.startswith("mpmd.") and inner.name != "mpmd.return":
                 raise refused(inner, f"is inside of a {op.name}", "inline it")
-        function = self._new_function(name, op)
-        values = dict(zip(block.arguments, body_of(function).arguments, strict=True))
+        key = (op.results[0] if len(op.results) else name, *self._boundary(op))  # a loop comes here several times
+        if key not in self._imported:
+            self._imported[key] = self._function_of(block, self._new_function(name, op), op, given, returned)
+        self._run(op, self._imported[key], self._number[mesh])
+
+    def _function_of(
+        self,
+        block: ir.Block,
+        function: ir.Operation,
+        op: ir.Operation,
+        given: Sequence[ir.Attribute | None],
+        returned: Sequence[ir.Attribute | None],
+    ) -> ir.Operation:
+        """Fills a new function with a copy of the block of `op`; returns the function."""
+        values: dict[ir.Value, ir.Value] = dict(zip(block.arguments, body_of(function).arguments, strict=True))
         with ir.InsertionPoint(body_of(function)) as ip:
             for value, sharding in zip(block.arguments, given, strict=True):
                 values[value] = self._types.constrained(values[value], sharding, op)
@@ -218,18 +235,22 @@ class _Importer:
             pairs = zip(terminator(block).operands, returned, strict=True)
             results = [self._types.constrained(values[value], sharding, op) for value, sharding in pairs]
         set_results(function, results)
-        self._run(op, function, self._number[mesh])
+        return function
 
     def _unique(self, base: str) -> str:
-        return next(each for number in count() if (each := f"{base}_{number}") not in self._functions)
+        """Returns the name of a new function."""
+        while True:
+            name = f"{base}_{self._names[base]}"
+            self._names[base] += 1
+            if name not in self._functions:
+                return name
 
     def _new_function(self, name: str, op: ir.Operation) -> ir.Operation:
         """Makes an empty function for the operands and results of `op`."""
         base = re.sub(r"\W+", "_", name) or FRAGMENT
         unique = self._unique(base)
-        inputs, outputs = (
-            [self._types.read(value.type, op).type for value in values] for values in (op.operands, op.results)
-        )
+        borders = op.operands, op.results
+        inputs, outputs = ([self._types.read(value.type, op).type for value in values] for values in borders)
         function = create(self._module, unique, inputs, outputs, {at.KIND: ir.StringAttr.get(FRAGMENT)})
         self._functions[unique] = function
         return function
@@ -244,9 +265,11 @@ class _Importer:
         return True
 
     def constant(self, op: ir.Operation) -> None:
+        """Imports a constant."""
         build.clone(op, self._values, self._ip)
 
     def fragment_call(self, op: ir.Operation) -> None:
+        """Imports a call of a function on a mesh."""
         name = callee(op)
         function = self._functions[name]
         blocks = blocks_of(function)
@@ -305,6 +328,7 @@ class _Importer:
         self._values[op.results[0]] = self._values[op.operands[0]]
 
     def assign(self, op: ir.Operation) -> None:
+        """Imports the result, on a mesh, as its local operand."""
         self._use(self._values[op.operands[0]], self._number[self._types.read(op.results[0].type, op).mesh])
         self.pass_on(op)
 
@@ -347,8 +371,8 @@ class _Importer:
         if name in self._calls or name == "main" or len(blocks_of(function)) != 1:
             raise refused(op, f"calls @{name}, which is recursive or has no single block", "inline it")
         self._calls.append(name)
-        self._inline(body_of(function), [self._values[value] for value in op.operands])
-        self._values |= self._returned(body_of(function), op)
+        results = self._inline(body_of(function), [self._values[value] for value in op.operands])
+        self._values |= zip(op.results, results, strict=True)
         self._calls.pop()
 
     def unroll(self, op: ir.Operation) -> None:
@@ -362,16 +386,14 @@ class _Importer:
         for number in range(iterations):
             if is_used(index):
                 self._values[index] = build.constant(index.type, number, ip=self._ip, loc=op.location)
-            self._inline(block, values)
-            values = [self._values[value] for value in terminator(block).operands]
+            values = self._inline(block, values)
         self._values |= zip(op.results, values, strict=True)
 
-    def _inline(self, block: ir.Block, arguments: Sequence[ir.Value]) -> None:
-        self._values |= zip(block.arguments, arguments, strict=False)
+    def _inline(self, block: ir.Block, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Imports the operations of a block for these arguments; returns what the block returns."""
+        self._values |= zip(block.arguments, arguments, strict=False)  # the last one of a loop counts iterations
         self._block(block)
-
-    def _returned(self, block: ir.Block, op: ir.Operation) -> dict[ir.Value, ir.Value]:
-        return dict(zip(op.results, [self._values[value] for value in terminator(block).operands], strict=True))
+        return [self._values[value] for value in terminator(block).operands]
 
 
 _HANDLERS: Mapping[str, Callable[[_Importer, ir.Operation], None]] = {

@@ -105,7 +105,7 @@ def write_meshes(module: ir.Module, topology: Topology) -> None:
             op.operation.erase()
     if largest:
         mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(axis, size) for axis, size in largest.items()])
-        entries = {"sym_name": ir.StringAttr.get("mesh"), "mesh": mesh}
+        entries: dict[str, ir.Attribute] = {"sym_name": ir.StringAttr.get("mesh"), "mesh": mesh}
         first = ir.InsertionPoint.at_block_begin(module.body)
         ir.Operation.create("sdy.mesh", attributes=entries, ip=first, loc=ir.Location.unknown())
     sizes = [{axis: axes.get(axis, 1) for axis in largest} for axes in topology.values()]

@@ -37,7 +37,7 @@ func.func public @main(%x: tensor<f32>, %unused: tensor<f32>) -> (tensor<f32>, t
 // CHECK-NEXT:    %[[ZERO:.*]] = stablehlo.constant dense<0>
 // CHECK-NEXT:    %[[A:.*]] = call @add_0(%[[X]], %[[ZERO]]) {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    %[[ONE:.*]] = stablehlo.constant dense<1>
-// CHECK-NEXT:    %[[B:.*]] = call @add_1(%[[A]], %[[ONE]]) {jaxpp.mesh = 1 : i64}
+// CHECK-NEXT:    %[[B:.*]] = call @add_0(%[[A]], %[[ONE]]) {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    return %[[B]]
 // CHECK-NOT:   @body
 func.func public @main(%x: !mpmd.mesh_tensor<"m2", tensor<ui32>>) -> !mpmd.mesh_tensor<"m2", tensor<ui32>>
