@@ -55,8 +55,7 @@ def _run(options: argparse.Namespace) -> int:
     module = parsed(options.file)
     reference = parsed(options.reference) if options.reference else None
     with context:
-        with contextlib.suppress(RuntimeError):  # JAX has started: in the process of a test
-            jax.config.update("jax_num_cpu_devices", max(_devices(each) for each in (module, reference) if each))
+        _make_devices(max(_devices(each) for each in (module, reference) if each))
         signature = Signature.of(reference or module)
         inputs = _inputs(signature, options)
         step = _Step(module, inputs)
@@ -67,6 +66,13 @@ def _run(options: argparse.Namespace) -> int:
         if options.trace:
             step.trace(options.trace)
         return _compare(results, reference, inputs, signature, options) if reference else 0
+
+
+def _make_devices(count: int) -> None:
+    """Lets JAX start with so many CPU devices, unless it has started or is told to start with more."""
+    told: int = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]  # an option
+    with contextlib.suppress(RuntimeError):  # it has started
+        jax.config.update("jax_num_cpu_devices", max(told, count))
 
 
 def _devices(module: ir.Module) -> int:
