@@ -10,6 +10,7 @@ from jaxlib.mlir.dialects import mpmd
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.shardy.mesh_tensors import (
+    HOST,
     MESH_SHAPE,
     TOPOLOGY,
     MeshTensor,
@@ -143,8 +144,11 @@ class _Importer:
             self._number[tensor.mesh] if tensor.mesh else min(self._homes.get(value) or [0])
             for value, tensor in zip(results, outputs, strict=True)
         ]
-        pairs = zip(homes, outputs, strict=True)
-        at.set_tables(new, entries, [{at.MESHES: at.i64s([home])} | _in_memory(each) for home, each in pairs])
+        memories = [entry.get(at.MEMORY) for entry in at.result_attributes(self._main)]
+        in_memory = map(_in_memory, outputs, memories)
+        at.set_tables(
+            new, entries, [{at.MESHES: at.i64s([home])} | each for home, each in zip(homes, in_memory, strict=True)]
+        )
         self._main.erase()
         new.attributes["sym_name"] = ir.StringAttr.get("main")
         for function in functions(self._module).values():
@@ -160,9 +164,9 @@ class _Importer:
             self._homes[value] = [self._number[tensor.mesh]] if tensor.mesh else []
             if not tensor.mesh:
                 self._local.add(value)
-            own = entry.pop(at.SHARDING, None)
-            sharding = tensor.sharding if tensor.mesh or own is None else on_one_mesh(own)
-            entry |= self._types.boundary(sharding, tensor.type, self._main) | _in_memory(tensor)
+            own, memory = entry.pop(at.SHARDING, None), entry.pop(at.MEMORY, None)
+            sharding = on_one_mesh(own) if tensor.sharding is None and own is not None else tensor.sharding
+            entry |= self._types.boundary(sharding, tensor.type, self._main) | _in_memory(tensor, memory)
         at.set_tables(new, arguments=entries)
         return entries
 
@@ -429,5 +433,7 @@ def _table(
     ]
 
 
-def _in_memory(tensor: MeshTensor) -> dict[str, ir.Attribute]:
-    return {at.MEMORY: ir.StringAttr.get(tensor.memory)} if tensor.memory else {}
+def _in_memory(tensor: MeshTensor, memory: ir.Attribute | None) -> dict[str, ir.Attribute]:
+    """Returns the attributes of an argument or a result for the memory that its type or an attribute names."""
+    host = ir.StringAttr.get(HOST)
+    return {at.MEMORY: host} if tensor.memory or at.same(memory, host) else {}

@@ -214,6 +214,27 @@ CASES: dict[str, tuple[str, Sequence[Mapping[str, int]], Callable[[Sequence[Any]
         lambda a: (jnp.tanh(a[0]) + a[1], jnp.tanh(a[0])),
         "",
     ),
+    "attributes that are hints": (
+        module(
+            """(%x: !m1 {tf.aliasing_output = 0 : i32, mhlo.layout_mode = "auto", mhlo.memory_kind = "device",
+                sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+                -> (!m1 {mhlo.layout_mode = "default"}, !m2) attributes {topology = #topology} {
+              %0 = mpmd.fragment<mesh="m1", origin=["f"(1), "g"], stage=1> (%x, %x)
+                  {call_counter = 2 : ui32, remat, reserved_hbm_bytes = 256 : i64,
+                   arg_attrs = [{tf.aliasing_output = 0 : i32}, {}]} (%a: !t, %b: !t) {
+                %r = stablehlo.add %a, %b : !t
+                %s = sdy.sharding_constraint %r <@mesh, [{}, {"y"}]> : !t
+                mpmd.return %s : !t } : (!m1, !m1) -> !m1
+              %1 = mpmd.transfer %0 : (!m1) -> !m2
+              %2 = mpmd.transfer %1 : (!m2) -> !m1
+              %3 = mpmd.fragment<mesh="m1", origin=[]> (%2) (%a: !t) { mpmd.return %a : !t } : (!m1) -> !m1
+              return %3, %1 : !m1, !m2 }""",
+            topology=SHARDED,
+        ),
+        [{"x": 2, "y": 2}] * 2,
+        lambda a: (2 * a[0], 2 * a[0]),
+        "",
+    ),
     "meshes of other sizes": (
         module(
             f"""(%x: !rows1) -> !rows2 attributes {{topology = #topology}} {{
@@ -250,7 +271,8 @@ ROUND_TRIP = (ExportShardyMpmd(), ImportShardyMpmd())
 @pytest.mark.parametrize("name", CASES)
 def test_an_imported_module_computes_what_plain_jax_computes(name: str, trip: tuple[Pass, ...]) -> None:
     text, axes, plain, assignment = CASES[name]
-    arguments = [X + number for number in range(text.partition("@main(")[2].partition("->")[0].count("%"))]
+    count = text.partition("@main(")[2].partition("->")[0].count("%")
+    arguments = [X + number for number in range(count)]
     expected = plain(arguments)
     results = run(text, axes, arguments, ImportShardyMpmd(assignment), *trip, *TO_PROGRAM)
     for result, wanted in zip(results, expected if isinstance(expected, tuple) else [expected], strict=True):
