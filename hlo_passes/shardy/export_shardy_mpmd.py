@@ -25,6 +25,7 @@ from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program_form import check_form
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import MainLine, Step
+from jaxpp.ir.tensors import read_spec
 from jaxpp.ir.values import defining_op
 
 _BACKWARD = ("backward", "input_grad", "weight_grad")
@@ -69,9 +70,8 @@ class _Exporter:
         self._module = module
         self._main = main_of(module)
         self._shardings = Shardings(module)
-        self._axes = [
-            dict(each.named) or {"devices": each.partitions} for each in MeshAxes.of_each(module, line.meshes)
-        ]
+        self._meshes = MeshAxes.of_each(module, line.meshes)
+        self._axes = [dict(each.named) or {"devices": each.partitions} for each in self._meshes]
         self._operations = operations_of(module)
         self._made: dict[ir.Value, dict[int, ir.Value]] = {}
         """The new values of each old one, by their meshes; the mesh that makes it comes first."""
@@ -119,7 +119,15 @@ class _Exporter:
                 hint="leave out split-stacks",
             )
         mesh = (at.numbers(entry[at.MESHES]) or [0])[0]
-        return MeshTensor(f"m{mesh}", value.type, self._shardings.of(value), HOST if at.MEMORY in entry else "")
+        return self._tensor(value, mesh, HOST if at.MEMORY in entry else "")
+
+    def _tensor(self, value: ir.Value, mesh: int, memory: str = "") -> MeshTensor:
+        """Returns the tensor of a value on a mesh, which shards only the dimensions that its sizes divide."""
+        sharding, axes = self._shardings.of(value), self._meshes[mesh]
+        if sharding is not None:
+            dimensions = read_spec(value.type, sharding, axes.sizes).axes
+            sharding = axes.attribute([[axis for axis in names if isinstance(axis, str)] for names in dimensions])
+        return MeshTensor(f"m{mesh}", value.type, sharding, memory)
 
     def _result(self, value: ir.Value, tensor: MeshTensor) -> ir.Value:
         argument = self._on_host.get(value)
@@ -154,7 +162,7 @@ class _Exporter:
         if len(tasks) == 1:
             counter = ir.IntegerType.get_unsigned(32)
             attributes["call_counter"] = ir.IntegerAttr.get(counter, tasks[0].microbatch)
-        tensors = [MeshTensor(f"m{mesh}", value.type, self._shardings.of(value), "") for value in step.results]
+        tensors = [self._tensor(value, mesh) for value in step.results]
         name = self._function(step.callee, function, mesh)
         results = self._fragment_call(name, mesh, operands, tensors, step.op.location, origin, attributes)
         for value, result in zip(step.results, results, strict=True):
@@ -196,7 +204,7 @@ class _Exporter:
         """Returns the new value of `value` on a mesh; makes or transfers it there the first time."""
         made = self._made.setdefault(value, {})
         if mesh not in made:
-            tensor = MeshTensor(f"m{mesh}", value.type, self._shardings.of(value), "")
+            tensor = self._tensor(value, mesh)
             if value in self._constants:
                 made[mesh] = self._constant(self._constants[value], mesh, tensor)
             elif made or value in self._on_host:

@@ -49,28 +49,29 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // -----
 
-// Each size of mesh has a function of its own. The state in the memory of the host is transferred to the devices.
+// Each size of mesh has a function of its own, and shards the dimensions that it divides. The state in the memory of the
+// host is transferred to the devices.
 
 // CHECK-LABEL: func.func public @main(
-// CHECK-SAME:      %[[X:.*]]: !mpmd.mesh_tensor<"m0", tensor<8xf32>, sharding=<@mesh, [{}]>, memory_kind="pinned_host">)
-// CHECK-SAME:      -> !mpmd.mesh_tensor<"m1", tensor<8xf32>, sharding=<@mesh, [{"data"}]>, memory_kind="pinned_host">
+// CHECK-SAME:      %[[X:.*]]: !mpmd.mesh_tensor<"m0", tensor<6xf32>, sharding=<@mesh, [{}]>, memory_kind="pinned_host">)
+// CHECK-SAME:      -> !mpmd.mesh_tensor<"m1", tensor<6xf32>, sharding=<@mesh, [{}]>, memory_kind="pinned_host">
 // CHECK-SAME:      topology = #mpmd.topology<<"m0" : <["data"=2]>>, <"m1" : <["data"=4]>>>
 // CHECK-NEXT:    %[[D:.*]] = mpmd.transfer %[[X]]
-// CHECK-NEXT:    %[[A:.*]] = mpmd.fragment_call<mesh="m0", origin=[]> @after_0(%[[D]])
+// CHECK-NEXT:    %[[A:.*]] = mpmd.fragment_call<mesh="m0", origin=[]> @after_0(%[[D]]) {{.*}} -> !mpmd.mesh_tensor<"m0", tensor<6xf32>, sharding=<@mesh, [{"data"}]>>
 // CHECK-NEXT:    %[[T:.*]] = mpmd.transfer %[[A]]
 // CHECK-NEXT:    %[[B:.*]] = mpmd.fragment_call<mesh="m1", origin=[]> @after_0_on_shape_1(%[[T]])
 // CHECK-NEXT:    %[[H:.*]] = mpmd.transfer %[[B]]
 // CHECK-NEXT:    return %[[H]]
 module attributes {jaxpp.mesh_sizes = [{data = 2 : i64}, {data = 4 : i64}], jaxpp.meshes = 2 : i64, mhlo.num_partitions = 4 : i32} {
   sdy.mesh @mesh = <["data"=4]>
-  func.func public @main(%x: tensor<8xf32> {jaxpp.meshes = array<i64: 0>, mhlo.memory_kind = "pinned_host"})
-      -> (tensor<8xf32> {jaxpp.meshes = array<i64: 1>, mhlo.memory_kind = "pinned_host"}) {
-    %0 = call @after_0(%x) {jaxpp.mesh = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
-    %1 = call @after_0(%0) {jaxpp.mesh = 1 : i64} : (tensor<8xf32>) -> tensor<8xf32>
-    return %1 : tensor<8xf32>
+  func.func public @main(%x: tensor<6xf32> {jaxpp.meshes = array<i64: 0>, mhlo.memory_kind = "pinned_host"})
+      -> (tensor<6xf32> {jaxpp.meshes = array<i64: 1>, mhlo.memory_kind = "pinned_host"}) {
+    %0 = call @after_0(%x) {jaxpp.mesh = 0 : i64} : (tensor<6xf32>) -> tensor<6xf32>
+    %1 = call @after_0(%0) {jaxpp.mesh = 1 : i64} : (tensor<6xf32>) -> tensor<6xf32>
+    return %1 : tensor<6xf32>
   }
-  func.func private @after_0(%a: tensor<8xf32>) -> (tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>}) attributes {jaxpp.kind = "after"} {
-    %0 = stablehlo.negate %a : tensor<8xf32>
-    return %0 : tensor<8xf32>
+  func.func private @after_0(%a: tensor<6xf32>) -> (tensor<6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>}) attributes {jaxpp.kind = "after"} {
+    %0 = stablehlo.negate %a : tensor<6xf32>
+    return %0 : tensor<6xf32>
   }
 }
