@@ -65,9 +65,15 @@ def mark_of_composite(op: ir.Operation) -> list[ir.Value]:
 
     Raises PassError if the composite's attributes are not those of a mark.
     """
+    if [each.type for each in op.operands] != [each.type for each in op.results]:
+        raise PassError(f'a composite "{COMPOSITE}" must return what it takes', location=op.location)
     barrier = stablehlo.OptimizationBarrierOp(list(op.operands), loc=op.location, ip=ir.InsertionPoint(op))
-    given: dict[str, Any] = plain(op.attributes.get("composite_attributes")) or {}
-    barrier.operation.attributes[BOUNDARY] = attribute_of({"name": "", **given})
+    try:
+        given: dict[str, Any] = plain(op.attributes.get("composite_attributes")) or {}
+        barrier.operation.attributes[BOUNDARY] = attribute_of({"name": "", **given})
+    except RuntimeError:  # a text that is not UTF-8
+        hint = f"a stage mark has the form {FORM}"
+        raise PassError(f"unknown form of {BOUNDARY}", location=op.location, hint=hint) from None
     read(barrier.operation)
     return list(barrier.results)
 

@@ -143,12 +143,21 @@ def _element(op: ir.Operation) -> str:
 
 
 def _dot(op: ir.Operation) -> int:
+    if not _is_static(op):
+        return 0
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     lhs = shape_of(op.operands[0])
     return 2 * math.prod(shape_of(op.results[0])) * math.prod(lhs[axis] for axis in numbers.lhs_contracting_dimensions)
 
 
+def _is_static(op: ir.Operation) -> bool:
+    """Whether the shapes of all operands and results are known; the FLOPs of other operations are not."""
+    return all(ir.RankedTensorType(each.type).has_static_shape for each in (*op.operands, *op.results))
+
+
 def _convolution(op: ir.Operation) -> int:
+    if not _is_static(op):
+        return 0
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     kernel = shape_of(op.operands[1])
     return 2 * math.prod(shape_of(op.results[0])) * math.prod(kernel) // kernel[numbers.kernel_output_feature_dimension]

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 
 from jaxpp.tools import streams
 from jaxpp.tools.arguments import at_least
+from jaxpp.tools.opt_arguments import fraction
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool, in this process, and returns its exit code. `argv` has the arguments after the program's name."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.tolerance is not None and options.reference is None:
+        parser.error("--tolerance is for --reference")
+    if options.file == options.reference == "-":
+        parser.error("FILE and --reference can't both be stdin")
     from jaxpp.tools.execute_run import run  # imported only now: it takes a second, which `--help` doesn't need
 
     return run(options)
@@ -40,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--reference", metavar="FILE", help="a module with @main, to run by plain XLA and compare the results with"
     )
-    parser.add_argument("--tolerance", type=float, metavar="T", help="the difference allowed, as for jaxpp-opt")
+    parser.add_argument("--tolerance", type=fraction, metavar="T", help="the difference allowed, as for jaxpp-opt")
     parser.add_argument("--trace", metavar="FILE.json", help="write a Chrome trace of one more step of a program")
     return parser
 

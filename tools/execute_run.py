@@ -6,6 +6,7 @@ import io
 import statistics
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,16 @@ from jaxpp.ir.functions import functions
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.runtime import Executable, Program, load, trace_step, write_chrome_trace
 from jaxpp.tools import source, streams
-from jaxpp.validation.compare import Expected, Tolerance, coarsest_tolerance, compare, perturbed, random_inputs
+from jaxpp.validation.compare import (
+    Expected,
+    Tolerance,
+    coarsest_tolerance,
+    compare,
+    is_inexact,
+    is_integer,
+    perturbed,
+    random_inputs,
+)
 from jaxpp.validation.cpu import Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.signature import Signature, public_main
 from jaxpp.validation.validator import step_function
@@ -48,13 +58,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     context = make_context()
-
-    def parsed(path: str) -> ir.Module:
-        return source.parse(streams.read(path, "an MLIR module"), path, context, whole=True)
-
-    module = parsed(options.file)
-    reference = parsed(options.reference) if options.reference else None
+    module = source.read(options.file, context)
+    reference = source.read(options.reference, context) if options.reference else None
     with context:
+        if reference:
+            _check_alike(module, reference, options.reference)
         _make_devices(max(_devices(each) for each in (module, reference) if each))
         signature = Signature.of(reference or module)
         inputs = _inputs(signature, options)
@@ -66,6 +74,13 @@ def _run(options: argparse.Namespace) -> int:
         if options.trace:
             step.trace(options.trace)
         return _compare(results, reference, inputs, signature, options) if reference else 0
+
+
+def _check_alike(module: ir.Module, reference: ir.Module, name: str) -> None:
+    """Raises PassError unless a module has the arguments and results of the reference, which has an `@main`."""
+    if public_main(reference) is None:
+        raise streams.InputError(f"{name}: error: no public @main, so plain XLA can't run it as a reference")
+    Signature.of(reference).check(Signature.of(module), f"beside {name} it")
 
 
 def _make_devices(count: int) -> None:
@@ -89,22 +104,31 @@ def _inputs(signature: Signature, options: argparse.Namespace) -> dict[int, Any]
     made = random_inputs(shapes, options.seed)
     if not options.inputs:
         return made
-    try:
-        with np.load(options.inputs) as found:
-            given = {name: found[name] for name in found.files}
-    except (OSError, ValueError) as error:
-        raise streams.InputError(f"{options.inputs}: error: cannot read arrays: {error}") from None
-    for name, array in given.items():
-        number = int(name.removeprefix("arg")) if name.removeprefix("arg").isdecimal() else -1
-        if number not in shapes:
+    names = {f"arg{number}": number for number in shapes}
+    for name, array in _loaded(options.inputs).items():
+        if name not in names:
             known = f"arg0 to arg{max(shapes, default=0)}"
             raise streams.InputError(f"{options.inputs}: error: '{name}' is no argument, expected {known}")
+        number = names[name]
         shape, dtype = shapes[number]
+        if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+            array = array.view(dtype)  # numpy's files do not name the types of JAX, such as bfloat16
         if array.shape != shape or array.dtype != dtype:
             expected = f"expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}"
             raise streams.InputError(f"{options.inputs}: error: {name}: {expected}")
         made[number] = array
     return made
+
+
+def _loaded(path: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Reads the arrays of a file. Raises InputError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            files = [name for name in archive.namelist() if name.endswith(".npy")]
+            arrays = {name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name)) for name in files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise streams.InputError(f"{path}: error: cannot read arrays of numpy.savez: {error}") from None
+    return arrays
 
 
 class _Step:
@@ -125,7 +149,11 @@ class _Step:
         """Writes a trace of one step. Raises InputError for a module that is no program."""
         if self._executable is None:
             raise streams.InputError("--trace: error: a module with @main has no tasks to trace, expected a program")
-        write_chrome_trace(trace_step(self._executable, self._arguments)[1], path)
+        events = trace_step(self._executable, self._arguments)[1]
+        try:
+            write_chrome_trace(events, path)
+        except OSError as error:
+            raise streams.InputError(f"{path}: error: cannot write: {error.strerror}") from None
 
 
 def _by_xla(module: ir.Module, inputs: Mapping[int, Any]) -> Run:
@@ -176,7 +204,7 @@ def _summary(array: Any) -> str:
     """Returns the value of a scalar; for an array, its mean and its largest absolute value."""
     if not array.ndim:
         return f" = {array[()]:.9g}" if np.issubdtype(array.dtype, np.floating) else f" = {array[()]}"
-    if not array.size or not np.issubdtype(array.dtype, np.number):
+    if not array.size or not (is_inexact(array.dtype) or is_integer(array.dtype)):
         return ""
     wide = array.astype(np.complex128)
     nans = int(np.isnan(wide).sum())
@@ -206,6 +234,8 @@ def _compare(
     largest, wrong = 0.0, 0
     for number, value in _by_xla(reference, inputs)().items():
         expected = Expected.of(np.asarray(value), np.asarray(moved[number]))
+        if not expected.is_finite:
+            print(f"warning: {signature.title(number)} has NaN or infinite numbers on these inputs", file=sys.stderr)
         distance, problem = compare(expected, np.asarray(results[number]), tolerance)
         largest, wrong = max(largest, distance), wrong + bool(problem)
         if problem:

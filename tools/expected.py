@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 _COMMENT = re.compile(
     r"expected-(?P<severity>error|warning|note|remark)(?P<regex>-re)?"
-    r"(?:@(?P<place>[+-]\d+|above|below|unknown))?\s*(?P<count>\d+)?\s*\{\{(?P<text>.*)\}\}\s*$"
+    r"(?:@(?P<place>[+-]\d+|above|below|unknown))?\s*(?P<count>\d{1,3})?\s*\{\{(?P<text>(?:\{\{.*?\}\}|.)*?)\}\}"
 )
+_BEGINNING = re.compile(r"expected-(error|warning|note|remark)\b")
 _MESSAGE = re.compile(
     r"(?P<file>.*?)(?::(?P<line>\d+):\d+)?: (?P<severity>error|warning|note|remark): (?P<text>.*)", re.DOTALL
 )
@@ -21,23 +22,17 @@ _MESSAGE = re.compile(
 
 @dataclass(frozen=True)
 class _Expectation:
-    """An expected message: the lines of its comment and of its place (0: unknown), its severity and its text."""
+    """An expected message: the lines of its comment and of its place (0: unknown), its severity, text and pattern."""
 
     comment: int
     line: int
     severity: str
     text: str
-    is_regex: bool
+    pattern: re.Pattern[str]
 
     def fits(self, line: int, severity: str, text: str) -> bool:
         """Whether a message is this one."""
-        if (line, severity) != (self.line, self.severity):
-            return False
-        if not self.is_regex:
-            return self.text in text
-        parts = re.split(r"\{\{(.*?)\}\}", self.text)  # plain text and expressions in turn
-        pattern = "".join(part if number % 2 else re.escape(part) for number, part in enumerate(parts))
-        return re.search(pattern, text) is not None
+        return (line, severity) == (self.line, self.severity) and self.pattern.search(text) is not None
 
 
 class Expectations:
@@ -45,13 +40,20 @@ class Expectations:
 
     def __init__(self, text: str, name: str) -> None:
         self._name = name
-        self._expected = [
-            each for number, line in enumerate(text.split("\n"), 1) for each in _expectations(number, line)
-        ]
+        self._expected: list[_Expectation] = []
+        self._wrong: list[str] = []
+        for number, line in enumerate(text.split("\n"), 1):
+            rest = _COMMENT.sub("", line)
+            try:
+                self._expected += _expectations(number, line)
+            except re.error:
+                rest = line
+            if found := _BEGINNING.search(rest):
+                self._wrong.append(f"{name}:{number}:1: error: not understood: {rest[found.start() :].strip()}")
 
     def compared(self, messages: Sequence[str]) -> list[str]:
         """Returns an error for each expected message that is missing, and for each message that is not expected."""
-        left, wrong = list(self._expected), list[str]()
+        left, wrong = list(self._expected), list(self._wrong)
         for message in messages:
             found = _MESSAGE.match(message)
             if found is None or (found["severity"] == "note" and not any(e.severity == "note" for e in self._expected)):
@@ -70,11 +72,14 @@ class Expectations:
 
 
 def _expectations(number: int, line: str) -> list[_Expectation]:
-    """Returns the messages that a line expects, one for each of its count."""
-    found = _COMMENT.search(line)
-    if found is None:
-        return []
-    place = found["place"] or "+0"
-    where = 0 if place == "unknown" else number + ({"above": -1, "below": 1}.get(place) or int(place))
-    one = _Expectation(number, where, found["severity"], found["text"], bool(found["regex"]))
-    return [one] * int(found["count"] or 1)
+    """Returns the messages that a line expects, one for each of its count. Raises re.error for a bad expression."""
+    made: list[_Expectation] = []
+    for found in _COMMENT.finditer(line):
+        place = found["place"] or "+0"
+        where = 0 if place == "unknown" else number + ({"above": -1, "below": 1}.get(place) or int(place))
+        # Plain text and expressions in turn.
+        parts = re.split(r"\{\{(.*?)\}\}", found["text"]) if found["regex"] else [found["text"]]
+        pattern = "".join(part if index % 2 else re.escape(part) for index, part in enumerate(parts))
+        one = _Expectation(number, where, found["severity"], found["text"], re.compile(pattern))
+        made += [one] * int(found["count"] or 1)
+    return made

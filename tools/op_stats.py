@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
-from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, nested, terminator
+from jaxpp.ir.functions import body_of, callee, calls_in, functions, kind_and_stage, nested, recursive, terminator
 from jaxpp.ir.values import byte_size
 
 
@@ -41,6 +42,9 @@ class TaskStats:
 
 def rows_of(module: ir.Module) -> list[TaskStats]:
     """Returns a row for each kind and stage in the order of the functions, and the total of the module as the last."""
+    called_by = {name: map(callee, calls_in(function)) for name, function in functions(module).items()}
+    if (again := recursive(called_by)) is not None:
+        raise PassError(f"@{again} calls itself: its operations can't be counted")
     flops, residuals, rows = FlopCounter(module), _residuals(module), dict[str, TaskStats]()
     called = {callee(op) for op in nested(module.operation) if op.name == "func.call"}
     total = TaskStats("total")

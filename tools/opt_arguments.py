@@ -196,7 +196,7 @@ def add_comparison_options(group: "argparse._ArgumentGroup") -> None:
     """Adds the options of a comparison: its tolerance, its inputs, and its longest loop."""
     group.add_argument(
         "--tolerance",
-        type=_fraction,
+        type=fraction,
         metavar="T",
         help="the difference allowed, relative to an array's largest value (default: by its type)",
     )
@@ -228,7 +228,7 @@ def _reference(text: str) -> str:
     return text
 
 
-def _fraction(text: str) -> float:
+def fraction(text: str) -> float:
     """Reads a finite number from 0 on."""
     try:
         number = float(text)

@@ -50,8 +50,11 @@ def _exclusive(options: argparse.Namespace) -> str:
         return "--emit-bytecode writes one module; it does not go with --split-input-file"
     if options.pipeline is not None and options.passes is not None:
         return "-p and --pipeline exclude each other"
-    if options.run_reproducer and (options.pipeline is not None or options.passes is not None):
-        return "--run-reproducer takes the passes from the file, without -p and --pipeline"
+    own = (options.pipeline, options.passes, options.start_after, options.stop_after)
+    if options.run_reproducer and (own != (None,) * 4 or options.disable or options.print_pipeline):
+        return "--run-reproducer takes the passes from the file, without options that name or print passes"
+    if options.op_stats and (options.emit_bytecode or options.show_dialects):
+        return "--op-stats prints no module: it does not go with --emit-bytecode and --show-dialects"
     if options.run_reproducer and options.split_input_file:
         return "--run-reproducer takes one module; it does not go with --split-input-file"
     if options.compare and (options.file != "-" or options.passes is not None or options.pipeline or options.validate):
@@ -82,7 +85,7 @@ def _named_pipeline(options: argparse.Namespace) -> tuple[Pass, ...]:
 
 def _selected(steps: tuple[Pass, ...], options: argparse.Namespace) -> tuple[Pass, ...]:
     """Returns the passes without those that --start-after, --stop-after and --disable leave out."""
-    names = [step.name for step in steps]
+    names = [step.name.partition("{")[0] for step in steps]  # of a pass of MLIR, without its options
     flags = {"--start-after": [options.start_after], "--stop-after": [options.stop_after], "--disable": options.disable}
     for flag, values in flags.items():
         for value in values:
@@ -92,7 +95,7 @@ def _selected(steps: tuple[Pass, ...], options: argparse.Namespace) -> tuple[Pas
     end = len(names) - names[::-1].index(options.stop_after) if options.stop_after else len(names)
     if first > end:
         raise PipelineTextError(f"--start-after {options.start_after} is after --stop-after {options.stop_after}")
-    return tuple(step for step in steps[first:end] if step.name not in options.disable)
+    return tuple(step for step in steps[first:end] if step.name.partition("{")[0] not in options.disable)
 
 
 def _with_flag(message: str) -> str:

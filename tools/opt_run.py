@@ -169,7 +169,7 @@ def _guarded(run: _Run, path: str, work: Callable[[ir.Context], list[str]], data
         with diagnostics.collected(context, name) as lines:
             said = work(context)
         code, messages = OK, [*lines, *said]
-    except Exception as error:  # of any kind: this is the boundary of the tool
+    except (Exception, SystemExit) as error:  # of any kind: this is the boundary of the tool
         step = error.step if isinstance(error, CrashError) else run.timing.step
         code, message = _explain(error, step, name)
         messages = [*lines, message]
@@ -192,11 +192,11 @@ def _reproduce(run: _Run, data: bytes, code: int, failed: Pass) -> list[str]:
         name = reproducer.write(_parse(run, data, make_context()), run.steps, failed, path)
     except Exception as error:  # of any kind: the first error is the one to tell
         return [f"{run.name}: note: no reproducer: {diagnostics.one_line(str(error))}"]
-    loads = "".join(f" --load-pass {each}" for each in run.options.load_pass)
+    loads = "".join(f" --load-pass {each}" for each in run.options.load_pass) + " --isolate" * run.options.isolate
     return [f"{run.name}: note: {name} reproduces it: jaxpp-opt {name} --run-reproducer{loads}"]
 
 
-def _explain(error: Exception, step: Pass | None, name: str) -> tuple[int, str]:
+def _explain(error: BaseException, step: Pass | None, name: str) -> tuple[int, str]:
     """Returns the exit code and the message for an error, which was raised in the pass `step` unless that is None."""
     if isinstance(error, streams.InputError):
         return BAD_INPUT, str(error)

@@ -128,7 +128,7 @@ def _split(text: str, position: int, passes: Mapping[str, type[Pass]]) -> Iterat
         if text[position] != ",":
             raise _expected("',' or '{' or the end" if text[position - 1] != "}" else "',' or the end", text, position)
         position += 1
-    if position:
+    if text[:position].rstrip().endswith(","):
         raise _expected("the name of a pass", text, position)
 
 
@@ -138,6 +138,12 @@ def _foreign(name: str, text: str, passes: Mapping[str, type[Pass]]) -> Pass:
         return MlirPass(text)
     except ValueError as error:
         missing = re.match("'([^']*)' does not refer to a registered pass", str(error))
+        if missing and missing[1] in passes:
+            raise PipelineTextError(
+                f"pass '{missing[1]}' stands outside of {name}(...), which takes passes of MLIR"
+            ) from None
+        if missing and not missing[1]:
+            raise PipelineTextError(f"bad pipeline: expected the name of a pass in {name}(...)") from None
         if missing:
             raise PipelineTextError(unknown("pass", missing[1], passes)) from None
         raise PipelineTextError(f"pass '{name}' of MLIR: {error}") from None

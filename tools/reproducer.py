@@ -10,9 +10,7 @@ from jaxpp.hlo_passes.base import Pass, run_passes
 from jaxpp.tools import listing, streams
 from jaxpp.tools.pipeline_text import pass_text, pipeline_text
 
-_RESOURCE = re.compile(
-    r'^\{-#.*?mlir_reproducer: *\{.*?pipeline: *"((?:[^"\\]|\\.)*)".*?#-\}\s*\Z', re.MULTILINE | re.DOTALL
-)
+_RESOURCE = re.compile(r'\{-#.*?mlir_reproducer: *\{.*?pipeline: *"((?:[^"\\]|\\.)*)".*?#-\}\s*\Z', re.DOTALL)
 
 
 def write(module: ir.Module, steps: Sequence[Pass], failed: Pass, path: str | None) -> str:
@@ -27,7 +25,7 @@ def write(module: ir.Module, steps: Sequence[Pass], failed: Pass, path: str | No
     first = next(number for number, step in enumerate(steps) if step is failed)
     run_passes(module, steps[:first])
     pipeline = pipeline_text(steps[first:])
-    quoted = pipeline.replace("\\", "\\\\").replace('"', '\\"')
+    quoted = pipeline.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\0A")
     text = module.operation.get_asm(enable_debug_info=True)
     name = path or _new_file(failed)
     streams.write(
@@ -47,5 +45,9 @@ def _new_file(failed: Pass) -> str:
 
 def read(text: str) -> tuple[str, str] | None:
     """Returns the module and the pipeline of a reproducer; None if the text has no pipeline."""
-    found = _RESOURCE.search(text)
-    return None if found is None else (text[: found.start()], re.sub(r"\\(.)", r"\1", found[1], flags=re.DOTALL))
+    start = text.rfind("{-#")  # the last: the module may have resources of its own
+    found = _RESOURCE.match(text[start:]) if start >= 0 else None
+    if found is None:
+        return None
+    pipeline = re.sub(r"\\(0A|.)", lambda each: "\n" if each[1] == "0A" else each[1], found[1], flags=re.DOTALL)
+    return text[:start], pipeline

@@ -30,7 +30,9 @@ def check_runnable(module: ir.Module, called: Mapping[str, ir.Operation]) -> Non
     again = recursive({name: map(callee, calls_in(function)) for name, function in called.items()})
     if again is not None:
         raise RunError(f"@{again} calls itself")
-    for function in called.values():
+    for name, function in called.items():
+        if not function.regions[0].blocks:
+            raise RunError(f"@{name} has no body in this module", location=function.location)
         ops = nested_by_name(function)
         _check_loops(ops["stablehlo.while"])
         waiting = next((op for name in _WAITS for op in ops[name]), None)

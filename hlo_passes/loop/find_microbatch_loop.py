@@ -66,7 +66,7 @@ class FindMicrobatchLoop(Pass):
     def __post_init__(self) -> None:
         if self.schedule:
             check_words(self.schedule)
-        if self.meshes < 0:
+        if not 0 <= self.meshes < 1 << 31:
             raise ValueError(f"meshes is {self.meshes}, expected a number of meshes, or 0 for that of the module")
         parse_operations(self.operations)
 

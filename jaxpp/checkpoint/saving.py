@@ -2,6 +2,7 @@
 
 import operator
 import os
+import threading
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, SupportsIndex
@@ -18,9 +19,9 @@ from jaxpp.checkpoint.leaves import Held, like_tree, named_leaves, to_store
 from jaxpp.checkpoint.ownership import Ownership
 from jaxpp.compatibility.array import plain
 from jaxpp.runtime.processes import job
-from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.fetch import fetched
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
+from jaxpp.runtime.processes.waiting import in_a_line
 
 
 def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
@@ -89,7 +90,7 @@ class Saver:
             multiprocessing_options=all_of_them,
         )
         self._saving: int | None = None
-        self._abandoned: PeerError | None = None
+        self._abandoned: BaseException | None = None
         """Why orbax was left while it began a save. Another thread may still be in it: it isn't touched."""
 
     def save(self, step: SupportsIndex, state: Any) -> None:
@@ -131,15 +132,21 @@ class Saver:
             job.meet_all(Meeting(MeetingKind.SAVE, identity_of(text), text=text))
         self._saving = number
 
+        has_begun = threading.Event()
+
         def begin() -> None:
-            with _compat.OwnTransfers():
-                self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
+            try:
+                with _compat.OwnTransfers():
+                    self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
+            finally:
+                has_begun.set()
 
         if jax.process_count() > 1:  # orbax's barriers would wait for a dead process until JAX's timeout
             try:
                 job.interruptible(begin)
-            except PeerError as error:
-                self._abandoned = error
+            except BaseException as error:  # a process is gone, or Ctrl-C; or orbax failed, and is done with it
+                if not has_begun.is_set():
+                    self._abandoned = error
                 raise
         else:
             begin()
@@ -151,7 +158,7 @@ class Saver:
             OSError: the step could not be written: the disk is full, a process died.
         """
         if self._abandoned:
-            raise OSError(f"{self._directory}: step {self._saving} is not saved: {self._abandoned}")
+            raise OSError(f"{self._directory}: step {self._saving} is not saved: {in_a_line(self._abandoned)}")
         try:
             self._checkpointer.wait_until_finished()
         except Exception as error:  # orbax and tensorstore may raise anything, in a background thread

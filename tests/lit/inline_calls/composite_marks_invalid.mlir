@@ -20,3 +20,15 @@ func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
   %y = stablehlo.composite "jaxpp.stage_boundary" %x {decomposition = @same} : (tensor<2xf32>) -> tensor<2xf32>
   return %y : tensor<2xf32>
 }
+
+// -----
+
+// CHECK: error: a composite "jaxpp.stage_boundary" must return what it takes
+func.func private @same(%a: tensor<2xf32>) -> tensor<1xf32> {
+  %0 = stablehlo.slice %a [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+  return %0 : tensor<1xf32>
+}
+func.func public @main(%x: tensor<2xf32>) -> tensor<1xf32> {
+  %y = stablehlo.composite "jaxpp.stage_boundary" %x {decomposition = @same} : (tensor<2xf32>) -> tensor<1xf32>
+  return %y : tensor<1xf32>
+}

@@ -77,10 +77,64 @@ def test_arguments_that_do_not_fit(arrays: dict[str, np.ndarray], message: str, 
     assert run(BASIC, "--inputs", inputs) == (1, "", f"{inputs}: error: {message}\n")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("-> tensor<2xf32>", "-> (tensor<2xf32>, tensor<2xf32>)"), "result 1"),
+        (("%n: tensor<4xf32>", "%n: tensor<5xf32>"), "changed argument 1 from tensor<4xf32> to tensor<5xf32>"),
+    ],
+)
+def test_a_reference_with_another_signature(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.mlir"
+    text = BASIC.read_text(encoding="utf-8").replace(*change, 1)
+    if "result" in message:
+        text = text.replace("  return %0#1 : tensor<2xf32>", "  return %0#1, %0#1 : tensor<2xf32>, tensor<2xf32>")
+    other.write_text(text, encoding="utf-8")
+    code, out, err = run(other, "--reference", BASIC)
+    assert (code, out) == (1, "")
+    assert message in err
+
+
+def test_a_module_that_calls_what_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "external.mlir"
+    path.write_text(
+        "func.func private @ext(tensor<2xf32>) -> tensor<2xf32>\n"
+        "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n"
+        "  %0 = call @ext(%x) : (tensor<2xf32>) -> tensor<2xf32>\n  return %0 : tensor<2xf32>\n}\n",
+        encoding="utf-8",
+    )
+    assert run(path) == (1, "", f"{path}:1:1: error: @ext has no body in this module\n")
+
+
+def test_bfloat16_goes_in_and_out(tmp_path: Path) -> None:
+    path, saved = tmp_path / "half.mlir", tmp_path / "out.npz"
+    path.write_text(
+        "func.func @main(%x: tensor<2xbf16>) -> tensor<2xbf16> {\n  return %x : tensor<2xbf16>\n}\n", encoding="utf-8"
+    )
+    code, out, _ = run(path, "--save", saved)
+    assert code == 0
+    assert "result 0: bfloat16[2] mean " in out
+    with np.load(saved) as found:
+        np.savez(saved, arg0=found["result0"])
+    assert run(path, "--inputs", saved)[1] == out
+
+
+def test_usage() -> None:
+    assert "--tolerance is for --reference" in run(BASIC, "--tolerance", "1e-3")[2]
+    assert "expected a number from 0 on" in run(BASIC, "--reference", BASIC, "--tolerance", "nan")[2]
+    assert "can't both be stdin" in run("-", "--reference", "-")[2]
+
+
+def test_a_trace_that_can_not_be_written(program: Path) -> None:
+    assert run(program, "--trace", "/nowhere/x.json")[2].endswith(
+        "x.json: error: cannot write: No such file or directory\n"
+    )
+
+
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     text = tmp_path / "text.npz"
     text.write_text("no array", encoding="utf-8")
-    assert run(BASIC, "--inputs", text)[2].startswith(f"{text}: error: cannot read arrays: ")
+    assert run(BASIC, "--inputs", text)[2].startswith(f"{text}: error: cannot read arrays of numpy.savez: ")
     missing = tmp_path / "missing.mlir"
     assert run(missing) == (1, "", f"{missing}: error: cannot read: No such file or directory\n")
     assert run(BASIC, "--reference", missing)[2] == f"{missing}: error: cannot read: No such file or directory\n"

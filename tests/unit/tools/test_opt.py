@@ -26,7 +26,7 @@ from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.ir.errors import PassError
-from jaxpp.tools import opt, opt_run
+from jaxpp.tools import opt, opt_run, reproducer
 
 MODULE = """\
 module {
@@ -591,6 +591,38 @@ def test_expected_messages(tmp_path: Path) -> None:
         == 0
     )
     assert compared(MODULE) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("comment", "message"),
+    [
+        ("expected-error@1 {{x}}", "not understood: expected-error@1 {{x}}"),
+        ("expected-error 9999999 {{x}}", "not understood: expected-error 9999999 {{x}}"),
+        ("expected-error-re {{a{{(}}b}}", "not understood: expected-error-re {{a{{(}}b}}"),
+        ("expected-error {{x}} expected-warning {{y}}", "expected error was not reported: x"),
+    ],
+)
+def test_comments_that_expect_no_message(comment: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mlir"
+    path.write_text(f"// {comment}\n{MODULE}", encoding="utf-8")
+    code, _, err = run(path, "--verify-diagnostics")
+    assert (code, err.splitlines()[0]) == (1, f"{path}:1:1: error: {message}")
+    assert len(err.splitlines()) == 1 + ("warning" in comment)
+
+
+def test_a_reproducer_of_a_module_with_resources(tmp_path: Path) -> None:
+    path, again = tmp_path / "a.mlir", tmp_path / "again.mlir"
+    path.write_text(
+        "func.func @main() -> tensor<2xf32> {\n"
+        "  %0 = stablehlo.constant dense_resource<some> : tensor<2xf32>\n  return %0 : tensor<2xf32>\n}\n"
+        '{-# dialect_resources: { builtin: { some: "0x040000000000803F00000040" } } #-}\n',
+        encoding="utf-8",
+    )
+    assert failure(path, "-p", 'misbehave{how=refuse},rename{to="a\nb"}', "--reproducer", again)
+    found = reproducer.read(again.read_text(encoding="utf-8"))
+    assert found
+    assert "0x040000000000803F00000040" in found[0]
+    assert found[1] == 'builtin.module(misbehave{how=refuse},rename{to="a\nb"})'
 
 
 def test_what_is_no_reproducer(file: Path) -> None:
