@@ -21,7 +21,6 @@ from jaxpp.compatibility.array import plain
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.fetch import fetched
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
-from jaxpp.runtime.processes.waiting import in_a_line
 
 
 def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
@@ -158,7 +157,8 @@ class Saver:
             OSError: the step could not be written: the disk is full, a process died.
         """
         if self._abandoned:
-            raise OSError(f"{self._directory}: step {self._saving} is not saved: {in_a_line(self._abandoned)}")
+            reason = str(self._abandoned) or type(self._abandoned).__name__
+            raise OSError(f"{self._directory}: step {self._saving} is not saved: {reason}")
         try:
             self._checkpointer.wait_until_finished()
         except Exception as error:  # orbax and tensorstore may raise anything, in a background thread
