@@ -26,13 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> Parser:
-    parser = Parser(
-        "jaxpp-bisect",
-        usage="jaxpp-bisect [FILE] [-p PASSES | --pipeline NAME] [options]",
-        description=str(__doc__).partition("\n")[0],
-        epilog=str(__doc__).partition("\n\n")[2],
-        allow_abbrev=False,
-    )
+    parser = Parser("jaxpp-bisect", "[FILE] [-p PASSES | --pipeline NAME] [options]", __doc__ or "")
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="MLIR text or bytecode; -: stdin")
     about = "find the first NaN after all passes instead: the task, the operation and the user's line"
     parser.add_argument("--nan", action="store_true", help=about)

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.locations import source_of
 
 NOT_UTF8 = "the input holds a name that is not UTF-8"
@@ -34,6 +35,12 @@ def with_name(source: str | None, name: str) -> str:
     if source is None or source in ("-:0:0", f"{name}:0:0"):
         return name
     return name + source.removeprefix("-") if source.startswith("-:") else source
+
+
+def explained(error: PassError, name: str) -> str:
+    """Returns the message of an error, with its place and its hint."""
+    hint = f"\n  {error.hint}" if error.hint else ""
+    return f"{with_name(error.source, name)}: error: {error.message}{hint}"
 
 
 def one_line(message: str, length: int = 300) -> str:

@@ -5,12 +5,11 @@ runs by plain XLA. Results go to stdout, times to stderr. Exit codes: 0; 1 for b
 bad usage.
 """
 
-import argparse
 from collections.abc import Sequence
 
 from jaxpp.tools import streams
 from jaxpp.tools.arguments import at_least
-from jaxpp.tools.opt_arguments import fraction
+from jaxpp.tools.opt_arguments import Parser, fraction
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,15 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
-    doc = __doc__ or ""
-    parser = argparse.ArgumentParser(
-        "jaxpp-execute",
-        usage="jaxpp-execute FILE [options]",
-        description=doc.splitlines()[0],
-        epilog=doc.partition("\n\n")[2],
-        allow_abbrev=False,
-    )
+def _parser() -> Parser:
+    parser = Parser("jaxpp-execute", "FILE [options]", __doc__ or "")
     parser.add_argument("file", metavar="FILE", help="a program or a module with @main, text or bytecode; -: stdin")
     parser.add_argument(
         "--inputs", metavar="FILE.npz", help="the arguments, arrays named arg0, arg1, ...; those not there are random"

@@ -22,20 +22,11 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import functions
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.runtime import Executable, Program, load, trace_step, write_chrome_trace
-from jaxpp.tools import source, streams
-from jaxpp.validation.compare import (
-    Expected,
-    Tolerance,
-    coarsest_tolerance,
-    compare,
-    is_inexact,
-    is_integer,
-    perturbed,
-    random_inputs,
-)
+from jaxpp.tools import diagnostics, source, streams
+from jaxpp.validation.compare import Expected, is_inexact, is_integer, random_inputs
 from jaxpp.validation.cpu import Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.signature import Signature, public_main
-from jaxpp.validation.validator import step_function
+from jaxpp.validation.validator import Given, Validator, step_function
 
 Run = Callable[[], Mapping[int, Any]]
 """Runs one step; returns its results by number."""
@@ -51,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     except streams.InputError as error:
         message = str(error)
     except PassError as error:
-        message = f"{error.source or streams.display_name(options.file)}: error: {error.message}"
+        message = diagnostics.explained(error, streams.display_name(options.file))
     print(message, file=sys.stderr)
     return 1
 
@@ -222,24 +213,20 @@ def _save(results: Mapping[int, Any], path: str) -> None:
 def _compare(
     results: Mapping[int, Any],
     reference: ir.Module,
-    inputs: Mapping[int, Any],
+    inputs: dict[int, Any],
     signature: Signature,
     options: argparse.Namespace,
 ) -> int:
     """Compares the results with those of another module by plain XLA; prints differences, and returns the exit code."""
-    moved = _by_xla(reference, perturbed(dict(inputs), options.seed))()
-    types = (str(each) for each in signature.results.values())
-    given = options.tolerance
-    tolerance = Tolerance(coarsest_tolerance(types)) if given is None else Tolerance(given, exact=True)
-    largest, wrong = 0.0, 0
-    for number, value in _by_xla(reference, inputs)().items():
-        expected = Expected.of(np.asarray(value), np.asarray(moved[number]))
-        if not expected.is_finite:
+    wanted = {number: np.asarray(value) for number, value in _by_xla(reference, inputs)().items()}
+    for number, value in wanted.items():
+        if not Expected(value, 0.0).is_finite:
             print(f"warning: {signature.title(number)} has NaN or infinite numbers on these inputs", file=sys.stderr)
-        distance, problem = compare(expected, np.asarray(results[number]), tolerance)
-        largest, wrong = max(largest, distance), wrong + bool(problem)
-        if problem:
-            print(f"{options.file}: error: {signature.title(number)} {problem}", file=sys.stderr)
-    name = Path(options.reference).name
-    print(f"{len(results) - wrong} of {len(results)} results agree with {name}; largest difference {largest:.1e}")
-    return 1 if wrong else 0
+    validator, name = Validator(options.seed, tolerance=options.tolerance), Path(options.reference).name
+    validator.refer(reference, f"{options.reference} can't be run", Given(inputs, wanted))
+    differences = validator.differing({number: np.asarray(results[number]) for number in wanted})
+    for difference in differences:
+        print(f"{options.file}: error: {difference}", file=sys.stderr)
+    agree = f"{len(wanted) - len(differences)} of {len(wanted)} results agree with {name}"
+    print(f"{agree}; largest difference {validator.findings().largest:.1e}")
+    return 1 if differences else 0

@@ -15,7 +15,11 @@ from jaxpp.tools.arguments import at_least
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names the nearest option where one is unknown."""
+    """A parser that names the nearest option where one is unknown. `doc` is the tool's docstring."""
+
+    def __init__(self, prog: str, arguments: str, doc: str) -> None:
+        first, _, rest = doc.partition("\n\n")
+        super().__init__(prog, f"{prog} {arguments}", first, rest, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and exits with code 2."""
@@ -70,13 +74,7 @@ def with_defaults(options: argparse.Namespace) -> argparse.Namespace:
 
 def make_parser(doc: str) -> Parser:
     """Returns the parser; `doc` is the tool's docstring."""
-    parser = Parser(
-        "jaxpp-opt",
-        usage="jaxpp-opt [FILE] [-p PASSES | --pipeline NAME] [options]",
-        description=doc.partition("\n")[0],
-        epilog=doc.partition("\n\n")[2],
-        allow_abbrev=False,
-    )
+    parser = Parser("jaxpp-opt", "[FILE] [-p PASSES | --pipeline NAME] [options]", doc)
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="MLIR text or bytecode; -: stdin")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="write there, whole or not at all")
     parser.add_argument("--version", action="store_true", help="print the versions of jaxpp, jax and jaxlib, and exit")

@@ -57,8 +57,8 @@ class _Run:
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Does what the command line asks for; returns the exit code."""
     known = known_passes(options, parser)
+    steps = pipeline_of(options, known, parser)
     try:
-        steps = pipeline_of(options, known, parser)
         answer = _answer(options, known, steps)
     except PlugInError as error:
         parser.error(str(error))
@@ -146,10 +146,7 @@ def _compare(run: _Run) -> None:
     options, (one, other) = run.options, run.options.compare
 
     def compare(context: ir.Context) -> list[str]:
-        modules = [
-            source.parse(streams.read(path, source.EXPECTED, options.max_input), path, context, whole=True)
-            for path in options.compare
-        ]
+        modules = [source.read(path, context, options.max_input) for path in options.compare]
         names = streams.display_name(one), streams.display_name(other)
         return [compare_modules(modules, names, options.seed, run.trips, options.tolerance)]
 
@@ -201,8 +198,7 @@ def _explain(error: BaseException, step: Pass | None, name: str) -> tuple[int, s
     if isinstance(error, streams.InputError):
         return BAD_INPUT, str(error)
     if isinstance(error, PassError):
-        hint = f"\n  {error.hint}" if error.hint else ""
-        return BAD_INPUT, f"{diagnostics.with_name(error.source, name)}: error: {error.message}{hint}"
+        return BAD_INPUT, diagnostics.explained(error, name)
     if isinstance(error, UnsupportedJaxError):
         return INTERNAL_ERROR, f"{name}: error: {error}"
     if isinstance(error, CrashError):

@@ -27,13 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> Parser:
-    parser = Parser(
-        "jaxpp-reduce",
-        usage="jaxpp-reduce [FILE] [--test COMMAND | -p PASSES | --pipeline NAME] [--expect TEXT] [options]",
-        description=str(__doc__).partition("\n")[0],
-        epilog=str(__doc__).partition("\n\n")[2],
-        allow_abbrev=False,
-    )
+    arguments = "[FILE] [--test COMMAND | -p PASSES | --pipeline NAME] [--expect TEXT] [options]"
+    parser = Parser("jaxpp-reduce", arguments, __doc__ or "")
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="MLIR text or bytecode; -: stdin")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="write there, whole or not at all")
     parser.add_argument("--in-place", action="store_true", help="overwrite the input")

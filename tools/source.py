@@ -40,15 +40,13 @@ def split(data: bytes) -> Iterator[bytes]:
         start = end
 
 
-def read(path: str, context: ir.Context) -> ir.Module:
-    """Reads the module in a file, or in stdin if the path is `-`. Raises InputError."""
-    data = streams.read(path, EXPECTED)
+def read(path: str, context: ir.Context, most: int | None = None) -> ir.Module:
+    """Reads the module in a file, or in stdin if the path is `-`. Raises InputError, also above `most` bytes."""
+    data = streams.read(path, EXPECTED, most)
     try:
         return parse(data, path, context, whole=True)
     except PassError as error:
-        place = diagnostics.with_name(error.source, display_name(path))
-        hint = f"\n  {error.hint}" if error.hint else ""
-        raise InputError(f"{place}: error: {error.message}{hint}") from None
+        raise InputError(diagnostics.explained(error, display_name(path))) from None
 
 
 def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Module:

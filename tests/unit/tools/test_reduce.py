@@ -75,30 +75,25 @@ def count_of(text: str) -> int:
         return size(ir.Module.parse(text, context))
 
 
+CALLED = (
+    CHAIN.replace("@main", "private @f")
+    + """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0:2 = func.call @f(%x, %x) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return %0#1 : tensor<4xf32>
+}"""
+)
+"""A chain in a function that @main calls."""
+
+
 def test_passes_inline_calls_first() -> None:
-    called = (
-        CHAIN.replace("@main", "private @f")
-        + """
-    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
-      %0:2 = func.call @f(%x, %x) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
-      return %0#1 : tensor<4xf32>
-    }"""
-    )
-    found = reduced(called, Passes(), end=1)
+    found = reduced(CALLED, Passes(), end=1)
     assert "@f" not in found
     assert "stablehlo.cosine" in found
 
 
 def test_functions_return_zeros() -> None:
-    called = (
-        CHAIN.replace("@main", "private @f")
-        + """
-    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
-      %0:2 = func.call @f(%x, %x) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
-      return %0#1 : tensor<4xf32>
-    }"""
-    )
-    found = reduced(called, Functions())
+    found = reduced(CALLED, Functions())
     assert "func.func private @f" in found
     assert "stablehlo.cosine" not in found
 
