@@ -18,7 +18,7 @@ LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
 # Schedules, sources, sockets and launchers have nothing of JAX, and of modules that are given as text the lit tests run
 # all again.
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
-  $(addprefix tests/unit/test_,$(addsuffix .py,ci repository benchmarks_published benchmarks_search benchmarks_partition prose)) \
+  $(addprefix tests/unit/test_,$(addsuffix .py,ci repository site benchmarks_published benchmarks_search benchmarks_partition prose)) \
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
   ir/test_min_cut ir/test_recomputation planning/test_collectives \
   $(addprefix runtime/processes/test_,faults watchdog wire))) \
@@ -28,6 +28,7 @@ WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_
 SECONDS ?= 600
 FIRST ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
 # Python compiles what is imported, a small part of what is installed: half of the time of an install.
 export PIP_NO_COMPILE := 1
 # Python keeps what it compiled: tests start more than a hundred processes.
@@ -35,10 +36,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install train test quick lint types unit fuzz optimized rest hardware lit coverage docs format clean
+.PHONY: help install train test quick lint types unit fuzz optimized rest hardware lit coverage docs docs-site docs-serve images format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## Install jaxpp and what it is developed with into $VENV, .venv
 $(STAMP): pyproject.toml
@@ -91,6 +92,15 @@ coverage: $(STAMP) ## Unit and lit tests with branch coverage
 
 docs: $(STAMP) ## Write docs/passes.md and the excerpts of docs/tour.md
 	$(BIN)/python -m jaxpp.tools.docs
+
+docs-site: $(STAMP) ## Build the site of docs/ in build/site; a link to a page or section that is not there fails
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(STAMP) ## Show the site on http://localhost:8000, and follow edits
+	$(BIN)/mkdocs serve
+
+images: $(STAMP) ## Draw docs/images/
+	$(BIN)/python docs/images.py
 
 format: $(STAMP) ## Let ruff format and fix
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""Starts a job of several processes, and names the errors that end its steps (docs/multihost.md)."""
+"""Starts a job of several processes, and names the errors that end its steps (docs/jobs.md)."""
 
 import os
 import time
@@ -42,7 +42,7 @@ def initialize(
         num_processes: the number of processes.
         process_id: the index of this process, from 0.
         initialization_timeout: the seconds within which all processes must start.
-        transport: the transport of values between processes: `pull`, `device_put` or `pair` (docs/multihost.md),
+        transport: the transport of values between processes: `pull`, `device_put` or `pair` (docs/jobs.md),
             the same in all processes. None: the value of JAXPP_TRANSPORT. If that is not set, the transport that suits
             the devices.
         options: other arguments of `jax.distributed.initialize`.

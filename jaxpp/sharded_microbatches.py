@@ -11,6 +11,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, main_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import sharded_axes
+from jaxpp.ir.train_loop import TrainLoopAttr
 
 
 class ShardedMicrobatches(Observer):
@@ -35,10 +36,14 @@ class ShardedMicrobatches(Observer):
         counts = loop.counts
         shardings = [entry.get(at.SHARDING) for entry in at.argument_attributes(main)]
         found: dict[str, tuple[int, list[str]]] = {}
+        steps = TrainLoopAttr.of(module)
         for name, argument, sharding in zip(self._names, body_of(main).arguments, shardings, strict=False):
             axes = _sharded_axis(argument, sharding, loop.body, counts) if sharding is not None else None
             if axes is not None:
-                found[name] = axes
+                has_steps = (
+                    steps is not None and argument.arg_number >= steps.state
+                )  # its first dimension, for the user
+                found[name] = axes[0] + has_steps, axes[1]
         if found:
             (name, (axis, mesh_axes)), *others = found.items()
             over = ", ".join(map(repr, mesh_axes))

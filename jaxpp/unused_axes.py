@@ -33,10 +33,12 @@ def warn_of_unused_axes(module: ir.Module, mesh: MpmdMesh) -> None:
         if not unused:
             return
     name = min(unused)
+    dimensions = 2 if at.TRAIN_LOOP in module.operation.attributes else 1  # of steps, and of microbatches
+    spec = ", ".join([*["None"] * dimensions, repr(name)])
     warnings.warn(
         f"the mesh has {sizes[name]} devices along its axis {name!r}, over which nothing in the step is sharded: "
         f"all of them compute the same; shard the examples of the batch, as by in_shardings=(None, "
-        f"PartitionSpec(None, {name!r})), or leave the axis out",
+        f"PartitionSpec({spec})), or leave the axis out",
         stacklevel=100,  # beyond the stack, because no line of the user is known here
     )
 

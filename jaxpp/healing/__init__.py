@@ -1,4 +1,4 @@
-"""A training that goes on when processes die: `train`, in processes that `jaxpp-run` starts (docs/multihost.md)."""
+"""A training that goes on when processes die: `train`, in processes that `jaxpp-run` starts (docs/healing.md)."""
 
 from jaxpp.healing.member import EndError
 from jaxpp.healing.training import train

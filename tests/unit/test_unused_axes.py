@@ -54,3 +54,11 @@ def test_an_axis_that_nothing_uses(explicit: bool) -> None:
     )
     with pytest.warns(UserWarning, match=message):
         lowered(loss, {}, explicit).program()
+
+
+def test_batches_of_several_steps_have_one_dimension_more() -> None:
+    loop = jaxpp.train_loop(partial(sgd_step, schedule="1f1b"), 2)
+    batches = jax.tree.map(lambda x: jnp.stack([x] * 2), batch(2))
+    step = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2, data=2)).lower(weights(2), batches)
+    with pytest.warns(UserWarning, match=r"in_shardings=\(None, PartitionSpec\(None, None, 'data'\)\)"):
+        step.program()

@@ -16,7 +16,7 @@ from unit.healing.hosts import Hosts, hosts
 TESTS = Path(__file__).parents[2]
 
 WATCHDOG, MORE = 3, 5
-"""Seconds within which a job goes on, as docs/multihost.md promises: the sum of both."""
+"""Seconds within which a job goes on, as docs/healing.md promises: the sum of both."""
 
 SLOW = 10
 """Seconds that a busy machine may need beyond that."""

@@ -1,4 +1,4 @@
-"""What docs/schedules.md, docs/partition.md and docs/steps.md show is what happens."""
+"""What the dialogues of pages about schedules show is what happens."""
 
 import doctest
 import json
@@ -15,6 +15,11 @@ def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.M
     assert tried > 8
     assert failed == 0
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+
+
+def test_the_examples_of_choosing() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "choose-a-schedule.md"), module_relative=False)
+    assert (failed, tried) == (0, 2)
 
 
 def test_the_examples_of_partition() -> None:

@@ -1,0 +1,37 @@
+"""The site of docs/: it builds, all its links lead somewhere, and its parts are complete."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jaxpp
+import jaxpp.names
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_site_builds_and_its_links_hold(tmp_path: Path) -> None:
+    """`--strict` refuses a link to a page, a section or a file that is not there, and a page that no menu has."""
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "search" / "search_index.js").exists()  # the search works without a server
+    for name in ("examples/two_towers.py", "benchmarks/index.html", "benchmarks/oracle.py"):
+        assert (tmp_path / "source" / name).exists()
+
+
+def test_the_api_has_every_public_name() -> None:
+    documented = re.findall(r"^::: jaxpp\.names\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+    assert documented == sorted(vars(jaxpp)["_NAMES"], key=str.lower)
+
+
+def test_the_guide_has_every_public_name() -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    in_code = set(re.findall(r"\w+", " ".join(re.findall(r"```.*?```|`[^`]+`", guide, re.DOTALL))))
+    assert {*vars(jaxpp)["_NAMES"], *vars(jaxpp)["_MODULES"]} - in_code == set()
+
+
+def test_the_readme_is_short() -> None:
+    words = [word for word in (ROOT / "README.md").read_text(encoding="utf-8").split() if re.search(r"\w", word)]
+    assert len(words) <= 700
