@@ -1,10 +1,11 @@
-"""Helpers for all packages: write files atomically, print messages, pause the garbage collector."""
+"""Helpers for all packages: write files atomically, print messages, pause the garbage collector, keep ports."""
 
 from __future__ import annotations
 
 import gc
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -77,3 +78,26 @@ def collector_paused() -> Generator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def keep_port(host: str, port: int = 0) -> socket.socket:
+    """Returns a socket that keeps a port and never listens. Only a server with SO_REUSEADDR can then have the port.
+
+    port: 0 for any free port. Raises OSError if it is in use, or this machine does not have the address.
+    """
+    kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            kept.setsockopt(socket.SOL_SOCKET, option, 1)
+        if host == "::":
+            kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        kept.bind((host, port))
+    except BaseException:
+        kept.close()
+        raise
+    return kept
+
+
+def lend_port(kept: socket.socket) -> None:
+    """Lets JAX's services, which set SO_REUSEPORT, listen at the port of a `keep_port`. Other servers can't."""
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)

@@ -7,7 +7,11 @@ from typing import ParamSpec, TypeVar
 
 # Each version has every private name in `_compat.py`, and passes its tests.
 # CI runs the whole suite under the first and the last.
-TRIED = ("0.10.2", "0.11.2", "0.12.0.1")
+TESTED = {"0.10.2": "3.11", "0.11.2": "3.12", "0.12.0.1": "3.13"}
+"""The versions of JAX that jaxpp was tested with, oldest first, and the Python of each."""
+TRIED = tuple(TESTED)
+PLATFORMS = ("cpu",)
+"""The platforms on which jaxpp's tests ran."""
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -13,12 +13,11 @@ from functools import partial
 from typing import Any
 
 from jaxpp import _jobs
-from jaxpp._system import tell
+from jaxpp._system import keep_port, lend_port, tell
 from jaxpp.healing.head import Head, Worker
 from jaxpp.healing.member import HEAD, SLOT
 from jaxpp.healing.messages import Listener, MessageConnection, dial
 from jaxpp.healing.store import Store
-from jaxpp.runtime.processes import membership
 from jaxpp.runtime.processes.waiting import in_a_line
 
 TICK = 0.05
@@ -261,8 +260,8 @@ class Office:
             self._head.done(worker)
 
     def _start_service(self, count: int) -> tuple[Any, str]:
-        kept = membership.keep_port(self._host)
-        membership.lend_port(kept)
+        kept = keep_port(self._host)
+        lend_port(kept)
         self._kept.append(kept)
         if len(self._kept) > KEPT:
             self._kept.popleft().close()

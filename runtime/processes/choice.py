@@ -48,8 +48,13 @@ def wanted() -> str:
     """Returns the transport that the user has chosen; empty if none. Raises ProcessError for an unknown name."""
     where, name = ("transport", _given[0]) if _given else ("JAXPP_TRANSPORT", os.environ.get("JAXPP_TRANSPORT", ""))
     if name and name not in TRANSPORTS and name not in _plug_ins():
-        raise ProcessError(f"{where} is {name!r}; give one of {', '.join([*TRANSPORTS, *_plug_ins()])}")
+        raise ProcessError(f"{where} is {name!r}; give one of {', '.join(names())}")
     return name
+
+
+def names() -> list[str]:
+    """Returns the names of all transports: jaxpp's own and those of other packages."""
+    return [*TRANSPORTS, *_plug_ins()]
 
 
 def _plug_ins() -> Mapping[str, _plugins.PlugIn]:

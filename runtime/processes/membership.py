@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import jax
 
 from jaxpp import _jobs
+from jaxpp._system import keep_port
 from jaxpp.runtime.processes.faults import Guard
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, aside
@@ -156,29 +157,6 @@ def keep_own_port(given: str) -> socket.socket:
         return keep_port(given.strip("[]"))
     except OSError as error:
         raise ProcessError(f"JAXPP_TRANSFER_ADDRESS is {given!r}, no address of this host ({error})") from None
-
-
-def keep_port(host: str, port: int = 0) -> socket.socket:
-    """Returns a socket that keeps a port and never listens. Only a server with SO_REUSEADDR can then have the port.
-
-    port: 0 for any free port. Raises OSError if it is in use, or this machine does not have the address.
-    """
-    kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-            kept.setsockopt(socket.SOL_SOCKET, option, 1)
-        if host == "::":
-            kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        kept.bind((host, port))
-    except BaseException:
-        kept.close()
-        raise
-    return kept
-
-
-def lend_port(kept: socket.socket) -> None:
-    """Lets JAX's services, which set SO_REUSEPORT, listen at the port of a `keep_port`. Other servers can't."""
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
 def _host() -> str:

@@ -20,9 +20,10 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from jaxpp._system import keep_port, lend_port
 from jaxpp.runtime.processes.handshake import STRANGERS, Connection, RefusedError, WrongSecretError, converse, introduce
 from jaxpp.runtime.processes.joint_start import POLITE, JointStart
-from jaxpp.runtime.processes.membership import ProcessError, job_secret, keep_port, lend_port, named
+from jaxpp.runtime.processes.membership import ProcessError, job_secret, named
 from jaxpp.runtime.processes.waiting import aside
 from jaxpp.runtime.processes.wire import TICK
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from jaxpp import _jobs
+from jaxpp._system import keep_port
 from jaxpp.healing.member import HEAD, SLOT, BrokenError, Go, Membership
 from jaxpp.healing.messages import Listener, MessageConnection
 from jaxpp.healing.store import Shard, StatePart, Store
-from jaxpp.runtime.processes import membership
 
 SECRET = b"the secret of the job"
 PART = StatePart(1, 7, 0)
@@ -91,7 +91,7 @@ def test_a_generation_that_ends_while_it_begins(process: Process, monkeypatch: p
 def test_a_generation_that_never_begins(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its processes lives, and does not come to the service of JAX; that would abort the others."""
     monkeypatch.setattr("jaxpp.healing.member.START_SECONDS", 1.0)
-    with membership.keep_port("127.0.0.1") as kept:
+    with keep_port("127.0.0.1") as kept:
         address = f"127.0.0.1:{kept.getsockname()[1]}"
         service = _jobs.start_coordination(address, 2)
         process.head.send(**begin(1, count=2, coordinator=address))

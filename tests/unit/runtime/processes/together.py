@@ -15,7 +15,7 @@ from typing import Any
 
 from unit.runtime.processes import forks
 
-from jaxpp.runtime.processes import membership
+from jaxpp._system import keep_port
 
 SOON = 20.0
 """Seconds within which a test wants something that takes at most two: other tests run on the same cores."""
@@ -96,7 +96,7 @@ def started(
 
     Returns the processes, and the files that hold what they print.
     """
-    with membership.keep_port("127.0.0.1") as kept, tempfile.TemporaryDirectory() as folder:
+    with keep_port("127.0.0.1") as kept, tempfile.TemporaryDirectory() as folder:
         port = str(kept.getsockname()[1])
         outputs = [f"{folder}/{number}" for number in range(len(arguments))]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
