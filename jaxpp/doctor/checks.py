@@ -12,6 +12,8 @@ from jaxpp.doctor import host, packages
 from jaxpp.doctor.finding import NOTE, PROBLEM, Finding, in_one_line
 from jaxpp.doctor.probing import run_probes
 
+MORE_DESCRIPTORS = "ulimit -n 4096"
+
 
 def examine(coordinator: str = "", processes: int = 2, seconds: float = 60) -> Iterator[Finding]:
     """Yields the result of each check.
@@ -38,7 +40,7 @@ def examine(coordinator: str = "", processes: int = 2, seconds: float = 60) -> I
             yield from check()
         except OSError as error:
             is_full = error.errno in (errno.EMFILE, errno.ENFILE)
-            remedy = "ulimit -n 4096" if is_full else "let this process do what the message names"
+            remedy = MORE_DESCRIPTORS if is_full else "let this process do what the message names"
             yield Finding(name, f"not checked: {in_one_line(error)}", PROBLEM, remedy)
         except Exception as error:  # of any kind: the other checks go on
             found = f"not checked: {type(error).__name__}: {in_one_line(error)}"
@@ -95,7 +97,9 @@ def _check_transport(name: str, platform: str, seconds: float) -> Iterator[Findi
     check = f"transport {name}"
     problems = [f"process {process}: {each.problem}" for process, each in enumerate(outcomes) if each.problem]
     if problems:
-        remedy = "choose another transport, which works here: JAXPP_TRANSPORT, or jaxpp.distributed.initialize"
+        is_full = any(os.strerror(errno.EMFILE) in problem for problem in problems)
+        other = "choose another transport, which works here: JAXPP_TRANSPORT, or jaxpp.distributed.initialize"
+        remedy = MORE_DESCRIPTORS if is_full else other
         yield Finding(check, "; ".join(problems), PROBLEM, remedy)
         return
     longest = max(each.result["seconds"] for each in outcomes)

@@ -1,4 +1,4 @@
-"""Checks the versions of Python, JAX and the other packages. Reads their metadata, and imports none of them."""
+"""Checks the versions of Python, JAX and the other packages. It only reads metadata. No package is imported."""
 
 import operator
 import platform
@@ -28,13 +28,13 @@ _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 
 
 class _Requirement(NamedTuple):
-    """A package that another one needs.
+    """A package that another package needs.
 
     Attributes:
         name: the package.
         versions: the versions that will do, such as `>=0.12.8,<1`.
-        extras: the extras of the package that are needed.
-        extra: the extra of the other package that needs it; "" if it is always needed.
+        extras: the needed extras of the package.
+        extra: the extra of the other package that needs this package; "" if the other package always needs it.
     """
 
     name: str
@@ -92,7 +92,7 @@ def check_jax() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Yields the extras of jaxpp that are installed, and those of which a part is missing or too old."""
+    """Yields the installed extras of jaxpp, and each package of an extra that is too old."""
     try:
         requirements = _requirements("jaxpp")
     except metadata.PackageNotFoundError:
@@ -130,7 +130,7 @@ def _judged(needed: list[_Requirement]) -> Iterator[Finding]:
 
 
 def _requirements(package: str) -> list[_Requirement]:
-    """Returns the requirements of a package, without those of some platforms alone. Raises PackageNotFoundError."""
+    """Returns the requirements of a package, but none that depends on the platform. Raises PackageNotFoundError."""
     found: list[_Requirement] = []
     for line in metadata.requires(package) or ():
         parts = _REQUIREMENT.fullmatch(line.strip())
@@ -144,7 +144,7 @@ def _requirements(package: str) -> list[_Requirement]:
 
 
 def _version(package: str) -> str:
-    """Returns the version of an installed package; "" for another one."""
+    """Returns the version of an installed package, otherwise ""."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -152,7 +152,7 @@ def _version(package: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Returns the numbers of a version, without what follows them, such as `.dev1`, and without zeros at the end."""
+    """Returns the numbers of a release, without zeros at the end. A suffix such as `.dev1` is ignored."""
     release = re.match(r"\d+(\.\d+)*", version)
     numbers = [int(part) for part in release[0].split(".")] if release else []
     while numbers and numbers[-1] == 0:

@@ -1,6 +1,6 @@
 """The probes that run in child processes: `python -m jaxpp.doctor.probes NAME ARGUMENT... SECONDS`.
 
-Each prints JSON objects, one a line: what it is doing, its results, and its problem if it has one.
+Each probe prints JSON objects, one a line: its present activity, its results, and its problem if there is one.
 """
 
 import json
@@ -107,15 +107,17 @@ def _transport(name: str, platform: str, port: str, process: str, seconds: float
     _say(seconds=time.monotonic() - begun, descriptors=len(os.listdir(folder)), doing="it leaves the other process")
 
 
+PROBES: dict[str, Callable[..., None]] = {"resolve": _resolve, "devices": _devices, "transport": _transport}
+
+
 def main() -> None:
     """Runs the probe that the arguments name. Whatever happens to its parent, it ends after its seconds."""
     name, *arguments, seconds = sys.argv[1:]
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, float(seconds) + 5)
-    probes: dict[str, Callable[..., None]] = {"resolve": _resolve, "devices": _devices, "transport": _transport}
     try:
-        probes[name](*arguments, float(seconds))
-    except BaseException as error:  # of any kind: it is told
+        PROBES[name](*arguments, float(seconds))
+    except BaseException as error:  # of any kind: the parent shows it
         _say(problem=f"{type(error).__name__}: {in_one_line(error)}")
         os._exit(1)  # at once: JAX would wait for the other process
 

@@ -14,7 +14,7 @@ from jaxpp.doctor.finding import in_one_line
 
 TICK = 0.02
 GRACE = 2.0
-"""Seconds that a process has to tell its own problem after another one has failed."""
+"""Seconds that a process has to tell its own problem after another process has failed."""
 REAP = 5.0
 """Seconds after which a killed process is left alone. It is stuck in the system, such as in a driver."""
 PROBES = ("-m", "jaxpp.doctor.probes")
@@ -22,7 +22,7 @@ PROBES = ("-m", "jaxpp.doctor.probes")
 
 
 class Outcome(NamedTuple):
-    """What a probe told.
+    """The report of a probe.
 
     Attributes:
         problem: why it failed, in one line; "" if it did not.
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 class _Child:
-    """The process of a probe, and what it prints."""
+    """The process of a probe, and its output."""
 
     def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         with contextlib.ExitStack() as opened:
@@ -57,8 +57,8 @@ class _Child:
         self.output.close()
         self.errors.close()
 
-    def outcome(self, seconds: float) -> Outcome:
-        """Returns what the process told; it still runs if it has hung for `seconds`."""
+    def outcome(self, seconds: float, *, others_failed: bool) -> Outcome:
+        """Returns what the process told. It still runs if it has hung for `seconds`, or others failed before."""
         code = self.process.poll()
         told: dict[str, Any] = {}
         for line in _text(self.output).splitlines():
@@ -67,7 +67,9 @@ class _Child:
                 told.update(found if isinstance(found, dict) else {})
         problem = str(told.pop("problem", ""))
         doing = told.pop("doing", "it starts Python")
-        if not problem and code is None:
+        if not problem and code is None and others_failed:
+            problem = f"it was ended, while {doing}, as another process had failed"
+        elif not problem and code is None:
             problem = f"no answer within {seconds:g} s, while {doing}"
         elif not problem and code:
             lines = _text(self.errors).split("\n")
@@ -94,7 +96,7 @@ def run_probes(
             if not failed and any(child.process.poll() for child in children):
                 failed, end = True, min(end, time.monotonic() + GRACE)
             time.sleep(TICK)
-        return [child.outcome(seconds) for child in children]
+        return [child.outcome(seconds, others_failed=failed) for child in children]
     finally:
         for child in children:
             child.end()

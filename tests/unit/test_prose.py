@@ -14,6 +14,7 @@ ROOMS = (
     "hlo_passes",
     "ir",
     "jaxpp/checkpoint",
+    "jaxpp/doctor",
     "jaxpp/healing",
     "jaxpp/planning",
     "jaxpp/ray",

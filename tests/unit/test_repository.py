@@ -23,6 +23,7 @@ ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # one.
 BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_jobs", "_keys", "_rules"], "_compat")
 BASEMENT.update(_system="_system", _plugins="_system")
+BASEMENT["__main__"] = "tools"  # Python wants this command-line tool there
 MAY_IMPORT = {
     "_system": set[str](),
     "schedules": set[str](),
