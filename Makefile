@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install train test quick lint types unit fuzz optimized rest hardware lit coverage docs docs-site docs-serve images format clean
+.PHONY: help install train test quick lint types unit fuzz optimized rest hardware lit coverage docs docs-site docs-serve images format release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -105,6 +105,11 @@ images: $(STAMP) ## Draw docs/images/
 format: $(STAMP) ## Let ruff format and fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+release: ## Build the sdist and the wheel, and check them in clean environments; VERSION=0.2.0 cuts this version first
+	test -x .venv-release/bin/pip || $(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --quiet build twine
+	.venv-release/bin/python .ci/release.py $(VERSION)
 
 clean: ## Remove what was built, but no environment
 	rm -rf build dist *.egg-info .coverage .pytest_cache .ruff_cache .hypothesis

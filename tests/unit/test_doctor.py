@@ -208,12 +208,12 @@ def test_a_python_that_is_newer_than_those_tested(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_oldest_jax_has_one_place() -> None:
-    """The versions in `_versions.py` are those that pip demands, and that the README names."""
+    """The versions in `_versions.py` are those that pip demands, and that the README and a page name."""
     needed = [each for each in packages._requirements("jaxpp") if each.name == "jax" and not each.extra]
     assert [each.versions for each in needed] == [f">={_versions.TRIED[0]}"]
-    oldest, *others = _versions.TRIED
-    said = f"JAX {oldest} is the oldest version that works; {' and '.join(others)} were tried too."
-    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
+    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tested.md"))
+    assert f"JAX {_versions.TRIED[0]} to {_versions.TRIED[-1]} |" in readme
+    assert dict(re.findall(r"^\| (\d+\.[.\d]+) \| (3\.\d+) \|", page, re.MULTILINE)) == _versions.TESTED
 
 
 # This host
