@@ -207,13 +207,15 @@ def test_a_python_that_is_newer_than_those_tested(monkeypatch: pytest.MonkeyPatc
     assert found == Finding("python", "3.99.1 is newer than 3.13, the newest that was tested", NOTE, "take 3.13")
 
 
-def test_the_oldest_jax_has_one_place() -> None:
-    """The versions in `_versions.py` are those that pip demands, and that the README and a page name."""
+def test_the_tested_versions_have_one_place() -> None:
+    """Pip's lower bound, the README and the page of tests say what `_versions.py` says."""
     needed = [each for each in packages._requirements("jaxpp") if each.name == "jax" and not each.extra]
-    assert [each.versions for each in needed] == [f">={_versions.TRIED[0]}"]
-    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tested.md"))
-    assert f"JAX {_versions.TRIED[0]} to {_versions.TRIED[-1]} |" in readme
-    assert dict(re.findall(r"^\| (\d+\.[.\d]+) \| (3\.\d+) \|", page, re.MULTILINE)) == _versions.TESTED
+    tried, pythons = _versions.TRIED, [*_versions.TESTED.values()]
+    assert [each.versions for each in needed] == [f">={tried[0]}"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"| Python {pythons[0]} to {pythons[-1]}, JAX {tried[0]} to {tried[-1]} |" in readme
+    page = (ROOT / "docs" / "tested.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| (0[.\d]+) \| (3\.\d+) \|", page, re.MULTILINE)) == _versions.TESTED
 
 
 # This host
