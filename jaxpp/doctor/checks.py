@@ -76,7 +76,7 @@ def _check_devices(seconds: float) -> Iterator[Finding]:
         return
     several = told["platforms"].get("gpu", [0])[0] > 1
     for name in told["transports"]:
-        yield from _check_transport(name, "cuda" if several else "cpu", seconds)
+        yield from _check_transport(name, "gpu" if several else "cpu", seconds)
 
 
 def _remedy_for_devices(told: Mapping[str, Any]) -> str:
@@ -89,7 +89,9 @@ def _remedy_for_devices(told: Mapping[str, Any]) -> str:
 
 def _check_transport(name: str, platform: str, seconds: float) -> Iterator[Finding]:
     """Yields whether a transport carries values between two processes of this host, each with one device."""
-    environment = {"JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if platform == "cpu":
+        environment["JAX_PLATFORMS"] = "cpu"
     with keep_port("127.0.0.1") as kept:
         port = str(kept.getsockname()[1])
         each = [(name, platform, port, str(process)) for process in range(2)]
