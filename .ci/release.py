@@ -126,7 +126,8 @@ def check(file: Path, python: str) -> None:
             [str(commands / "python"), "-c", "import jaxpp; print('jaxpp', jaxpp.__version__)"],
             [str(commands / "jaxpp-opt"), "--version"],
         ):
-            if (said := run(*command, folder=folder)).split()[:2] != ["jaxpp", f"{version(ROOT)}"]:
+            said = run(*command, folder=folder)
+            if not re.match(rf"jaxpp {re.escape(version(ROOT))}\b", said):
                 raise ReleaseError(f"{file.name}: {command[0]} says {said!r}, expected jaxpp {version(ROOT)}")
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
