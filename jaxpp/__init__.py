@@ -33,7 +33,7 @@ else:  # a type checker that sees `__getattr__` would accept any name
     # The names in `jaxpp.names`, so that any other name is refused without importing JAX.
     _NAMES = frozenset(
         """
-        Add Concat LimitError Max MpmdMesh MpmdSharding Op PassError PlanError SavedStepError ScheduleError
+        Add Concat Count LimitError Max Mean MpmdMesh MpmdSharding Op PassError PlanError SavedStepError ScheduleError
         SparseAveraging StepOptions compare expect fetch frozen load mark_stage_end mark_unit_end mpmd_jit_by_yield
         mpmd_jit_with_loop optimistic partition spmd_to_mpmd_reshard target train_loop treduce tune
         """.split()

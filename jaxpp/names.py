@@ -10,7 +10,9 @@ from jaxpp.jit import mpmd_jit_with_loop as mpmd_jit_with_loop
 from jaxpp.loading import load as load
 from jaxpp.lowering import Add as Add
 from jaxpp.lowering import Concat as Concat
+from jaxpp.lowering import Count as Count
 from jaxpp.lowering import Max as Max
+from jaxpp.lowering import Mean as Mean
 from jaxpp.lowering import MpmdMesh as MpmdMesh
 from jaxpp.lowering import MpmdSharding as MpmdSharding
 from jaxpp.lowering import Op as Op

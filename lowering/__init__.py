@@ -16,15 +16,17 @@ from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # frames are hidd
 from jaxpp.lowering.marks import mark_stage_end, mark_unit_end, pipeline_enter_stage  # noqa: E402
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
 from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
-from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
+from jaxpp.lowering.reductions import Add, Concat, Count, Max, Mean, Op  # noqa: E402
 from jaxpp.lowering.single import in_one_microbatch  # noqa: E402
 from jaxpp.lowering.train_loop import TrainLoop, lower_step, train_loop  # noqa: E402
 
 __all__ = [
     "Add",
     "Concat",
+    "Count",
     "Lowered",
     "Max",
+    "Mean",
     "MpmdMesh",
     "MpmdSharding",
     "Op",

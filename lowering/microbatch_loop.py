@@ -1,10 +1,9 @@
 """The loop over microbatches: `treduce` and `treduce_i`."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import compress
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +18,21 @@ from jaxpp.ir import attributes as at
 from jaxpp.lowering.expectation import no_expectations
 from jaxpp.lowering.locations import called, check_whole, here
 from jaxpp.lowering.marks import stage_numbering
-from jaxpp.lowering.prefixes import entries_per_result
-from jaxpp.lowering.reductions import Add, Concat, Max, Op, type_for_op
-from jaxpp.lowering.structures import check_leaves, leaf_names
+from jaxpp.lowering.microbatches import split, take
+from jaxpp.lowering.results import finished, reduced_results
+from jaxpp.lowering.structures import check_leaves
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.given import as_text
 
 
-def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: int = 0, operation: Any = None) -> Any:
+def treduce(
+    fn: Callable[[Any], Any],
+    batch: Any,
+    schedule: Any = None,
+    axis: int = 0,
+    operation: Any = None,
+    microbatches: int | None = None,
+) -> Any:
     """Maps `fn` over the microbatches of `batch` and reduces its results.
 
     This is the pipelined form of the following loop, for a batch of M microbatches. Under plain `jax.jit`, or with no
@@ -36,33 +42,54 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
         for i in range(M):
             state = operation.update(state, fn(batch[i]), i)
 
+    A training step needs no more than this. The loss of a microbatch is a sum over its valid tokens, which it counts:
+
+        def loss(weights, microbatch):  # -> (sum, count)
+            ...
+            return jnp.sum(losses * valid), jnp.sum(valid)
+
+        (mean_loss, tokens), gradients = jaxpp.treduce(
+            partial(jax.value_and_grad(loss, has_aux=True), weights),
+            batch,
+            schedule="1f1b",
+            operation=((jaxpp.Mean, jaxpp.Count), jaxpp.Mean),
+            microbatches=8,
+        )
+
+    `mean_loss` and `gradients` are those of all valid tokens of the batch, however many each microbatch has. `tokens`
+    is their number. If the loss is a mean, `operation=jaxpp.Mean` takes the mean over the microbatches.
+
     Args:
         fn: takes one microbatch (`batch` without its microbatch axis) and returns a pytree of arrays.
-        batch: a pytree of arrays, all of the same size M along `axis`.
+        batch: a pytree of arrays, all of the same size along `axis`: the number of microbatches M, or with
+            `microbatches` the number of rows.
         schedule: the order in which the stages run the microbatches: an object such as `schedules.Std1F1B(4)`, a name
             with or without options ("1f1b" or "gis{chunks=4}"), the path of a file, or a text. With "auto", a step
             that marks every layer measures itself, and takes the fastest cuts and schedule. None: the schedule of the
             surrounding `mpmd_jit_with_loop`.
-        axis: the microbatch axis of every leaf of `batch`.
-        operation: `Add`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree of them that is
-            a prefix of the results of `fn`. None: `(Concat(), Add)` if `fn` returns a pair that begins with a scalar,
-            as `jax.value_and_grad` does; `Add` for anything but a pair.
+        axis: the microbatch axis of every leaf of `batch`, or with `microbatches` the axis of its rows.
+        operation: `Add`, `Mean`, `Count`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree
+            of them that is a prefix of the results of `fn`. None: `(Concat(), Add)` if `fn` returns a pair that begins
+            with a scalar, as `jax.value_and_grad` does, also with `has_aux=True`; `Add` for anything but a pair.
+        microbatches: the number of microbatches into which the rows of `batch` are split: row r goes to microbatch
+            r % M, as its row r // M. So devices that share the rows (`PartitionSpec("data")`) keep theirs. Stacks of
+            one value per row come in the order of the rows from `Concat(1)`, as [rows // M, M].
 
     Returns:
         A pytree with the structure of the result of `fn`.
 
     Raises:
-        ValueError: `batch` is empty, its leaves differ in M or lack the axis; `operation` does not fit the results, or
-            is None for a pair that begins with anything but a scalar.
-        TypeError: `axis` is no whole number; a leaf of `batch` or of the results is not an array; an operation changes
-            its accumulator's type.
+        ValueError: `batch` is empty, its leaves differ in size or lack the axis, or M does not divide it; `operation`
+            does not fit the results, or is None for a pair that begins with anything but a scalar; a `Count` has no
+            `Mean`, or there are two.
+        TypeError: `axis` or `microbatches` is no whole number; a leaf of `batch` or of the results is not an array; a
+            `Count` is no scalar; an operation changes its accumulator's type.
     """
-    check_whole("treduce", axis=axis)
-    length = _batch_length(batch, axis)
+    batch, axis, length = split(batch, axis, microbatches)
 
     @wraps(called(fn), updated=())
     def on_slice(index: jax.Array) -> Any:
-        return fn(jax.tree.map(partial(_take, index=index, axis=axis), batch))
+        return fn(take(batch, index, axis))
 
     return _reduce(on_slice, length, schedule, operation, "treduce")
 
@@ -84,85 +111,13 @@ def treduce_i(fn: Callable[[jax.Array], Any], length: int, schedule: Any = None,
     return _reduce(fn, length, schedule, operation, "treduce_i")
 
 
-def _take(leaf: Any, *, index: jax.Array, axis: int) -> jax.Array:
-    leaf = jnp.asarray(leaf)
-    return jax.lax.dynamic_index_in_dim(leaf, index, axis, keepdims=False, allow_negative_indices=False)
-
-
-def _batch_length(batch: Any, axis: int) -> int:
-    """Returns the size M that every leaf of `batch` has along `axis`."""
-    sizes: list[tuple[str, int]] = []
-    check_leaves("treduce", "batch", batch)
-    for name, leaf in zip(leaf_names("batch", batch), jax.tree.leaves(batch), strict=True):
-        if jax.typeof(leaf).dtype == jax.dtypes.float0:
-            raise TypeError(f"{here()}treduce: {name} is of type float0, not an array")
-        shape = jax.typeof(leaf).shape
-        if not -len(shape) <= axis < len(shape):
-            raise ValueError(f"{here()}treduce: {name} has shape {shape}, so no microbatch axis {axis}")
-        sizes.append((name, shape[axis]))
-    if not sizes:
-        raise ValueError(f"{here()}treduce: the batch holds no array")
-    first, length = sizes[0]
-    for name, size in sizes:
-        if size != length:
-            raise ValueError(
-                f"{here()}treduce: {name} has {size} microbatches along axis {axis}, but {first} has {length}"
-            )
-    if length == 0:
-        raise ValueError(f"{here()}treduce: the batch is empty: {first} has size 0 along axis {axis}")
-    return length
-
-
-@dataclass(frozen=True)
-class _Result:
-    """A leaf of the result of the user's function, and the operation that reduces it."""
-
-    name: str
-    aval: Any
-    op: Op
-
-    @property
-    def is_void(self) -> bool:
-        """Whether it is the gradient of an integer or a boolean, which holds nothing (`allow_int`)."""
-        return self.aval.dtype == jax.dtypes.float0
-
-    def void(self, length: int) -> np.ndarray:
-        """Returns a float0 array, which holds nothing either, in the shape of the accumulator."""
-        of_one = jax.ShapeDtypeStruct(self.aval.shape, jnp.bool_)
-        return np.zeros(jax.eval_shape(partial(self.op.state, length, of_one)).shape, jax.dtypes.float0)
-
-    def initial(self, length: int) -> jax.Array:
-        """Returns the accumulator before the first microbatch."""
-        aval = self.aval
-        op = type(self.op).__name__
-        if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-            raise TypeError(f"{here()}{op}: {self.name} is {aval.dtype}; reduce jax.random.key_data of it")
-        if isinstance(self.op, Add) and aval.dtype == jnp.bool_:
-            raise TypeError(f"{here()}Add: {self.name} is bool; use Max, or convert it to a number")
-        if isinstance(self.op, Max) and jnp.issubdtype(aval.dtype, jnp.complexfloating):
-            raise TypeError(
-                f"{here()}Max: {self.name} is {aval.dtype}; complex numbers have no order, reduce jnp.abs of it"
-            )
-        return jnp.asarray(self.op.state(length, type_for_op(aval)))
-
-    def updated(self, state: jax.Array, value: jax.Array, index: jax.Array) -> jax.Array:
-        """Returns the accumulator after one more microbatch."""
-        new = jnp.asarray(self.op.update(state, value, index))
-        if (new.shape, new.dtype) != (state.shape, state.dtype):
-            before, after = (f"{x.dtype}{list(x.shape)}" for x in (state, new))
-            raise TypeError(
-                f"{here()}{type(self.op).__name__}: the accumulator of {self.name} is {before}, its update is {after}"
-            )
-        return new
-
-
 def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operation: Any, caller: str) -> Any:
     if length < 1:
         raise ValueError(f"{here()}{caller}: {length} microbatches; at least 1 is needed")
     index = jax.ShapeDtypeStruct((), jnp.int32)
     with stage_numbering(), no_expectations():
         traced, shapes = jax.make_jaxpr(_checked(fn, caller), return_shape=True)(index)
-    every = _results(traced, shapes, operation, caller)
+    every = reduced_results(traced.out_avals, shapes, operation, caller)
     kept = [not result.is_void for result in every]
     results = list(compress(every, kept))
 
@@ -177,7 +132,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
         raise ScheduleError(f"{here()}{error}", error.where) from error
     final = iter(loop_p.bind(*consts, *initial, body=body, length=length, schedule=text))
     reduced = [result.void(length) if result.is_void else next(final) for result in every]
-    return jax.tree.unflatten(jax.tree.structure(shapes), reduced)
+    return jax.tree.unflatten(jax.tree.structure(shapes), finished(every, reduced, length))
 
 
 def _chained(values: ClosedJaxpr, kept: Sequence[bool], update: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
@@ -216,43 +171,6 @@ def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array
         return returned
 
     return checked
-
-
-def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> list[_Result]:
-    """Returns every leaf of the result of the user's function, with its operation."""
-    if operation is None:
-        operation = _default_operation(shapes, caller)
-    what = f"{here()}{caller}: operation {operation} does not"
-    ops = entries_per_result(operation, shapes, _is_operation, what, "operation")
-    paths = leaf_names("result", shapes)
-    for name, op in zip(paths, ops, strict=True):
-        if not _is_operation(op):
-            raise TypeError(
-                f"{here()}{caller}: the operation for {name} is {op!r}; expected Add, Max, Concat(axis) or an Op"
-            )
-    made = [op() if isinstance(op, type) else op for op in ops]
-    return [_Result(name, aval, op) for name, aval, op in zip(paths, traced.out_avals, made, strict=True)]
-
-
-def _default_operation(shapes: Any, caller: str) -> Any:
-    """Returns the default: stack the loss and sum the rest of a pair, as of `jax.value_and_grad`; sum anything else.
-
-    A loss is a scalar, so a pair that begins with anything else may be a pair of gradients: the user has to decide.
-    """
-    if not isinstance(shapes, tuple) or len(cast("tuple[Any, ...]", shapes)) != 2:
-        return Add
-    losses = jax.tree.leaves(cast("tuple[Any, Any]", shapes)[0])
-    if losses and losses[0].shape:
-        raise ValueError(
-            f"{here()}{caller}: the function returns a pair that begins with {losses[0].dtype}{list(losses[0].shape)}, "
-            "expected the scalar loss of (loss, gradients); give operation=(jaxpp.Concat(), jaxpp.Add) to stack the "
-            "first of the two and sum the second, or operation=jaxpp.Add to sum both"
-        )
-    return Concat(), Add
-
-
-def _is_operation(x: Any) -> bool:
-    return hasattr(x, "state") and hasattr(x, "update")
 
 
 def schedule_text(schedule: Any, length: int) -> str:

@@ -1,4 +1,4 @@
-"""Operations that reduce the results of the microbatches to one: sums, maxima, stacks, and user's own operations.
+"""Operations that reduce the results of the microbatches to one: sums, means, maxima, stacks, and those of users.
 
 The protocol is that of NVIDIA's JaxPP, so operations written for it work here.
 """
@@ -56,6 +56,24 @@ class Add(Op):
 
 
 @dataclass(frozen=True)
+class Mean(Add):
+    """The mean: the sum over the microbatches, divided once, after the last one.
+
+    It is divided by the number of microbatches or, if another result has the operation `Count`, by the sum of that. A
+    total count of zero gives NaN, as 0 / 0 does. The mean of whole numbers is float32; other types stay.
+    """
+
+
+@dataclass(frozen=True)
+class Count(Add):
+    """The sum over the microbatches of a scalar, by which each `Mean` of the same `treduce` is divided.
+
+    It counts what the loss sums over, such as the valid tokens of a microbatch; or it is the sum of their weights. The
+    function then returns sums, not means: a microbatch without valid tokens adds 0 to the sums and to the count.
+    """
+
+
+@dataclass(frozen=True)
 class Max(Op):
     """The elementwise maximum over the microbatches. Shape and dtype stay. Starts from the dtype's lowest value."""
 
@@ -89,6 +107,14 @@ class Concat(Op):
                 f"{here()}Concat(axis={self.axis}): a result of {ndim} dimensions can be stacked along 0 to {ndim}"
             )
         return self.axis % (ndim + 1)
+
+
+def divided(total: jax.Array, count: jax.Array | int) -> jax.Array:
+    """Returns the mean of a sum. Types of fewer than 32 bits, which can't hold large counts, divide in float32."""
+    is_float = jnp.issubdtype(total.dtype, jnp.inexact)
+    wide = total.dtype if is_float and total.dtype.itemsize >= 4 else jnp.dtype("float32")
+    mean = total.astype(wide) / jnp.asarray(count).astype(wide)
+    return mean.astype(total.dtype) if is_float else mean
 
 
 def type_for_op(aval: Any) -> jax.ShapeDtypeStruct:

@@ -5,10 +5,15 @@ from functools import partial
 from typing import Any
 
 import jax
+<<<<<<< HEAD
 import jax.numpy as jnp
+=======
+>>>>>>> 51cf2ec2 (lowering: treduce splits a batch into microbatches, and takes means by a count)
 import pytest
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import batch, check, lowered, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import batch, check, loss, lowered, make_mesh, sgd_step, weights
+
+import jaxpp
 
 import jaxpp
 
@@ -30,9 +35,47 @@ def test_parts_of_microbatches_are_what_is_meant() -> None:
     lowered(STEP, ARGUMENTS, make_mesh(2, data=2), in_shardings=(P(), P(None, "data"))).program()
 
 
+<<<<<<< HEAD
 def test_batches_of_several_steps_have_one_dimension_more() -> None:
     loop, (state, one) = jaxpp.train_loop(STEP, 2), ARGUMENTS
     arguments = state, jax.tree.map(lambda x: jnp.stack([x] * 2), one)
     step = lowered(loop, arguments, make_mesh(2, data=2), in_shardings=(P(), P(None, "data")))
     with pytest.warns(UserWarning, match=r"along its microbatch axis, 1: .* PartitionSpec\(None, None, 'data'\)"):
         step.program()
+=======
+def flat_step(params: Any, data: Any, microbatches: int = 4, reshapes: bool = False) -> Any:
+    if reshapes:
+        data = {name: rows.reshape(microbatches, -1, *rows.shape[1:]) for name, rows in data.items()}
+    gradient = partial(jax.value_and_grad(loss), params)
+    return jaxpp.treduce(gradient, data, "1f1b", microbatches=None if reshapes else microbatches)
+
+
+def flat(rows: int) -> Any:
+    """Parameters and a batch that is not split into microbatches."""
+    return weights(2), {name: leaf[0] for name, leaf in batch(1, rows).items()}
+
+
+@pytest.mark.parametrize("rows", [4, 12])
+def test_rows_that_the_devices_do_not_share_equally(rows: int) -> None:
+    message = (
+        f"data['x'] (and 1 more) is sharded over 'data' along axis 0: 2 devices can't share the rows of a microbatch, "
+        f"{rows // 4}, equally, so rows move between them; expected a multiple of 2 rows for each microbatch"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+        check(flat_step, flat(rows), make_mesh(2, data=2), in_shardings=(P(), P("data")))
+
+
+def test_rows_that_the_devices_share_equally() -> None:
+    check(flat_step, flat(8), make_mesh(2, data=2), in_shardings=(P(), P("data")))
+
+
+def test_microbatches_of_a_reshape() -> None:
+    message = (
+        "data['x'] (and 1 more) is sharded over 'data' along axis 0, of which a reshape makes the microbatch axis: "
+        "every device computes all of each microbatch; leave out the reshape, and give treduce microbatches=4: then "
+        "each device has a part of each"
+    )
+    step = partial(flat_step, reshapes=True)
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+        check(step, flat(16), make_mesh(2, data=2), in_shardings=(P(), P("data")))
+>>>>>>> 51cf2ec2 (lowering: treduce splits a batch into microbatches, and takes means by a count)

@@ -281,7 +281,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no operation": (
         lambda: treduce(lambda mb: (mb, mb), np.ones(4), operation=(Add, "mean")),
         TypeError,
-        "treduce: the operation for result[1] is 'mean'; expected Add, Max, Concat(axis) or an Op",
+        "treduce: the operation for result[1] is 'mean'; expected Add, Mean, Count, Max, Concat(axis) or an Op",
     ),
     "concat axis": (
         lambda: treduce(lambda mb: mb, np.ones(4), operation=Concat(1)),

@@ -1,0 +1,85 @@
+"""The batch of `treduce`: its microbatches, and how one of them is taken."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxpp.lowering.locations import check_whole, here
+from jaxpp.lowering.structures import check_leaves, leaf_names
+
+
+def split(batch: Any, axis: int, microbatches: int | None) -> tuple[Any, int, int]:
+    """Returns a batch, the axis of its microbatches, and their number.
+
+    With `microbatches` the axis has all rows of the batch. It becomes two axes, the rows of a microbatch before the
+    microbatches: row r belongs to microbatch r modulo their number. A device that has consecutive rows then has the
+    same share of each microbatch, so no row moves, and the rows of a microbatch don't depend on the devices.
+
+    Raises:
+        ValueError: there are no rows, the leaves differ in their number or lack the axis, or it is not divisible.
+        TypeError: `axis` or `microbatches` is no whole number, or a leaf is not an array.
+    """
+    check_whole("treduce", axis=axis)
+    if microbatches is None:
+        return batch, axis, _size(batch, axis, "microbatches")
+    check_whole("treduce", microbatches=microbatches)
+    count = int(microbatches)
+    if count < 1:
+        raise ValueError(f"{here()}treduce: {count} microbatches; at least 1 is needed")
+    rows = _size(batch, axis, "rows", count)
+    if rows % count:
+        fewer, more = rows // count * count, -(-rows // count) * count
+        sizes = f"{fewer} or {more}" if fewer else str(more)
+        raise ValueError(
+            f"{here()}treduce: the batch has {rows} rows along axis {axis}, which {count} microbatches can't share "
+            f"equally; expected {sizes} rows: leave out rows, or add rows that a mask leaves out of the loss"
+        )
+    return jax.tree.map(partial(_in_two, axis=axis, count=count), batch), axis + (axis >= 0), count
+
+
+def take(batch: Any, index: jax.Array, axis: int) -> Any:
+    """Returns a microbatch: the entry of each leaf at `index` along `axis`."""
+    return jax.tree.map(partial(_take, index=index, axis=axis), batch)
+
+
+def _in_two(leaf: Any, *, axis: int, count: int) -> jax.Array:
+    """Returns a leaf whose rows along `axis` are [rows of a microbatch, microbatches]."""
+    shape = jax.typeof(leaf).shape
+    axis %= len(shape)
+    return jnp.reshape(leaf, (*shape[:axis], shape[axis] // count, count, *shape[axis + 1 :]))
+
+
+def _take(leaf: Any, *, index: jax.Array, axis: int) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    return jax.lax.dynamic_index_in_dim(leaf, index, axis, keepdims=False, allow_negative_indices=False)
+
+
+def _size(batch: Any, axis: int, unit: str, microbatches: int | None = None) -> int:
+    """Returns the size that every leaf of `batch` has along `axis`; `unit` is what the axis counts."""
+    sizes: list[tuple[str, int]] = []
+    check_leaves("treduce", "batch", batch)
+    for name, leaf in zip(leaf_names("batch", batch), jax.tree.leaves(batch), strict=True):
+        if jax.typeof(leaf).dtype == jax.dtypes.float0:
+            raise TypeError(f"{here()}treduce: {name} is of type float0, not an array")
+        shape = jax.typeof(leaf).shape
+        if not -len(shape) <= axis < len(shape):
+            lacking = f"microbatch axis {axis}" if microbatches is None else f"axis {axis} of rows"
+            raise ValueError(f"{here()}treduce: {name} has shape {shape}, so no {lacking}")
+        sizes.append((name, shape[axis]))
+    if not sizes:
+        raise ValueError(f"{here()}treduce: the batch holds no array")
+    first, length = sizes[0]
+    for name, size in sizes:
+        if size != length:
+            message = f"{name} has {size} {unit} along axis {axis}, but {first} has {length}"
+            if microbatches in (size, length):
+                message += (
+                    f"; microbatches={microbatches} splits the rows of every leaf: for random keys give one of each "
+                    "row, jax.random.split(key, rows)"
+                )
+            raise ValueError(f"{here()}treduce: {message}")
+    if length == 0:
+        raise ValueError(f"{here()}treduce: the batch is empty: {first} has size 0 along axis {axis}")
+    return length

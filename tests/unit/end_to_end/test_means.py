@@ -1,0 +1,138 @@
+"""Means by a count, of a batch that `treduce` splits: the loss of all valid tokens under every kind of schedule."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import WIDTH, assert_same, check, layers, make_mesh, weights
+
+import jaxpp.api as jaxpp
+
+M, ROWS, LENGTH = 4, 16, 3
+MEANS = ((jaxpp.Mean, jaxpp.Count), jaxpp.Mean)
+
+
+def tokens(*steps: int) -> dict[str, np.ndarray]:
+    """Rows of which each microbatch has another number of valid tokens, the first none at all."""
+    random = np.random.default_rng(0)
+    x, y = (random.normal(size=(*steps, ROWS, LENGTH, WIDTH)).astype(np.float32) for _ in "xy")
+    valid = random.random((*steps, ROWS, LENGTH)) < 0.5
+    valid[..., ::M, :] = False
+    return {"x": x, "y": y, "valid": valid}
+
+
+def total(params: Any, rows: Any) -> tuple[jax.Array, jax.Array]:
+    """The sum of the losses of the valid tokens, and their number."""
+    valid = rows["valid"]
+    return jnp.sum((layers(params, rows["x"]) - rows["y"]) ** 2 * valid[..., None]), jnp.sum(valid)
+
+
+def of_all(params: Any, rows: Any) -> Any:
+    """The mean loss of the valid tokens of all rows, their number and the gradients, without microbatches."""
+    (loss, count), gradients = jax.value_and_grad(total, has_aux=True)(params, rows)
+    return (loss / count, count), jax.tree.map(lambda g: g / count, gradients)  # pyright: ignore[reportUnknownLambdaType]
+
+
+def means(params: Any, rows: Any, schedule: Any = None, total: Any = total) -> Any:
+    gradient = partial(jax.value_and_grad(total, has_aux=True), params)
+    return jaxpp.treduce(gradient, rows, schedule, operation=MEANS, microbatches=M)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "meshes", "data"),
+    [
+        ("1f1b", 4, 4, 2),
+        ("zb-h1", 3, 3, 1),
+        ("interleaved-1f1b{chunks=2}", 4, 2, 2),
+        ("zb-v", 4, 2, 1),
+        ("dualpipe", 2, 2, 2),
+    ],
+)
+def test_schedules(schedule: str, stages: int, meshes: int, data: int) -> None:
+    """The results are those of plain `jax.jit` of the same step, and of the gradient of all rows at once."""
+    arguments, specs = (weights(stages), tokens()), (P(), P("data"))
+    found = check(partial(means, schedule=schedule), arguments, make_mesh(meshes, data=data), in_shardings=specs)
+    assert_same(found, jax.jit(of_all)(*arguments))
+
+
+def test_sums_that_are_divided_by_hand_have_the_same_bits() -> None:
+    def by_hand(params: Any, rows: Any) -> Any:
+        split = {name: jnp.moveaxis(leaf.reshape(-1, M, *leaf.shape[1:]), 1, 0) for name, leaf in rows.items()}
+        gradient = partial(jax.value_and_grad(total, has_aux=True), params)
+        (loss, count), gradients = jaxpp.treduce(gradient, split, "1f1b", operation=jaxpp.Add)
+        return (loss / count, count), [g / count for g in gradients]
+
+    step = partial(means, schedule="1f1b")
+    check(
+        step,
+        (weights(2), tokens()),
+        make_mesh(2),
+        reference=jaxpp.mpmd_jit_with_loop(by_hand, make_mesh(2)),
+        exact=True,
+    )
+
+
+def test_rows_stay_on_their_devices() -> None:
+    """No mesh of two devices exchanges a row of its batch: the programs that split it have no collective."""
+    step = jaxpp.mpmd_jit_with_loop(
+        partial(means, schedule="1f1b"), make_mesh(2, data=2), in_shardings=(P(), P("data"))
+    )
+    compiled = step.lower(weights(2), tokens()).compile()
+    texts = {name: text for name, text in compiled.as_text().items() if name.startswith("before")}
+    assert texts
+    assert not [name for name, text in texts.items() if "all-" in text or "collective" in text]
+
+
+def stacked(params: Any, rows: Any) -> tuple[jax.Array, jax.Array]:
+    def layer(x: Any, w: Any) -> tuple[Any, None]:
+        return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+
+    x, _ = jax.lax.scan(layer, rows["x"], params)
+    valid = rows["valid"]
+    return jnp.sum((x - rows["y"]) ** 2 * valid[..., None]), jnp.sum(valid)
+
+
+def test_clipped_means_of_stacked_layers() -> None:
+    """Each mesh divides the rows of its own stages; the norm is that of the means."""
+
+    def step(state: Any, rows: Any) -> Any:
+        params, moments = state
+        (loss, count), gradients = means(params, rows, "1f1b", stacked)
+        updates, moments = OPTIMIZER.update(gradients, moments, params)
+        return (optax.apply_updates(params, updates), moments), (loss, count, optax.tree.norm(gradients))
+
+    params = jnp.stack(weights(4))
+    state: Any = params, OPTIMIZER.init(params)
+    check(step, (state, tokens()), make_mesh(4), steps=2, feed=lambda result, args: (result[0], args[1]))
+
+
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.05), optax.sgd(0.1, momentum=0.9))
+
+
+def test_several_steps_with_older_gradients() -> None:
+    def step(state: Any, rows: Any, older: Any) -> Any:
+        (params,) = state
+        metrics, gradients = means(older, rows, "pipedream-2bw{steps=2}")
+        return ([w - 0.1 * g for w, g in zip(params, gradients, strict=True)],), metrics
+
+    loop = jaxpp.train_loop(step, steps=2, delay=1)
+    check(loop, (loop.start((weights(2),)), tokens(2)), make_mesh(2))
+
+
+@pytest.mark.parametrize("limit", [1e-3, 1e3])
+def test_steps_that_expect_small_gradients(limit: float) -> None:
+    def step(params: Any, rows: Any) -> Any:
+        metrics, gradients = means(params, rows, "zb-h2")
+        norm = optax.tree.norm(gradients)
+        gradients = jaxpp.expect(norm <= limit, gradients, lambda: [limit / norm * g for g in gradients])
+        return [w - g for w, g in zip(params, gradients, strict=True)], metrics
+
+    loop = jaxpp.train_loop(step, steps=2)
+    hopeful = jaxpp.optimistic(loop, make_mesh(2))
+    assert_same(hopeful(weights(2), tokens(2)), jax.jit(loop)(weights(2), tokens(2)))
+    assert (hopeful.rollbacks > 0) == (limit < 1)
