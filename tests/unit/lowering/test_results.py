@@ -19,7 +19,7 @@ X = RANDOM.normal(size=(M, 6, 3)).astype(np.float32)
 VALID = RANDOM.random((M, 6)) < 0.5
 VALID[1] = False
 BATCH = {"x": X, "valid": VALID}
-W = np.float32([0.1, 0.2, 0.3])
+W = np.array([0.1, 0.2, 0.3], np.float32)
 
 
 def loss(w: Any, microbatch: Any) -> Any:
@@ -71,7 +71,7 @@ def test_a_mean_without_a_count_divides_by_the_number_of_microbatches() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8", "int32", "float32", "complex64"])
 def test_types_of_a_mean(dtype: str) -> None:
     """The count is larger than float16 and bfloat16 can hold; the mean is as exact as its type all the same."""
-    sums, counts = np.float32([3, 5, 1, 7]), np.int32([70_000, 1, 0, 2])
+    sums, counts = np.array([3, 5, 1, 7], np.float32), np.array([70_000, 1, 0, 2], np.int32)
     batch = (jnp.asarray(sums, dtype), counts)
     mean, count = jax.jit(lambda: treduce(lambda mb: mb, batch, operation=(Mean, Count)))()
     assert count == 70_003
@@ -126,7 +126,7 @@ def test_has_aux_without_operations_stacks_loss_and_metrics() -> None:
 
 def test_a_gradient_that_holds_nothing_stays_so() -> None:
     gradient = jax.value_and_grad(lambda w, mb: (w["x"] * mb).sum(), allow_int=True)
-    weights = {"x": W[0], "count": np.int32([1, 2])}
+    weights = {"x": W[0], "count": np.array([1, 2], np.int32)}
     mean, found = treduce(partial(gradient, weights), X, operation=Mean)
     np.testing.assert_allclose(mean, (W[0] * X).sum() / M, rtol=1e-5)
     assert (found["count"].shape, found["count"].dtype) == ((2,), jax.dtypes.float0)
