@@ -18,7 +18,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.lowering.expectation import no_expectations
 from jaxpp.lowering.locations import called, check_whole, here
 from jaxpp.lowering.marks import stage_numbering
-from jaxpp.lowering.microbatches import split, take
+from jaxpp.lowering.microbatches import microbatch_count, take
 from jaxpp.lowering.results import finished, reduced_results
 from jaxpp.lowering.structures import check_leaves
 from jaxpp.schedules.errors import ScheduleError
@@ -85,11 +85,11 @@ def treduce(
         TypeError: `axis` or `microbatches` is no whole number; a leaf of `batch` or of the results is not an array; a
             `Count` is no scalar; an operation changes its accumulator's type.
     """
-    batch, axis, length = split(batch, axis, microbatches)
+    length = microbatch_count(batch, axis, microbatches)
 
     @wraps(called(fn), updated=())
     def on_slice(index: jax.Array) -> Any:
-        return fn(take(batch, index, axis))
+        return fn(take(batch, index, axis, microbatches))
 
     return _reduce(on_slice, length, schedule, operation, "treduce")
 
@@ -239,10 +239,15 @@ def _loop_of_rows(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> 
         array, row = read[0].aval, eqn.outvars[0].aval
         return row.dtype == array.dtype and row.size * length == array.size
 
+    splitting: list[Any] = []  # the rows of a batch into microbatches
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is jax.lax.reshape_p and eqn.invars[0] in arrays:
+            splitting.append(eqn)
+            arrays.add(eqn.outvars[0])
     taking = [eqn for eqn in jaxpr.eqns if takes_row(eqn)]
     rows, others = [eqn.outvars[0] for eqn in taking], [eqn for eqn in jaxpr.eqns if eqn not in taking]
     unnamed = jaxpr.debug_info.with_unknown_names()
-    first = jaxpr.replace(eqns=taking, outvars=rows, debug_info=unnamed)
+    first = jaxpr.replace(eqns=[*splitting, *taking], outvars=rows, debug_info=unnamed)
     then = jaxpr.replace(eqns=others, invars=[*jaxpr.invars, *rows], debug_info=unnamed)
 
     def take(index: jax.Array) -> Sequence[Any]:

@@ -10,20 +10,16 @@ from jaxpp.lowering.locations import check_whole, here
 from jaxpp.lowering.structures import check_leaves, leaf_names
 
 
-def split(batch: Any, axis: int, microbatches: int | None) -> tuple[Any, int, int]:
-    """Returns a batch, the axis of its microbatches, and their number.
-
-    With `microbatches` the axis has all rows of the batch. It becomes two axes, the rows of a microbatch before the
-    microbatches: row r belongs to microbatch r modulo their number. A device that has consecutive rows then has the
-    same share of each microbatch, so no row moves, and the rows of a microbatch don't depend on the devices.
+def microbatch_count(batch: Any, axis: int, microbatches: int | None) -> int:
+    """Returns the number of microbatches of a batch: `microbatches`, or without it the size of the axis.
 
     Raises:
-        ValueError: there are no rows, the leaves differ in their number or lack the axis, or it is not divisible.
+        ValueError: the batch is empty, its leaves differ in size or lack the axis, or `microbatches` don't divide it.
         TypeError: `axis` or `microbatches` is no whole number, or a leaf is not an array.
     """
     check_whole("treduce", axis=axis)
     if microbatches is None:
-        return batch, axis, _size(batch, axis, "microbatches")
+        return _size(batch, axis, "microbatches")
     check_whole("treduce", microbatches=microbatches)
     count = int(microbatches)
     if count < 1:
@@ -36,11 +32,19 @@ def split(batch: Any, axis: int, microbatches: int | None) -> tuple[Any, int, in
             f"{here()}treduce: the batch has {rows} rows along axis {axis}, which {count} microbatches can't share "
             f"equally; expected {sizes} rows: leave out rows, or add rows that a mask leaves out of the loss"
         )
-    return jax.tree.map(partial(_in_two, axis=axis, count=count), batch), axis + (axis >= 0), count
+    return count
 
 
-def take(batch: Any, index: jax.Array, axis: int) -> Any:
-    """Returns a microbatch: the entry of each leaf at `index` along `axis`."""
+def take(batch: Any, index: jax.Array, axis: int, microbatches: int | None) -> Any:
+    """Returns a microbatch: the entry of each leaf at `index` along `axis`.
+
+    With `microbatches` the axis has all rows of the batch. It becomes two axes, the rows of a microbatch before the
+    microbatches: row r belongs to microbatch r modulo their number. A device that has consecutive rows then has the
+    same share of each microbatch. So no row moves, and the microbatches are the same on any number of devices.
+    """
+    if microbatches is not None:
+        batch = jax.tree.map(partial(_in_two, axis=axis, count=int(microbatches)), batch)
+        axis += axis >= 0
     return jax.tree.map(partial(_take, index=index, axis=axis), batch)
 
 
@@ -48,7 +52,7 @@ def _in_two(leaf: Any, *, axis: int, count: int) -> jax.Array:
     """Returns a leaf whose rows along `axis` are [rows of a microbatch, microbatches]."""
     shape = jax.typeof(leaf).shape
     axis %= len(shape)
-    return jnp.reshape(leaf, (*shape[:axis], shape[axis] // count, count, *shape[axis + 1 :]))
+    return jax.lax.reshape(jnp.asarray(leaf), (*shape[:axis], shape[axis] // count, count, *shape[axis + 1 :]))
 
 
 def _take(leaf: Any, *, index: jax.Array, axis: int) -> jax.Array:
