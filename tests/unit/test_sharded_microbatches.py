@@ -5,15 +5,10 @@ from functools import partial
 from typing import Any
 
 import jax
-<<<<<<< HEAD
 import jax.numpy as jnp
-=======
->>>>>>> 51cf2ec2 (lowering: treduce splits a batch into microbatches, and takes means by a count)
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, loss, lowered, make_mesh, sgd_step, weights
-
-import jaxpp
 
 import jaxpp
 
@@ -35,19 +30,20 @@ def test_parts_of_microbatches_are_what_is_meant() -> None:
     lowered(STEP, ARGUMENTS, make_mesh(2, data=2), in_shardings=(P(), P(None, "data"))).program()
 
 
-<<<<<<< HEAD
 def test_batches_of_several_steps_have_one_dimension_more() -> None:
     loop, (state, one) = jaxpp.train_loop(STEP, 2), ARGUMENTS
-    arguments = state, jax.tree.map(lambda x: jnp.stack([x] * 2), one)
+    arguments = state, {name: jnp.stack([leaf] * 2) for name, leaf in one.items()}
     step = lowered(loop, arguments, make_mesh(2, data=2), in_shardings=(P(), P(None, "data")))
     with pytest.warns(UserWarning, match=r"along its microbatch axis, 1: .* PartitionSpec\(None, None, 'data'\)"):
         step.program()
-=======
+
+
 def flat_step(params: Any, data: Any, microbatches: int = 4, reshapes: bool = False) -> Any:
     if reshapes:
         data = {name: rows.reshape(microbatches, -1, *rows.shape[1:]) for name, rows in data.items()}
     gradient = partial(jax.value_and_grad(loss), params)
-    return jaxpp.treduce(gradient, data, "1f1b", microbatches=None if reshapes else microbatches)
+    losses, gradients = jaxpp.treduce(gradient, data, "1f1b", microbatches=None if reshapes else microbatches)
+    return [w - g for w, g in zip(params, gradients, strict=True)], losses
 
 
 def flat(rows: int) -> Any:
@@ -78,4 +74,11 @@ def test_microbatches_of_a_reshape() -> None:
     step = partial(flat_step, reshapes=True)
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         check(step, flat(16), make_mesh(2, data=2), in_shardings=(P(), P("data")))
->>>>>>> 51cf2ec2 (lowering: treduce splits a batch into microbatches, and takes means by a count)
+
+
+def test_rows_of_several_steps_have_one_dimension_more() -> None:
+    loop, (state, one) = jaxpp.train_loop(flat_step, 2), flat(12)
+    arguments = state, {name: jnp.stack([leaf] * 2) for name, leaf in one.items()}
+    step = lowered(loop, arguments, make_mesh(2, data=2), in_shardings=(P(), P(None, "data")))
+    with pytest.warns(UserWarning, match="is sharded over 'data' along axis 1: 2 devices can't share the rows"):
+        step.program()
