@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from jaxpp.runtime import Event
-from jaxpp.schedules.engine.chrome_trace import Label
+from jaxpp.schedules.engine.spans import Label
 
 Times = dict[str, list[float]]
 

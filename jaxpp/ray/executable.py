@@ -23,6 +23,7 @@ from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import current_frozen, frozen_tasks
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.execution.shardings import SubmeshShardings
+from jaxpp.runtime.measuring.events import joined
 
 
 class RemoteExecutable:
@@ -68,7 +69,7 @@ class RemoteExecutable:
         """Runs one step task by task, and also returns its events. Each actor's clock starts at its own beginning."""
         calls, results, what = self._begin("trace", arguments)
         events = self.pool.calls.get(calls, what)
-        return results, [event for each in events for event in each]
+        return results, joined(events)
 
     @cached_property
     def stats(self) -> Stats:

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpp import _compat
-from jaxpp.ir.program import Constant, Program
+from jaxpp.ir.program import Call, Constant, Program
 from jaxpp.runtime.execution.arguments import Door, check_donated_once
 from jaxpp.runtime.execution.compiling import Stats, compile_program, serialized, statistics
 from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks, without
@@ -24,7 +24,7 @@ from jaxpp.runtime.execution.registers import NOTHING, Registers
 from jaxpp.runtime.execution.results import Results
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.execution.steps import FlatStep, StepLabel, flatten
-from jaxpp.runtime.processes.arrays import put
+from jaxpp.runtime.processes.arrays import batch_copy, put
 from jaxpp.runtime.processes.transfer import Peers
 
 Observe = Callable[[StepLabel, Sequence[Any], Sequence[Any]], None]
@@ -64,6 +64,8 @@ class Executable:
         check_operations(program, operations)
         self.program, self.names = program, tuple(names)
         self._lock = threading.Lock()
+        self.has_run = False
+        """Whether a whole step has run."""
         self._runner: int | None = None
         """The thread that runs a step now."""
         self._without: tuple[tuple[Tasks, bool], list[FlatStep]] | None = None
@@ -133,6 +135,14 @@ class Executable:
         """
         return self._run(arguments, self._one_by_one if one_by_one else self._steps, observe, on_start)
 
+    def warm_up(self, arguments: Sequence[Any]) -> None:
+        """Runs one step whose results are dropped, and waits for its end. All processes of the program call it.
+
+        Copies of the donated arguments are donated. The user's functions are not called, but callbacks inside of tasks
+        are.
+        """
+        self._run(arguments, self._without_operations, is_kept=True)
+
     def crosses(self, channel: int) -> bool:
         """Whether other processes take part in a transfer."""
         hop = self.program.hops[channel]
@@ -142,21 +152,36 @@ class Executable:
     def _one_by_one(self) -> list[FlatStep]:
         return self._flatten(is_batched=False)
 
+    @property
+    def _without_operations(self) -> list[FlatStep]:
+        """The steps of the program without those that call the user's functions."""
+        functions = self.program.functions
+
+        def is_operation(label: StepLabel) -> bool:
+            return any(isinstance(each, Call) and functions[each.function].is_operation for _, each in label)
+
+        return [step for step in self._steps if not is_operation(step[-1])]
+
     def _run(
         self,
         arguments: Sequence[Any],
         steps: list[FlatStep],
         observe: Observe | None = None,
         on_start: Callable[[Sequence[Any]], None] | None = None,
+        *,
+        is_kept: bool = False,
     ) -> list[jax.Array]:
+        """Runs one step. If `is_kept`, the arguments stay, there are no results, and no value is looked at."""
         if self._runner == threading.get_ident():
             raise RuntimeError("a step was called by one of its own operations; it would wait for itself")
         with self._lock, self._running():
             left_out = frozen_tasks(self.program, current_frozen())
             steps = self._left_out(steps, left_out) if left_out else steps
-            invalid = InvalidValues.wanted(self.program)
+            invalid = None if is_kept else InvalidValues.wanted(self.program)
             with contextlib.nullcontext() if invalid is None else invalid.unchecked():
                 registers = self._enter(arguments, left_out)
+                if is_kept:
+                    self._copy_donated(registers)
             registers.extend([None] * (self._registers.count - len(registers)))
             with _compat.OwnTransfers():
                 if invalid is not None:
@@ -165,7 +190,11 @@ class Executable:
                 if on_start is not None:
                     on_start(registers)
                 self._dispatch(steps, registers, observe)
+                if is_kept:
+                    jax.block_until_ready([each for each in registers if each is not None])
+                    return []
                 results = self._leave(registers, arguments)
+                self.has_run = True
                 if invalid is not None:
                     invalid.check(results)
                 return results
@@ -230,6 +259,14 @@ class Executable:
                 for number, piece in zip(numbers, door.split(value), strict=True):
                     registers[number] = piece
         return registers
+
+    def _copy_donated(self, registers: list[Any]) -> None:
+        """Puts copies into the registers of donated arguments."""
+        numbers = [number for door, each in self._doors if door.number in self._donated for number in each]
+        arrays = [registers[number] for number in numbers]
+        copy = batch_copy([each.sharding for each in arrays], always=True)
+        for number, copied in zip(numbers, copy(arrays), strict=True):
+            registers[number] = copied
 
     def _look_at_arguments(self, invalid: InvalidValues, registers: Sequence[Any]) -> None:
         for door, numbers in self._doors:

@@ -11,7 +11,7 @@ from jaxpp.runtime.measuring.between_runs import gather_times, scatter_times, we
 from jaxpp.runtime.measuring.events import Event
 from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
-from jaxpp.schedules.engine.chrome_trace import Label
+from jaxpp.schedules.engine.spans import Label
 
 _NOTHING = 1e-9
 """Seconds of a task without a time, because costs must be positive.

@@ -1,10 +1,12 @@
 """Places the instructions of a step in time: the one way from durations, measured or estimated, to events."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from jaxpp.ir.program import Call, Place, Program, Receive, Send, TaskName
-from jaxpp.schedules.engine.chrome_trace import Label
+from jaxpp.schedules.engine.spans import Label
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class Event:
         fused: the names of the tasks if one call runs several. The call then has no stage and no microbatch.
         slice: the slice of the sequence, where the schedule cuts it.
         processor_seconds: the processor time of this process during the event.
+        function: the name of the called function; "" for a send.
+        after: the index, among the events of the step, of the event that this one waited for last: the one before it
+            on its mesh, or the maker of an operand. None if it waited for nothing.
+        channel: of a send, the channel of the program that it uses.
+        awaited: the channel of the transfer that the event waited for last, if another process sent it.
     """
 
     mesh: int
@@ -42,6 +49,10 @@ class Event:
     fused: tuple[TaskName, ...] = ()
     slice: int = 0
     processor_seconds: float = 0.0
+    function: str = ""
+    after: int | None = None
+    channel: int | None = None
+    awaited: int | None = None
 
     @property
     def label(self) -> Label:
@@ -58,6 +69,14 @@ class Event:
         return " + ".join(map(str, self.labels))
 
 
+class _Time(NamedTuple):
+    """A time, and what happened then: the end of an event of this process, or the arrival from another process."""
+
+    at: float
+    event: int | None = None
+    channel: int | None = None
+
+
 class StepEvents:
     """Places the instructions of a step in time, in their order of dispatch.
 
@@ -71,11 +90,11 @@ class StepEvents:
     def __init__(self, program: Program) -> None:
         self.events: list[Event] = []
         self._program = program
-        self._ends: dict[object, float] = {}
+        self._ends: dict[object, _Time] = {}
         """The end of the last event of each line."""
-        self._ready: dict[Place, float] = {}
+        self._ready: dict[Place, _Time] = {}
         self._makers: dict[Place, TaskName | None] = {}
-        self._arrivals: dict[int, float] = {}
+        self._arrivals: dict[int, _Time] = {}
         self._bytes: dict[Place, int] = {}
         """The bytes of each register that the step has allocated."""
         self._results = {
@@ -85,37 +104,47 @@ class StepEvents:
 
     def receive(self, mesh: int, receive: Receive, arrival: float = 0.0) -> None:
         """Receives a value. `arrival` is the time of its arrival if its send is in another process."""
-        place = mesh, receive.result
-        self._ready[place] = self._arrivals.setdefault(receive.channel, arrival)
+        place, channel = (mesh, receive.result), receive.channel
+        self._ready[place] = self._arrivals.setdefault(channel, _Time(arrival, channel=channel))
         self._bytes[place] = self._program.registers[mesh][receive.result].device_bytes
 
     def send(self, mesh: int, send: Send, seconds: float, line: object, processor_seconds: float = 0.0) -> None:
         """Adds a send, which takes no time of its mesh. If `line` is None, it waits for no other send."""
         place = mesh, send.operand
-        start = self._ready.get(place, 0.0)
-        if line is not None:
-            start = max(start, self._ends.get(line, 0.0))
-        end = self._arrivals[send.channel] = self._ends[line] = start + seconds
+        last = self._latest([] if line is None else [line], [place])
+        end = self._arrivals[send.channel] = self._ends[line] = _Time(last.at + seconds, len(self.events))
         maker = self._makers.get(place)
         stage, microbatch, part = maker[1:] if maker else (None, None, 0)
         made, freed = self._program.registers[mesh][send.operand].device_bytes, self._free(mesh, send.frees)
-        task = "send", stage, microbatch
-        what = *task, start, end, seconds, send.destination, made, freed
-        self.events.append(Event(mesh, *what, slice=part, processor_seconds=processor_seconds))
+        self.events.append(
+            Event(
+                *(mesh, "send", stage, microbatch, last.at, end.at, seconds, send.destination, made, freed),
+                slice=part,
+                processor_seconds=processor_seconds,
+                after=last.event,
+                channel=send.channel,
+                awaited=last.channel,
+            )
+        )
 
     def call(self, mesh: int, call: Call, seconds: float, line: object, processor_seconds: float = 0.0) -> None:
         """Adds a call, which runs on `line`."""
-        ready = (self._ready.get((mesh, register), 0.0) for register in call.operands)
-        start = max([self._ends.get(line, 0.0), *ready])
-        end = self._ends[line] = start + seconds
+        last = self._latest([line], [(mesh, register) for register in call.operands])
+        end = self._ends[line] = _Time(last.at + seconds, len(self.events))
         made = self._make(mesh, call)
         freed = self._free(mesh, call.frees)
         task = call.kind, call.stage, call.microbatch
-        more = call.fused, call.slice, processor_seconds
-        self.events.append(Event(mesh, *task, start, end, seconds, None, made, freed, *more))
+        what = *task, last.at, end.at, seconds, None, made, freed, call.fused, call.slice, processor_seconds
+        self.events.append(Event(mesh, *what, call.function, last.event, awaited=last.channel))
         for number, register in enumerate(call.results):
             self._ready[mesh, register] = end
             self._makers[mesh, register] = call.maker(number, self._program.functions[call.function])
+
+    def _latest(self, lines: Sequence[object], operands: Sequence[Place]) -> _Time:
+        """Returns the latest of the ends of lines and of the times at which operands are there; first come the lines."""
+        ends = [self._ends[line] for line in lines if line in self._ends]
+        ends += [self._ready[place] for place in operands if place in self._ready]
+        return max(ends, key=lambda each: each.at, default=_Time(0.0))
 
     def _make(self, mesh: int, call: Call) -> int:
         """Returns the bytes of the results that take no operand's buffer; the other results inherit a count."""
@@ -130,3 +159,26 @@ class StepEvents:
 
     def _free(self, mesh: int, registers: Sequence[int]) -> int:
         return sum(self._bytes.pop((mesh, register), 0) for register in registers)
+
+
+def joined(parts: Iterable[Sequence[Event]]) -> list[Event]:
+    """Joins the events of the processes of a step. Of a mesh that several processes share, the first events count."""
+    names: list[list[tuple[int, int]]] = []
+    numbers: dict[tuple[int, int], int] = {}
+    found: list[tuple[Event, list[tuple[int, int]]]] = []
+    for events in parts:
+        counts: Counter[int] = Counter()
+        names.append([])
+        for event in events:
+            name = event.mesh, counts[event.mesh]  # all processes of a mesh run its events in one order
+            counts[event.mesh] += 1
+            names[-1].append(name)
+            if numbers.setdefault(name, len(found)) == len(found):
+                found.append((event, names[-1]))
+    sends = {event.channel: number for number, (event, _) in enumerate(found) if event.channel is not None}
+    return [
+        dataclasses.replace(
+            event, after=sends.get(event.awaited) if event.after is None else numbers[own[event.after]], awaited=None
+        )
+        for event, own in found
+    ]

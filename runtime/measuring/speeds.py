@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from jaxpp.ir.program import Program
 from jaxpp.runtime.measuring.events import Event
-from jaxpp.schedules.engine.chrome_trace import Label
+from jaxpp.schedules.engine.spans import Label
 
 SLOW = 0.75
 """A mesh is slow if its speed is at most this. Smaller differences are taken for noise."""

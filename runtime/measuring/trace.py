@@ -14,8 +14,9 @@ from jaxpp._system import write_file
 from jaxpp.ir.program import Call, Receive, Send, TaskName
 from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.steps import StepLabel
-from jaxpp.runtime.measuring.events import Event, StepEvents
-from jaxpp.schedules.engine.chrome_trace import COMPUTE, Arrow, Bar, Memory, curve, in_order, print_chrome_trace
+from jaxpp.runtime.measuring.events import Event, StepEvents, joined
+from jaxpp.schedules.engine.chrome_trace import Memory, curve, in_order, print_chrome_trace
+from jaxpp.schedules.engine.spans import COMPUTE, Span
 
 
 def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:
@@ -23,9 +24,14 @@ def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[j
 
     This is a real training step, only slower: the results are valid, and donated arguments are deleted.
 
+    If the executable has not run yet, it runs another step before, because the first run of a function takes much
+    longer (`Executable.warm_up`).
+
     Several processes call it together. If the executable has a `gather`, each process gets the events of all.
     Otherwise each gets its own events, and a copy to another process takes no time.
     """
+    if not executable.has_run:
+        executable.warm_up(arguments)
     tracer = _Tracer(executable)
     if executable.gather is not None:
         executable.gather("")  # all processes begin together
@@ -41,11 +47,26 @@ def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
 
     The counter of live bytes leaves out the arguments of the step.
     """
-    bars = (Bar(each.mesh, COMPUTE, each.labels, each.start, each.end) for each in events if each.target is None)
-    arrows = [
-        Arrow(each.label, each.mesh, each.target, each.start, each.end) for each in events if each.target is not None
+    text = print_chrome_trace(spans_of(events), _memory(events), seconds=1.0)
+    write_file(str(path), text.encode())
+
+
+def spans_of(events: Sequence[Event]) -> list[Span]:
+    """Returns the events as tasks and transfers, in the same order."""
+    return [
+        Span(
+            event.mesh,
+            COMPUTE if event.target is None else "",
+            tuple(event.labels) if event.target is None else (event.label,),
+            event.start,
+            event.end,
+            event.after,
+            event.target,
+            event.made if event.target is not None else 0,
+            event.function,
+        )
+        for event in events
     ]
-    write_file(str(path), print_chrome_trace(bars, arrows, _memory(events), seconds=1.0).encode())
 
 
 def _memory(events: Sequence[Event]) -> Memory:
@@ -75,7 +96,7 @@ def _since_epoch() -> float:
 
 
 def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """Merges the events of several processes. Of a mesh that several processes share, the events of the first count.
+    """Merges the events of several processes.
 
     A copy between processes begins when it is both offered and asked for, and ends on arrival. So the clocks of the
     hosts must agree. The channels are strings here, as JSON writes keys as strings.
@@ -84,7 +105,7 @@ def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
     for part in parts:
         arrived.update(part["arrived"])
     begin = min(part["begin"] for part in parts)
-    found: list[Event] = []
+    found: list[list[Event]] = []
     for part in parts:
         shift = part["begin"] - begin
         events = [
@@ -99,9 +120,8 @@ def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
             asked, there = arrived[channel]
             seconds = max(there - max(offered, asked), 0.0)
             events[number] = dataclasses.replace(events[number], seconds=seconds, end=events[number].start + seconds)
-        known = {each.mesh for each in found}
-        found += [each for each in events if each.mesh not in known]
-    return found
+        found.append(events)
+    return joined(found)
 
 
 class _Tracer:

@@ -5,7 +5,7 @@ copies to and from the host, and a counter of live bytes. Sends or receives that
 from each send to its receive. Times are microseconds.
 
 `forward 0, 3` is the forward of stage 0 for microbatch 3, and `send 0, 3` sends its result. Both have the stage, the
-microbatch and the seconds as arguments.
+microbatch and the seconds as arguments, and the task or transfer that each waited for last.
 
 `Report.to_chrome_trace` writes simulated steps, `jaxpp.runtime.write_chrome_trace` measured steps.
 """
@@ -19,46 +19,10 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxpp.schedules.engine.spans import COMPUTE, Label, Span, waited_for
+
 JsonEvent: TypeAlias = dict[str, object]
 Floats: TypeAlias = NDArray[np.float64]
-
-COMPUTE: Final = "compute"
-"""The track of a mesh's own tasks."""
-
-
-class Label(NamedTuple):
-    """The name of a task: its kind, stage, microbatch and slice; stage and microbatch may be None."""
-
-    kind: str
-    stage: int | None
-    microbatch: int | None
-    slice: int = 0
-
-    def __str__(self) -> str:
-        """Returns `forward 0, 3`, or `forward 0, 3, 1` for a later slice; only the kind if there is no stage."""
-        numbers = [str(number) for number in (self.stage, self.microbatch, self.slice or None) if number is not None]
-        return f"{self.kind} {', '.join(numbers)}".rstrip()
-
-
-class Bar(NamedTuple):
-    """A task, or several fused tasks, on a track of a mesh."""
-
-    mesh: int
-    track: str
-    labels: Sequence[Label]
-    start: float
-    end: float
-
-
-class Arrow(NamedTuple):
-    """A transfer of the result of the task `label` from one mesh to another."""
-
-    label: Label
-    source: int
-    target: int
-    start: float
-    end: float
-
 
 class Memory(NamedTuple):
     """The memory in use on each mesh, as curves of the times of its changes and the amounts from these times on.
@@ -70,6 +34,10 @@ class Memory(NamedTuple):
 
     unit: str
     curves: list[tuple[Floats, Floats]]
+
+
+COUNTERS: Final = {"bytes": "live bytes", "microbatches": "live activations"}
+"""The name of the counter for each unit of memory."""
 
 
 def in_order(times: Sequence[float], changes: Sequence[float]) -> tuple[Floats, Floats]:
@@ -86,19 +54,19 @@ def curve(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
     return times[last], np.maximum(changes.cumsum(), 0.0).round(9)[last]
 
 
-def print_chrome_trace(bars: Iterable[Bar], arrows: Iterable[Arrow], memory: Memory, seconds: float) -> str:
+def print_chrome_trace(spans: Sequence[Span], memory: Memory, seconds: float) -> str:
     """Returns the trace as JSON; it has as many meshes as `memory` has curves.
 
     Args:
-        bars: the tasks; bars on one track do not overlap.
-        arrows: the transfers; transfers that overlap get separate tracks.
+        spans: the tasks and transfers; transfers that overlap get separate tracks.
         memory: the curves of the counters.
         seconds: the unit of all times, in seconds.
     """
     tracks = _Tracks(1e6 * seconds, len(memory.curves))
-    for bar in bars:
-        tracks.add(bar.mesh, bar.track, bar.labels, bar.start, bar.end)
-    _add_transfers(tracks, arrows)
+    for number, span in enumerate(spans):
+        if span.target is None:
+            tracks.add(span.mesh, span.track, span.labels, span, waited_for(spans, number))
+    _add_transfers(tracks, spans)
     _add_memory(tracks, memory)
     found = {"traceEvents": [*tracks.names(), *tracks.events], "displayTimeUnit": "ms"}
     return json.dumps(found, allow_nan=False)
@@ -120,12 +88,15 @@ class _Tracks:
         ends[free:] = [end, *ends[free + 1 :]]
         return f"{track} {free + 1}" if free else track
 
-    def add(self, mesh: int, track: str, labels: Sequence[Label], start: float, end: float) -> JsonEvent:
-        """Adds a bar to a track, for one task or several fused tasks."""
+    def add(self, mesh: int, track: str, labels: Sequence[Label], span: Span, waited: str) -> JsonEvent:
+        """Adds a bar for a span to a track; it has these labels, and waited for `waited` last."""
         args: JsonEvent = {name: _one([getattr(label, name) for label in labels]) for name in ("stage", "microbatch")}
         if any(label.slice for label in labels):
             args["slice"] = _one([label.slice for label in labels])
-        tids = self._tids[mesh]
+        if waited:
+            args["waited for"] = waited
+        args |= {name: value for name, value in (("bytes", span.bytes), ("function", span.function)) if value}
+        tids, start, end = self._tids[mesh], span.start, span.end
         event: JsonEvent = {
             "name": " + ".join(map(str, labels)),
             "cat": "+".join(label.kind for label in labels),
@@ -152,21 +123,25 @@ def _one(values: list[object]) -> object:
     return values[0] if len(values) == 1 else values
 
 
-def _add_transfers(tracks: _Tracks, arrows: Iterable[Arrow]) -> None:
-    for number, (label, source, target, start, end) in enumerate(sorted(arrows, key=lambda each: each[-2:])):
-        ends = [
-            tracks.add(mesh, tracks.lane(mesh, kind, start, end), [label._replace(kind=kind)], start, end)
-            for mesh, kind in ((source, "send"), (target, "recv"))
-        ]
+def _add_transfers(tracks: _Tracks, spans: Sequence[Span]) -> None:
+    sends = sorted((span.start, span.end, number) for number, span in enumerate(spans) if span.target is not None)
+    for arrow, (start, end, number) in enumerate(sends):
+        span = spans[number]
+        (label,) = span.labels
+        assert span.target is not None
+        ends: list[JsonEvent] = []
+        for mesh, kind in ((span.mesh, "send"), (span.target, "recv")):
+            lane = tracks.lane(mesh, kind, start, end)
+            ends.append(tracks.add(mesh, lane, [label._replace(kind=kind)], span, waited_for(spans, number)))
         # An arrow is bound to the bar at its time, so both of its ends are at the start of a bar.
         for phase, event in zip(({"ph": "s"}, {"ph": "f", "bp": "e"}), ends, strict=True):
             place = {key: event[key] for key in ("pid", "tid", "ts")}
-            tracks.events.append({"name": "transfer", "cat": "transfer", "id": number} | place | phase)
+            tracks.events.append({"name": "transfer", "cat": "transfer", "id": arrow} | place | phase)
 
 
 def _add_memory(tracks: _Tracks, memory: Memory) -> None:
     """Adds a counter of memory for each mesh."""
-    name = "live bytes" if memory.unit == "bytes" else "live activations"
+    name = COUNTERS[memory.unit]
     for mesh, (times, amounts) in enumerate(memory.curves):
         for time, amount in zip(times.tolist(), amounts.tolist(), strict=True):
             value = {memory.unit: amount}

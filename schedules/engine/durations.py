@@ -84,11 +84,17 @@ def transfer_times(schedule: Schedule, costs: Costs) -> list[float]:
     if costs.hop == 0 and costs.bandwidth == math.inf:
         return []
     latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
+    ways = ((graph.homes[number], end) for number, end in graph.transfers)
+    sizes = transfer_bytes(schedule, costs)
+    return [latency[i][j] + sent / bandwidth[i][j] for (i, j), sent in zip(ways, sizes, strict=True)]
+
+
+def transfer_bytes(schedule: Schedule, costs: Costs) -> list[float]:
+    """Returns the bytes of each transfer of `schedule.graph`."""
+    graph = schedule.graph
     sizes, size = costs.bytes("message_bytes", schedule), costs.size(schedule) or one
-    delays: list[float] = []
-    for (number, end), border in zip(graph.transfers, graph.borders, strict=True):
-        start = graph.homes[number]
-        # Between two stages go the outputs of the lower stage, or their gradients.
-        sent = sizes[border] * size(graph.tasks[number]) if border >= 0 else 0.0
-        delays.append(latency[start][end] + sent / bandwidth[start][end])
-    return delays
+    # Between two stages go the outputs of the lower stage, or their gradients.
+    return [
+        sizes[border] * size(graph.tasks[number]) if border >= 0 else 0.0
+        for (number, _), border in zip(graph.transfers, graph.borders, strict=True)
+    ]

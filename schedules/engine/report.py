@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxpp.schedules.costs import UNITS, Costs
-from jaxpp.schedules.engine.chrome_trace import (
-    COMPUTE,
-    Arrow,
-    Bar,
-    Floats,
-    Label,
-    Memory,
-    curve,
-    in_order,
-    print_chrome_trace,
-)
+from jaxpp.schedules.engine.chrome_trace import Floats, Memory, curve, in_order, print_chrome_trace
+from jaxpp.schedules.engine.durations import transfer_bytes
 from jaxpp.schedules.engine.memory import KEPT, Release, Sizes, byte_sizes, changes, share_sizes
+from jaxpp.schedules.engine.spans import COMPUTE, TRACKS, Bubble, Label, Span, bubbles_of
 from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.model.run import SimulatedTimes
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.task import Task
-
-_TRACKS: Final = {"copy_out": "offload", "copy_in": "reload", "net": "move"}
-
-
-class Bubble(NamedTuple):
-    """A time span in which a mesh is idle: it begins at `start` and lasts `length`."""
-
-    mesh: int
-    start: float
-    length: float
-
 
 class Transfer(NamedTuple):
     """A transfer of a task's result from one mesh to another."""
@@ -140,18 +121,47 @@ class Report:
 
     @cached_property
     def bubbles(self) -> list[Bubble]:
-        """The idle intervals of the meshes between the start and the end of the run, mesh by mesh.
+        """The idle intervals of the meshes between the start and the end of the run, mesh by mesh, with their causes.
 
         The times of gathers and scatters are counted as idle.
         """
-        found: list[Bubble] = []
-        for mesh, cells in enumerate(self._cells):
-            starts = np.concatenate([[0.0], cells[:, 1]])
-            lengths = np.concatenate([cells[:, 0], [self.makespan]]) - starts
-            # Without a wait, the two sums of times differ at most in their last digits.
-            for position in np.flatnonzero(lengths > 1e-9 * self.makespan):
-                found.append(Bubble(mesh, float(starts[position]), float(lengths[position])))
+        return bubbles_of(self.spans, self.schedule.meshes)
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """The tasks and transfers with their times, and what each waited for last: tasks mesh by mesh, then transfers.
+
+        A task that takes memory from a peer is also a transfer.
+        """
+        graph, run = self.schedule.graph, self.run
+        span_of, ends = graph.cell_of, [*run.ends, *run.received]
+        found = [span for mesh, row in enumerate(graph.rows) for span in self._tasks(mesh, row, ends)]
+        sizes = transfer_bytes(self.schedule, self.costs)
+        for (number, target), *times, size in zip(graph.transfers, run.sent, run.received, sizes, strict=True):
+            labels = (_label(graph.tasks[number]),)
+            found.append(Span(graph.homes[number], "", labels, *times, span_of[number], target, size))
+        for number, source in graph.sources.items():
+            times, labels = (run.starts[number], run.ends[number]), (_label(graph.tasks[number]),)
+            found.append(Span(graph.homes[source], "", labels, *times, span_of[source], graph.homes[number]))
         return found
+
+    def _tasks(self, mesh: int, row: range, ends: Sequence[float]) -> Iterator[Span]:
+        """Yields the spans of the tasks of a mesh; `ends` are the ends of all tasks, then the arrivals of transfers."""
+        graph, run = self.schedule.graph, self.run
+        span_of, count = graph.cell_of, len(graph.tasks)
+        first_transfer = len(graph.heads) - count
+        before: dict[str, int] = {}
+        for head in row:
+            if not (size := graph.spans[head]):
+                continue
+            uses = graph.tracks[head] if head in graph.asides else ()
+            track = " ".join(TRACKS.get(each, each) for each in uses) or COMPUTE
+            slots = [before[name] for name in dict.fromkeys((COMPUTE, track)) if name in before]
+            slot = max((*slots, *graph.waits[head]), key=ends.__getitem__, default=None)
+            after = None if slot is None else span_of[slot] if slot < count else slot + first_transfer
+            labels = tuple([_label(task) for task in graph.tasks[head : head + size]])
+            yield Span(mesh, track, labels, run.starts[head], run.ends[head], after)
+            before[track] = head
 
     def peak_activations(self, released_at: Release = "W") -> list[float]:
         """Returns for each mesh the most activations alive at once.
@@ -219,19 +229,7 @@ class Report:
 
         The `unit` of the costs gives the length of a unit of time.
         """
-        arrows = (Arrow(_label(task), source, target, *times) for task, source, target, *times in self.transfers)
-        return print_chrome_trace(self._bars(), arrows, self.memory, UNITS[self.costs.unit])
-
-    def _bars(self) -> Iterator[Bar]:
-        """Yields a bar for each cell, on its track."""
-        graph, run = self.schedule.graph, self.run
-        for mesh, row in enumerate(graph.rows):
-            for number in row:
-                if span := graph.spans[number]:
-                    labels = [_label(task) for task in graph.tasks[number : number + span]]
-                    uses = graph.tracks[number] if number in graph.asides else ()
-                    track = " ".join(_TRACKS.get(each, each) for each in uses) or COMPUTE
-                    yield Bar(mesh, track, labels, run.starts[number], run.ends[number])
+        return print_chrome_trace(self.spans, self.memory, UNITS[self.costs.unit])
 
     @property
     def _meshes(self) -> range:

@@ -7,8 +7,8 @@ a grey interval is a bubble, and a frame encloses a fused group.
 If the shortest task is narrower than about four pixels, all tasks have the plain colours of their kinds, without
 shades. A task that is too narrow for its number has none.
 
-Matplotlib draws all pictures. HTML is the SVG in a page of one file, which zooms. For the task under the mouse, the
-page names the task that this task waited for last.
+Matplotlib draws SVG and PNG. HTML is a page of one file that a browser draws, at any size: it zooms, names what each
+task waited for, and has the cause of each bubble, the critical path and the bytes between meshes (`plot.page`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.plot.pages import report_page
 from jaxpp.schedules.plot.scene import Scene
 from jaxpp.schedules.search.found import Found
 
@@ -51,15 +52,13 @@ def picture(run: Drawn | Sequence[Drawn], path: str | Path) -> bytes:
     """
     suffix = _suffix(path, SUFFIXES)
     runs = [run] if isinstance(run, Report | Schedule) else run
-    scenes = [Scene(each if isinstance(each, Report) else simulate(each)) for each in runs]
+    reports = [each if isinstance(each, Report) else simulate(each) for each in runs]
+    if suffix == ".html":
+        return report_page(reports)
     with _installed():
-        if suffix == ".html":
-            from jaxpp.schedules.plot.page import page
-
-            return page(scenes)
         from jaxpp.schedules.plot.chart import chart
 
-        return chart(scenes, suffix[1:])
+        return chart([Scene(each) for each in reports], suffix[1:])
 
 
 def draw_history(found: Found, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""The content of a picture, which `chart` and `page` draw: boxes, colours and words.
+"""The content of a picture, which `chart` draws: boxes, colours and words.
 
 Times are in the unit of the report's costs. Each mesh has a row, in which height 0 is the bottom and 1 the top.
 """
@@ -6,7 +6,7 @@ Times are in the unit of the report's costs. Each mesh has a row, in which heigh
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -20,6 +20,7 @@ from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.errors import counted
 from jaxpp.schedules.model.graph import Graph
 from jaxpp.schedules.model.task import Task
+from jaxpp.schedules.plot.colours import colours_of
 
 BUBBLE: Final = "#e9e9e9"
 FRAME: Final = "#222222"
@@ -27,17 +28,6 @@ MEMORY_LINE: Final = "#4a5a6c"
 _MEMORY: Final = ("#e4eaf1", "#c9d5e2", "#adbfd2", "#91a9c2", "#7693b2")
 """Colours of memory levels, from little memory to the highest peak."""
 
-# Colour-blind readers can tell forward from backward tasks, in all shades.
-_COLOURS: Final = {
-    "forward": "#0072b2",
-    "backward": "#d55e00",
-    "input_grad": "#d9b600",
-    "weight_grad": "#009e73",
-    "offload": "#cc79a7",
-    "reload": "#8c4a9e",
-    "recompute": "#aa3377",
-}
-_OTHERS: Final = ("#44546a", "#8c564b", "#56b4e9", "#999933", "#ee6677")
 _SHADES: Final = (0.0, 0.36, 0.18, 0.5)
 """The share of white in the colour of each microbatch, in turn; adjacent microbatches differ clearly."""
 
@@ -51,8 +41,8 @@ _STRIP: Final = 0.22
 class Box(NamedTuple):
     """A rectangle that shows one task, from its start to its end.
 
-    `bottom` and `top` are heights in the row of the mesh. `waited` names the task or meshes that the task waited for
-    last. `track` is the result of `track_of`: "" for one of the mesh's own tasks.
+    `bottom` and `top` are heights in the row of the mesh. `track` is the result of `track_of`: "" for one of the mesh's
+    own tasks.
     """
 
     task: Task
@@ -61,7 +51,6 @@ class Box(NamedTuple):
     end: float
     bottom: float
     top: float
-    waited: str
     track: str
 
 
@@ -96,7 +85,9 @@ class Scene:
         graph, run, tracks = self.report.schedule.graph, self.report.run, self._tracks
         found: list[Box] = []
         for mesh, row in enumerate(graph.rows):
-            for head, waited in _waits(self.report, row):
+            for head in row:
+                if not graph.spans[head]:
+                    continue
                 track = track_of(graph, head)
                 height = _STRIP / len(tracks) if track else 1 - self.ground
                 top = (1 + tracks.index(track)) * height if track else 1.0
@@ -104,7 +95,7 @@ class Scene:
                 height /= graph.spans[head]
                 for number in range(head, head + graph.spans[head]):
                     times = run.starts[number], run.ends[number]
-                    found.append(Box(graph.tasks[number], mesh, *times, top - height, top, waited, track))
+                    found.append(Box(graph.tasks[number], mesh, *times, top - height, top, track))
                     top -= height
         return found
 
@@ -165,10 +156,7 @@ class Scene:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The colour of each kind of task that the schedule has."""
-        names = [*_COLOURS, *(kind for kind in self.report.schedule.graph.numbers if kind not in _COLOURS)]
-        extra = iter(_OTHERS * len(names))
-        colours = {name: _COLOURS.get(name) or next(extra) for name in names}
-        return {name: colours[name] for name in names if name in self.report.schedule.graph.numbers}
+        return colours_of(self.report.schedule.graph.numbers)
 
     def colour(self, box: Box) -> str:
         """Returns the colour of the task's kind, in the shade of its microbatch."""
@@ -306,32 +294,6 @@ def amount(value: float, memory: Memory) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
-
-
-def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
-    """Yields the first task of each group of fused tasks of a mesh, and the words for the last wait of that group."""
-    graph, run = report.schedule.graph, report.run
-    ends = [*run.ends, *run.received]
-    before: dict[str, int] = {}
-    for head in row:
-        if not graph.spans[head]:
-            continue
-        track = track_of(graph, head)
-        mine = [before[name] for name in dict.fromkeys(("", track)) if name in before]
-        reasons = [(ends[number], f"{graph.tasks[number]} before it") for number in mine]
-        reasons += [(ends[slot], _source(graph, slot)) for slot in graph.waits[head]]
-        _, reason = max(reasons, key=lambda each: each[0], default=(0.0, "nothing"))
-        yield head, reason
-        before[track] = head
-
-
-def _source(graph: Graph, slot: int) -> str:
-    """Returns the words for the task at index `slot`, or for the sender of a transfer, which has a later index."""
-    tasks = graph.tasks
-    if slot < len(tasks):
-        return str(tasks[slot])
-    number, _ = graph.transfers[slot - len(tasks)]
-    return f"{tasks[number]} of mesh {graph.homes[number]}"
 
 
 def _channels(colour: str) -> tuple[int, int, int]:

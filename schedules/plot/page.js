@@ -1,0 +1,513 @@
+// Draws the steps of a page on canvases. The data are JSON, compressed by gzip; `page.py` describes and writes them.
+"use strict";
+
+const LEFT = 46, RIGHT = 92, AXIS = 20, GAP = 2, SHADES = [0, 0.36, 0.18, 0.5], STRIP = 0.24;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const tip = document.getElementById("tip"), detail = document.getElementById("detail");
+const hidden = new Set(), palette = {};
+let data, view, whole, selected = null, path = false, waiting = false;
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made[name] = value;
+    else if (value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+// ---- data ----------------------------------------------------------------------------------------------------------
+
+function summed(differences) {
+  let sum = 0;
+  return Float64Array.from(differences, (each) => (sum += each));
+}
+
+function prepare(step) {
+  const spans = step.spans;
+  spans.start = summed(spans.start).map((each) => each + step.start);
+  spans.end = spans.start.map((each, i) => each + spans.length[i]);
+  step.lanes = Array.from({ length: step.meshes }, () => step.tracks.map(() => []));
+  step.sends = [];
+  for (let i = 0; i < spans.mesh.length; i++) {
+    if (spans.target[i] >= 0) step.sends.push(i);
+    else step.lanes[spans.mesh[i]][spans.track[i]].push(i);
+  }
+  step.onPath = new Set(step.path);
+  step.idle = Array.from({ length: step.meshes }, () => []);
+  const { mesh, start, length, cause, after } = step.bubbles;
+  for (let i = 0; i < mesh.length; i++) {
+    const from = start[i] + step.start;
+    step.idle[mesh[i]].push({ start: from, end: from + length[i], cause: data.causes[cause[i]], after: after[i] });
+  }
+  for (const curve of step.memory?.curves ?? []) {
+    curve.times = summed(curve.times).map((each) => each + step.start);
+    curve.amounts = summed(curve.amounts);
+    curve.peak = curve.amounts.reduce((one, other) => Math.max(one, other), 0);
+  }
+  step.end += step.start;
+}
+
+function number(value) {
+  return String(Number(value.toPrecision(5)));
+}
+
+function time(value) {
+  return `${number(value * data.quantum)} ${data.unit}`;
+}
+
+function amount(value, unit) {
+  if (unit !== "bytes") return number(value);
+  const names = ["B", "kB", "MB", "GB", "TB"];
+  let power = 0;
+  while (value >= 999.5 && power < 4) { value /= 1000; power++; }
+  return `${Number(value.toPrecision(3))} ${names[power]}`;
+}
+
+function partName([kind, stage, microbatch, slice], base) {
+  const words = [kind.replaceAll("_", " ")];
+  if (stage !== null) words.push(`of stage ${stage}`);
+  const tail = microbatch === null ? "" : `, microbatch ${base + microbatch}${slice ? `.${slice}` : ""}`;
+  return words.join(" ") + tail;
+}
+
+function nameOf(step, i) {
+  const { spans } = step, parts = step.shapes[spans.shape[i]];
+  if (spans.target[i] < 0) return parts.map((part) => partName(part, spans.microbatch[i])).join(" + ");
+  return partName(["transfer", ...parts[0].slice(1)], spans.microbatch[i]);
+}
+
+function whereOf(step, i) {
+  const { spans } = step;
+  return spans.target[i] < 0 ? `mesh ${spans.mesh[i]}` : `mesh ${spans.mesh[i]} to mesh ${spans.target[i]}`;
+}
+
+function named(step, i) {
+  return i < 0 ? "nothing" : `${nameOf(step, i)} (${whereOf(step, i)})`;
+}
+
+// ---- colours -------------------------------------------------------------------------------------------------------
+
+function mixed(colour, white) {
+  const parts = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return `rgb(${parts.map((each) => Math.round(each + (255 - each) * white)).join(" ")})`;
+}
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ["paper", "ink", "soft", "line", "row", "memory", "limit", ...Object.keys(data.waits)]) {
+    palette[name] = style.getPropertyValue(`--${name}`).trim();
+  }
+  palette.kinds = {};
+  for (const [kind, colour] of Object.entries(data.kinds)) {
+    const base = dark.matches ? 0.12 : 0;
+    palette.kinds[kind] = SHADES.map((white) => mixed(colour, base + white * (dark.matches ? 0.6 : 1)));
+  }
+}
+
+function textOn(colour) {
+  const [red, green, blue] = colour.match(/\d+/g).map((each) => (each / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000000" : "#ffffff";
+}
+
+// ---- drawing -------------------------------------------------------------------------------------------------------
+
+function context(canvas, height) {
+  const width = canvas.clientWidth, ratio = devicePixelRatio || 1;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.height = `${height}px`;
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  pen.textBaseline = "middle";
+  return pen;
+}
+
+// The space to the right of the rows, for the peaks of memory; a narrow page writes them into the rows.
+function right(canvas) {
+  return canvas.clientWidth < 560 ? 6 : RIGHT;
+}
+
+function across(canvas) {
+  return (canvas.clientWidth - LEFT - right(canvas)) / (view.to - view.from);
+}
+
+function xOf(canvas, at) {
+  return LEFT + (at - view.from) * across(canvas);
+}
+
+// The first of `count` indices whose key is greater than a time.
+function firstAfter(count, key, at) {
+  let low = 0, high = count;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (key(middle) <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function* seen(step, lane) {
+  const { start, end } = step.spans;
+  const first = firstAfter(lane.length, (k) => end[lane[k]], view.from);
+  for (let k = first; k < lane.length && start[lane[k]] < view.to; k++) yield lane[k];
+}
+
+function rowBox(step, mesh, track) {
+  const top = AXIS + mesh * step.row, full = step.row - GAP, others = step.tracks.length - 1;
+  const own = others ? full * (1 - STRIP) : full;
+  if (track === 0) return [top, own];
+  return [top + own + ((track - 1) * full * STRIP) / others, (full * STRIP) / others];
+}
+
+function labels(pen, step, top, row) {
+  const every = Math.max(1, Math.ceil(11 / row));
+  pen.fillStyle = palette.soft;
+  pen.font = "11px system-ui, sans-serif";
+  pen.textAlign = "right";
+  for (let mesh = 0; mesh < step.meshes; mesh += every) pen.fillText(mesh, LEFT - 8, top + mesh * row + row / 2);
+}
+
+function axis(pen, canvas, height) {
+  const room = canvas.clientWidth - LEFT - right(canvas), length = (view.to - view.from) * data.quantum;
+  const rough = length / Math.max(2, room / 110), power = 10 ** Math.floor(Math.log10(rough));
+  const tick = power * [1, 2, 5, 10].find((each) => each * power >= rough);
+  pen.font = "11px system-ui, sans-serif";
+  pen.textAlign = "center";
+  for (let at = Math.ceil((view.from * data.quantum) / tick) * tick; at <= view.to * data.quantum + tick / 1e6; at += tick) {
+    const x = xOf(canvas, at / data.quantum);
+    pen.fillStyle = palette.line;
+    pen.fillRect(x, AXIS - 4, 1, height - AXIS + 4);
+    pen.fillStyle = palette.soft;
+    if (x < LEFT + room - 24) pen.fillText(number(at), x, AXIS / 2);
+  }
+  pen.textAlign = "left";
+  pen.fillText(data.unit, 4, AXIS / 2);
+}
+
+function drawTasks(step) {
+  const { canvas } = step, height = AXIS + step.meshes * step.row, pen = context(canvas, height), scale = across(canvas);
+  axis(pen, canvas, height);
+  labels(pen, step, AXIS, step.row);
+  pen.save();
+  pen.beginPath();
+  pen.rect(LEFT, 0, canvas.clientWidth - LEFT - right(canvas), height);
+  pen.clip();
+  for (let mesh = 0; mesh < step.meshes; mesh++) {
+    const [top, full] = rowBox(step, mesh, 0);
+    pen.fillStyle = palette.row;
+    pen.fillRect(xOf(canvas, step.start), top, (step.end - step.start) * scale, step.row - GAP);
+    for (const each of step.idle[mesh]) {
+      if (each.end < view.from || each.start > view.to) continue;
+      pen.fillStyle = palette[each.cause];
+      pen.fillRect(xOf(canvas, each.start), top, (each.end - each.start) * scale, full);
+    }
+    step.lanes[mesh].forEach((lane, track) => {
+      for (const i of seen(step, lane)) drawTask(pen, step, i, rowBox(step, mesh, track), scale);
+    });
+  }
+  drawTransfers(pen, step);
+  if (selected?.step === step) outline(pen, step, selected.i);
+  pen.restore();
+}
+
+function drawTask(pen, step, i, [top, height], scale) {
+  const { spans, canvas } = step, x = xOf(canvas, spans.start[i]), width = (spans.end[i] - spans.start[i]) * scale;
+  const parts = step.shapes[spans.shape[i]], each = height / parts.length;
+  pen.globalAlpha = path && !step.onPath.has(i) ? 0.22 : 1;
+  parts.forEach((part, at) => {
+    if (hidden.has(part[0])) return;
+    const microbatch = spans.microbatch[i] + (part[2] ?? 0);
+    const colour = palette.kinds[part[0]][width > 4 ? microbatch % SHADES.length : 0];
+    const y = top + at * each, air = width > 5 ? 0.7 : 0;
+    pen.fillStyle = colour;
+    pen.fillRect(x, y, Math.max(width - air, 0.4), each - (parts.length > 1 ? 0.5 : 0));
+    if (width < 13 || each < 9 || part[2] === null) return;
+    const short = `${microbatch}${part[3] ? `.${part[3]}` : ""}`, long = `${short} s${part[1]}`;
+    pen.font = `${Math.min(12, Math.max(9, each - 4))}px system-ui, sans-serif`;
+    pen.textAlign = "center";
+    const words = step.chunks && pen.measureText(long).width + 6 < width ? long : short;
+    if (pen.measureText(words).width + 3 > width) return;
+    pen.fillStyle = textOn(colour);
+    pen.fillText(words, x + width / 2, y + each / 2 + 0.5);
+  });
+  pen.globalAlpha = 1;
+}
+
+// Lines from the sender's row to the receiver's: of the critical path, of the selected task, and of all if they are few.
+function drawTransfers(pen, step) {
+  const { spans, canvas } = step, { start, end } = spans;
+  const shown = step.sends.filter((i) => end[i] >= view.from && start[i] <= view.to);
+  const chosen = selected?.step === step ? [selected.i, spans.after[selected.i]] : [];
+  for (const i of shown) {
+    const strong = chosen.includes(i) || (path && step.onPath.has(i));
+    if (!strong && (path || shown.length > 160)) continue;
+    const [from, high] = rowBox(step, spans.mesh[i], 0), [to, low] = rowBox(step, spans.target[i], 0);
+    pen.strokeStyle = strong ? palette.ink : palette.soft;
+    pen.lineWidth = strong ? 1.6 : 0.7;
+    pen.beginPath();
+    pen.moveTo(xOf(canvas, start[i]), from + (to > from ? high : 0));
+    pen.lineTo(xOf(canvas, end[i]), to + (to > from ? 0 : low));
+    pen.stroke();
+  }
+}
+
+function outline(pen, step, i) {
+  const { spans, canvas } = step, [top, height] = rowBox(step, spans.mesh[i], spans.track[i]);
+  if (spans.target[i] >= 0) return;
+  pen.strokeStyle = palette.ink;
+  pen.lineWidth = 2;
+  pen.strokeRect(xOf(canvas, spans.start[i]), top, Math.max(2, (spans.end[i] - spans.start[i]) * across(canvas)), height);
+}
+
+function drawMemory(step) {
+  const { memory, memoryCanvas: canvas } = step, row = step.memoryRow, pen = context(canvas, step.meshes * row);
+  const edge = canvas.clientWidth - right(canvas), narrow = right(canvas) < RIGHT;
+  labels(pen, step, 0, row);
+  const peaks = Math.max(...memory.curves.map((each) => each.peak)) || 1;
+  memory.curves.forEach(({ times, amounts, peak }, mesh) => {
+    const limit = memory.limits?.[mesh] ?? null, most = limit !== null && limit < 2.5 * peaks ? Math.max(peaks, limit) : peaks;
+    const bottom = (mesh + 1) * row - 1, scale = (row - GAP - 1) / most, end = xOf(canvas, step.end);
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT, 0, edge - LEFT, step.meshes * row);
+    pen.clip();
+    pen.fillStyle = palette.memory;
+    pen.beginPath();
+    pen.moveTo(xOf(canvas, step.start), bottom);
+    let level = 0;
+    for (let k = 0; k < times.length; k++) {
+      const x = xOf(canvas, times[k]);
+      pen.lineTo(x, bottom - level * scale);
+      level = amounts[k];
+      pen.lineTo(x, bottom - level * scale);
+    }
+    pen.lineTo(end, bottom - level * scale);
+    pen.lineTo(end, bottom);
+    pen.fill();
+    pen.fillStyle = palette.line;
+    pen.fillRect(LEFT, bottom, edge - LEFT, 1);
+    if (limit !== null && limit <= most) {
+      pen.fillStyle = palette.limit;
+      pen.fillRect(LEFT, bottom - limit * scale, edge - LEFT, 1);
+    }
+    pen.restore();
+    if (row < 11 && mesh % Math.ceil(11 / row)) return;
+    pen.font = "11px system-ui, sans-serif";
+    pen.fillStyle = limit !== null && peak > limit ? palette.limit : narrow ? palette.ink : palette.soft;
+    pen.textAlign = narrow ? "right" : "left";
+    const words = amount(peak, memory.unit) + (limit !== null ? ` / ${amount(limit, memory.unit)}` : "");
+    pen.fillText(words, narrow ? edge - 2 : edge + 6, bottom - row / 2);
+  });
+}
+
+function draw() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    for (const step of data.steps) {
+      drawTasks(step);
+      if (step.memory) drawMemory(step);
+    }
+  });
+}
+
+// ---- pointer -------------------------------------------------------------------------------------------------------
+
+function timeAt(canvas, x) {
+  return view.from + (x - LEFT) / across(canvas);
+}
+
+function zoom(factor, around = (view.from + view.to) / 2) {
+  const least = (whole.to - whole.from) / 20000;
+  const length = Math.min(whole.to - whole.from, Math.max(least, (view.to - view.from) * factor));
+  move(around - ((around - view.from) / (view.to - view.from)) * length, length);
+}
+
+function move(from, length = view.to - view.from) {
+  const start = Math.min(Math.max(from, whole.from), whole.to - length);
+  view = { from: start, to: start + length };
+  draw();
+}
+
+function hit(step, x, y) {
+  const at = timeAt(step.canvas, x), mesh = Math.floor((y - AXIS) / step.row);
+  if (mesh < 0 || mesh >= step.meshes || x < LEFT || x > step.canvas.clientWidth - right(step.canvas)) return null;
+  const { start, end } = step.spans, slack = 1.5 / across(step.canvas);
+  for (let track = step.tracks.length - 1; track >= 0; track--) {
+    const [top, height] = rowBox(step, mesh, track), lane = step.lanes[mesh][track];
+    if (y < top || y > top + height) continue;
+    const i = lane[firstAfter(lane.length, (k) => end[lane[k]], at)];
+    const visible = i !== undefined && step.shapes[step.spans.shape[i]].some((part) => !hidden.has(part[0]));
+    if (visible && start[i] <= at + (track ? slack : 0)) return { step, i };
+    const idle = step.idle[mesh].find((each) => each.start <= at && at < each.end);
+    if (track === 0 && idle) return { step, idle, mesh };
+  }
+  return null;
+}
+
+function about({ step, i, idle, mesh }) {
+  const { spans } = step;
+  if (idle) {
+    const from = idle.after < 0 ? "" : `\n${nameOf(step, idle.after)}\n${whereOf(step, idle.after)}`;
+    return `idle for ${time(idle.end - idle.start)}: mesh ${mesh} ${data.waits[idle.cause]}${from}`;
+  }
+  const times = `${time(spans.start[i])} to ${time(spans.end[i])}, ${time(spans.end[i] - spans.start[i])}`;
+  const sent = spans.bytes[i] ? `\n${amount(spans.bytes[i], "bytes")}` : "";
+  return `${nameOf(step, i)}\n${whereOf(step, i)}, ${times}${sent}\nwaited for ${named(step, spans.after[i])}`;
+}
+
+function memoryAt(step, x, y) {
+  const mesh = Math.floor(y / step.memoryRow), at = timeAt(step.memoryCanvas, x), curve = step.memory.curves[mesh];
+  if (!curve || x < LEFT || at < step.start || at > step.end) return null;
+  const k = firstAfter(curve.times.length, (each) => curve.times[each], at) - 1;
+  const limit = step.memory.limits?.[mesh] ?? null, unit = step.memory.unit;
+  const of = limit === null ? "" : ` of ${amount(limit, unit)}`;
+  return `mesh ${mesh} at ${time(at)}: ${amount(k < 0 ? 0 : curve.amounts[k], unit)}${of}; peak ${amount(curve.peak, unit)}`;
+}
+
+function showTip(text, event) {
+  tip.hidden = !text;
+  if (!text) return;
+  tip.textContent = text;
+  const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 6);
+  const y = event.clientY + 18 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18;
+  tip.style.left = `${Math.max(4, x)}px`;
+  tip.style.top = `${y}px`;
+}
+
+function select(found) {
+  selected = found && found.i !== undefined ? found : null;
+  detail.hidden = !selected;
+  detail.replaceChildren();
+  if (selected) {
+    const { step, i } = selected, name = step.functions[step.spans.function[i]], text = data.texts[name];
+    const close = element("button", { class: "close", onclick: () => select(null) }, "close");
+    const lines = about(selected).split("\n");
+    detail.append(close, element("h2", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)));
+    const earlier = step.spans.after[i];
+    if (earlier >= 0) {
+      detail.append(element("button", { onclick: () => select({ step, i: earlier }) }, `show what it waited for`));
+    }
+    if (text) detail.append(element("pre", { id: "ir" }, text));
+  }
+  draw();
+}
+
+function listen(canvas, hover, click) {
+  const pointers = new Map();
+  let moved = 0;
+  const local = (event) => [event.clientX - canvas.getBoundingClientRect().left, event.clientY - canvas.getBoundingClientRect().top];
+  canvas.onpointerdown = (event) => { pointers.set(event.pointerId, local(event)); moved = 0; canvas.setPointerCapture(event.pointerId); };
+  canvas.onpointerup = canvas.onpointercancel = (event) => {
+    pointers.delete(event.pointerId);
+    if (event.type === "pointerup" && moved < 4) click(...local(event));
+  };
+  canvas.onpointerleave = () => showTip(null);
+  canvas.onpointermove = (event) => {
+    const before = pointers.get(event.pointerId), here = local(event);
+    if (!before) return showTip(hover(...here), event);
+    moved += Math.abs(here[0] - before[0]);
+    if (pointers.size === 2) {
+      const [other] = [...pointers].filter(([id]) => id !== event.pointerId).map(([, each]) => each);
+      const near = Math.max(12, Math.abs(before[0] - other[0])), far = Math.max(12, Math.abs(here[0] - other[0]));
+      zoom(near / far, timeAt(canvas, (here[0] + other[0]) / 2));
+    } else move(view.from - (here[0] - before[0]) / across(canvas));
+    pointers.set(event.pointerId, here);
+    showTip(null);
+  };
+  canvas.addEventListener("wheel", (event) => {
+    const isZoom = event.ctrlKey || event.metaKey || event.altKey;
+    if (!isZoom && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
+    event.preventDefault();
+    if (isZoom) zoom(Math.exp(event.deltaY / 300), timeAt(canvas, local(event)[0]));
+    else move(view.from + event.deltaX / across(canvas));
+  }, { passive: false });
+  canvas.ondblclick = (event) => zoom(0.4, timeAt(canvas, local(event)[0]));
+  canvas.onkeydown = (event) => {
+    const length = view.to - view.from;
+    const does = { "+": () => zoom(0.6), "-": () => zoom(1 / 0.6), 0: () => move(whole.from, whole.to - whole.from),
+      ArrowLeft: () => move(view.from - length / 8), ArrowRight: () => move(view.from + length / 8), Escape: () => select(null) }[event.key];
+    if (does) { does(); event.preventDefault(); }
+  };
+}
+
+// ---- page ----------------------------------------------------------------------------------------------------------
+
+function toggle(kind) {
+  const swatch = element("i", { style: `background: ${data.kinds[kind]}` });
+  return element("button", { class: "toggle", "data-kind": kind, "aria-pressed": "true", title: "show or hide", onclick: (event) => {
+    if (!hidden.delete(kind)) hidden.add(kind);
+    event.currentTarget.setAttribute("aria-pressed", String(!hidden.has(kind)));
+    draw();
+  } }, swatch, kind.replaceAll("_", " "));
+}
+
+function tools() {
+  const mark = element("button", { class: "mark", id: "path", "aria-pressed": "false", onclick: () => {
+    path = !path;
+    mark.setAttribute("aria-pressed", String(path));
+    draw();
+  } }, "critical path");
+  return element("div", { class: "tools" }, ...Object.keys(data.kinds).map(toggle), mark, element("span", { class: "gap" }),
+    element("button", { id: "out", title: "zoom out", onclick: () => zoom(1 / 0.6) }, "−"),
+    element("button", { id: "in", title: "zoom in (or ctrl and wheel, pinch, double click)", onclick: () => zoom(0.6) }, "+"),
+    element("button", { id: "all", title: "the whole step", onclick: () => move(whole.from, whole.to - whole.from) }, "all"));
+}
+
+function section(step) {
+  const label = `the tasks of ${step.title}; the tables have the numbers`;
+  step.canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": label });
+  step.row = Math.min(26, Math.max(9, Math.floor(520 / step.meshes)));
+  listen(step.canvas, (x, y) => { const found = hit(step, x, y); return found && about(found); }, (x, y) => select(hit(step, x, y)));
+  const made = element("section", {}, element("h2", {}, step.title), step.canvas);
+  if (step.note) made.children[0].after(element("p", {}, step.note));
+  if (step.memory) {
+    step.memoryCanvas = element("canvas", { role: "img", "aria-label": `the memory of ${step.title}` });
+    step.memoryRow = Math.min(26, Math.max(7, Math.floor(360 / step.meshes)));
+    listen(step.memoryCanvas, (x, y) => memoryAt(step, x, y), () => select(null));
+    made.append(element("div", { class: "caption" }, step.memory.title), step.memoryCanvas);
+  }
+  return made;
+}
+
+function table({ title, columns, rows, note }) {
+  const line = (cells, tag) => element("tr", {}, ...cells.map((each) => element(tag, {}, each)));
+  const body = element("table", {}, line(columns, "th"), ...rows.map((row) => line(row, "td")));
+  const made = element("section", {}, element("h2", {}, title), element("div", { class: "scroll" }, body));
+  if (note) made.append(element("p", {}, note));
+  return made;
+}
+
+async function start() {
+  data = await unpacked(document.getElementById("data").textContent.trim());
+  data.steps.forEach(prepare);
+  whole = { from: Math.min(0, ...data.steps.map((each) => each.start)), to: Math.max(...data.steps.map((each) => each.end)) };
+  view = { ...whole };
+  readColours();
+  const facts = data.facts.map(([name, value]) => element("div", {}, element("b", {}, value), element("span", {}, name)));
+  const causes = Object.entries(data.waits).map(([name, words]) =>
+    element("span", {}, element("i", { style: `background: var(--${name})` }), `idle: ${words}`));
+  document.getElementById("page").append(element("h1", {}, data.title), ...data.notes.map((each) => element("p", {}, each)),
+    element("div", { class: "facts" }, ...facts));
+  if (data.steps.length) {
+    document.getElementById("page").append(tools(), element("div", { class: "causes" }, ...causes), ...data.steps.map(section));
+    dark.addEventListener("change", () => { readColours(); draw(); });
+    new ResizeObserver(draw).observe(document.body);
+  }
+  document.getElementById("page").append(element("div", { class: "tables" }, ...data.tables.map(table)));
+  draw();
+}
+
+const started = start();

@@ -1,0 +1,116 @@
+"""A headless Chromium, driven over a pipe by Chrome's DevTools protocol: it loads pages, hovers, clicks and looks."""
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--remote-debugging-pipe")
+
+
+class Browser:
+    """A browser with one tab. `errors` has the messages of scripts that failed."""
+
+    def __init__(self, to: int, of: int) -> None:
+        self._to, self._from = os.fdopen(to, "wb", buffering=0), os.fdopen(of, "rb", buffering=0)
+        self._buffer, self._number, self._session = b"", 0, ""
+        self.errors: list[str] = []
+        self._loaded = False
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Calls a method of the protocol, and returns its result."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        self._to.write(json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            read = self._from.read(1 << 20)
+            assert read, "the browser has ended"
+            self._buffer += read
+        text, _, self._buffer = self._buffer.partition(b"\0")
+        message = json.loads(text)
+        method = message.get("method")
+        if method == "Runtime.exceptionThrown":
+            self.errors.append(json.dumps(message["params"]["exceptionDetails"]))
+        elif method == "Log.entryAdded" and message["params"]["entry"]["level"] == "error":
+            self.errors.append(message["params"]["entry"]["text"])
+        elif method == "Page.loadEventFired":
+            self._loaded = True
+        return message
+
+    def open(self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+        """Opens a page in a window of this size, and waits until it is drawn."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self._loaded = False
+        self.send("Page.navigate", url=path.as_uri())
+        while not self._loaded:
+            self._next()
+        self.evaluate("started")
+        self.frame()
+
+    def evaluate(self, script: str) -> Any:
+        """Returns the value of an expression of JavaScript, as soon as it is there if it is a promise."""
+        found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def frame(self) -> None:
+        """Waits until the next frame is drawn."""
+        self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
+
+    def hover(self, x: float, y: float) -> None:
+        """Moves the pointer."""
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.frame()
+
+    def click(self, x: float, y: float) -> None:
+        """Presses and releases the left button."""
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self.frame()
+
+    def picture(self) -> bytes:
+        """Returns the window as PNG."""
+        return base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
+
+
+@contextlib.contextmanager
+def browser() -> Generator[Browser]:
+    """Starts a browser, and ends it."""
+    assert PROGRAM is not None, "tests of pages need chromium: apt-get install chromium"
+    (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        shell = f"exec 3<&{theirs_in} 4>&{theirs_out}; exec \"$@\""
+        line = ["bash", "-c", shell, "bash", PROGRAM, *FLAGS, f"--user-data-dir={folder}"]
+        process = subprocess.Popen(line, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL)
+        os.close(theirs_in)
+        os.close(theirs_out)
+        try:
+            made = Browser(ours_out, ours_in)
+            yield made
+            made.send("Browser.close")
+        finally:
+            process.kill()
+            process.wait()
