@@ -44,9 +44,10 @@ from jaxpp.tuning.auto import AutoLowered, is_auto
 from jaxpp.tuning.choices import Tuning
 from jaxpp.tuning.layered_step import LayeredStep
 from jaxpp.tuning.layers import Layers
-from jaxpp.tuning.partitioning import array_of, cuts_options
+from jaxpp.tuning.partitioning import cuts_options
 from jaxpp.tuning.tuner import Auto
 from jaxpp.tuning.ways import Ways
+from jaxpp.zeros import array_of
 
 
 def mpmd_jit_with_loop(

@@ -54,6 +54,7 @@ class ProgramModule:
             evicted. "order" has the number of activations that each mesh keeps, if the order was changed.
         schedule: the schedule of its tasks, as a grid. A `train_loop` without a delay has the schedule of one step, a
             module that was read from text an empty one.
+        options: the options of the passes that made it, without the schedule; empty for a module that was read.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class ProgramModule:
         kept_less: Mapping[str, str] | None = None,
         schedule: str = "",
         lines: MeshLines | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """Takes a module, and the lines of its meshes if the module lacks the mesh functions."""
         self._module, self._lines, self._lock = module, lines, threading.Lock()
-        self.kept_less, self.schedule = kept_less or {}, schedule
+        self.kept_less, self.schedule, self.options = kept_less or {}, schedule, options or {}
 
     def __repr__(self) -> str:
         called = sum(at.MESH not in op.attributes for op in functions(self._module).values())
@@ -86,7 +88,7 @@ class ProgramModule:
 
     def copy(self) -> "ProgramModule":
         """Returns a program with a module of its own."""
-        return ProgramModule(own_copy(self._written()), self.kept_less, self.schedule)
+        return ProgramModule(own_copy(self._written()), self.kept_less, self.schedule, options=self.options)
 
     @property
     def lines(self) -> MeshLines:
@@ -265,7 +267,7 @@ def rewritten(
     passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
         lines = run_unwritten(module, passes, [_PassProgress(progress), tasks, *observers])
-    return ProgramModule(module, kept_less, tasks.schedule, lines)
+    return ProgramModule(module, kept_less, tasks.schedule, lines, options)
 
 
 def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:

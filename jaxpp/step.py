@@ -11,16 +11,20 @@ from jax.sharding import NamedSharding
 
 from jaxpp import schedules
 from jaxpp._compat import numeric_settings, own_copy
+from jaxpp._system import write_file
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
+from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.structures import differences
 from jaxpp.memory.compile_within import compile_within
 from jaxpp.memory.limit import smaller
+from jaxpp.memory.room import memory_of_devices
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.program import ProgramModule, ScheduleLike, rewrite, text_of
+from jaxpp.reporting import ShownProgram, page_of
 from jaxpp.runtime import Event, measured_costs, mesh_speeds
 from jaxpp.runtime.execution.options import Options, named
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
@@ -28,10 +32,12 @@ from jaxpp.runtime.measuring.summary import summary, title
 from jaxpp.runtime.processes import job
 from jaxpp.saved.saved_step import SavedStep, described
 from jaxpp.schedules.given import AUTO
+from jaxpp.schedules.plot import in_a_frame
 from jaxpp.step_shardings import StepShardings
 from jaxpp.targets.target import PlanError
 from jaxpp.traced_call import check_outside
 from jaxpp.validation.widen import widen
+from jaxpp.zeros import array_of
 
 _LIMITS = ("memory_limit", "host_memory_limit")
 
@@ -260,8 +266,63 @@ class CompiledStep:
         return self.run(self._leaves(args, kwargs))
 
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
-        """Runs one step task by task, and returns its results and an event for each task and transfer."""
+        """Runs one step task by task, and returns its results and an event for each task and transfer.
+
+        If this compiled step has not run yet, it first runs a step that is not timed, because the first run of a
+        function takes many times as long. That step donates copies of the donated arguments, so for its time these take
+        twice the memory. It calls no functions of the user's, but `jax.debug.print` and other callbacks.
+        """
         return self.traced(self._leaves(args, kwargs))
+
+    def report(
+        self, path: str | os.PathLike[str], *steps: Sequence[Event], costs: schedules.Costs | None = None
+    ) -> None:
+        """Writes a page of one file that shows a step: an HTML page that needs no network.
+
+        It has the measured step above the predicted one, with the critical path, the cause of each bubble, the memory
+        beside its limit, the balance of the stages, compile times, and the MLIR of each task.
+
+        Without traced steps it traces one, on zeros. In a job of several processes all call it then. For a step on a
+        `jaxpp.target` it shows the planned step.
+
+        Args:
+            path: the file.
+            steps: the events of each step, from `trace`. The last one is shown; the predicted step has the median
+                times of all.
+            costs: the costs of the predicted step, such as those of a plan, instead of the measured ones.
+
+        Raises:
+            OSError: the file can't be written.
+            ScheduleError: the costs are for other stages.
+        """
+        planned = self.executable if isinstance(self.executable, PlannedProgram) else None
+        if not steps:
+            zeros = [array_of(aval) for aval in self._lowered.in_avals]
+            steps = (planned.events if planned else self.executable.trace(zeros)[1],)
+        costs = costs or measured_costs(self.executable.program, *steps)
+        write_file(os.fspath(path), page_of(self._shown(), steps[-1], costs))
+
+    def _repr_html_(self) -> str:
+        """Returns the schedule of the step for a notebook, as it runs if all tasks take equally long."""
+        page = page_of(self._shown(), (), schedules.Costs())
+        return in_a_frame(page)
+
+    def _shown(self) -> ShownProgram:
+        program, planned = self._program, isinstance(self.executable, PlannedProgram)
+        meshes = self.executable.program.meshes
+        given = program.options.get("memory_limit", "")
+        room = self.plan.facts.memory_bytes if planned else memory_of_devices(self._lowered.mpmd_mesh)
+        limits = limits_of(given, meshes) if given else [room] * meshes
+        return ShownProgram(
+            title(self.executable.program, self._lowered.name),
+            self.executable.program,
+            self.executable.stats,
+            program.schedule,
+            [int(each) for each in program.options.get("cuts", "").split(",") if each],
+            limits,
+            getattr(self.executable, "compile_seconds", {}),
+            planned,
+        )
 
     def stragglers(self, *steps: Sequence[Event], before: Sequence[Event] = ()) -> dict[int, float]:
         """Returns the speeds of the meshes that are slower than the others in traced steps; 0.5 is half as fast.

@@ -11,7 +11,7 @@ from jaxpp.planning.compiling import Compiled, compile_all
 from jaxpp.planning.make import make_plan
 from jaxpp.planning.plan import Plan
 from jaxpp.program import ProgramModule
-from jaxpp.runtime import Program
+from jaxpp.runtime import Event, Program
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.measuring.analysis import calls
@@ -22,10 +22,13 @@ class PlannedProgram:
     """A `jaxpp.backend.CompiledProgram` for devices that are not here.
 
     plan: the predicted time and memory of a step.
+    events: the predicted events of a step.
     """
 
-    def __init__(self, program: Program, compiled: Mapping[str, Compiled], plan: Plan) -> None:
-        self.program, self.plan, self._compiled = program, plan, compiled
+    def __init__(
+        self, program: Program, compiled: Mapping[str, Compiled], plan: Plan, events: Sequence[Event] = ()
+    ) -> None:
+        self.program, self.plan, self.events, self._compiled = program, plan, events, compiled
 
     @cached_property
     def stats(self) -> Stats:
@@ -80,8 +83,8 @@ def plan_program(
     loaded = program.loaded
     meshes = meshes[: loaded.meshes] or _in_order(loaded, target)
     compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks)
-    plan = make_plan(loaded, compiled, meshes, target, name=name, schedule=program.schedule)
-    return PlannedProgram(loaded, compiled, plan)
+    plan, events = make_plan(loaded, compiled, meshes, target, name=name, schedule=program.schedule)
+    return PlannedProgram(loaded, compiled, plan, events)
 
 
 def _in_order(program: Program, target: Target) -> list[Sequence[Any]]:

@@ -28,8 +28,8 @@ def make_plan(
     *,
     name: str,
     schedule: str,
-) -> Plan:
-    """Returns the plan of a step.
+) -> tuple[Plan, list[Event]]:
+    """Returns the plan of a step, and its predicted events.
 
     Args:
         program: the program of the step.
@@ -53,7 +53,7 @@ def make_plan(
     elements: Counter[str] = Counter()
     for function, each in compiled.items():
         elements.update({element: len(users[function]) * count for element, count in each.products.items()})
-    return Plan(
+    plan = Plan(
         name=name,
         target=target.name,
         chip=target.chip.name,
@@ -68,6 +68,7 @@ def make_plan(
         hops=_hops(program, network),
         cost_table=_cost_table(program, events, network),
     )
+    return plan, events
 
 
 def _program_plan(

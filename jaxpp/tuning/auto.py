@@ -21,9 +21,10 @@ from jaxpp.schedules.given import AUTO
 from jaxpp.schedules.model.values import positive
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning.choices import Choice, Trial, Tuning
-from jaxpp.tuning.partitioning import array_of, check_step
+from jaxpp.tuning.partitioning import check_step
 from jaxpp.tuning.tuner import Auto, Tuner
 from jaxpp.tuning.ways import SECONDS, Ways
+from jaxpp.zeros import array_of
 
 
 def is_auto(module: ir.Module, schedule: Any) -> bool:

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import jax
-import jax.numpy as jnp
-
 from jaxpp.hlo_passes.loop.number_stages import NumberStages
 from jaxpp.memory.limit import Limit, limit_text
 from jaxpp.schedules import Placement
@@ -104,8 +101,3 @@ def check_step(who: str, step: Any) -> None:
         raise TypeError(f"{who}: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
     if not step.takes_cuts:
         raise TypeError(f"{who}: the stages of mpmd_jit_by_yield are its marks, expected one of mpmd_jit_with_loop")
-
-
-def array_of(leaf: Any) -> Any:
-    """Returns the leaf, or zeros for a `jax.ShapeDtypeStruct`."""
-    return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf

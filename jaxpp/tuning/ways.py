@@ -1,19 +1,17 @@
 """The choices of cuts and schedule for a step that marks every layer."""
 
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import jax
-
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.number_stages import LoopOfLayers
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.lowering.lower import Lowered
+from jaxpp.memory.room import memory_of_devices
 from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO
@@ -106,12 +104,7 @@ class Ways:
     @cached_property
     def room(self) -> int | None:
         """The bytes that each device of this process has for one mesh; None if devices don't report it, as on CPUs."""
-        mesh = self.lowered.mpmd_mesh
-        here = [] if mesh.backend else [each for sub in mesh.unstack for each in sub.devices.flat]
-        meshes_of_one = max(Counter(here).values(), default=1)
-        found = [device.memory_stats() for device in here if device.process_index == jax.process_index()]
-        sizes = [stats["bytes_limit"] for stats in found if stats and "bytes_limit" in stats]
-        return min(sizes) // meshes_of_one if sizes else None
+        return memory_of_devices(self.lowered.mpmd_mesh)
 
     def overfull(self, step: CompiledStep) -> str:
         """Returns an error message if a device needs more memory than it has or than the limit allows, else ""."""

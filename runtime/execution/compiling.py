@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -59,6 +60,7 @@ def compile_program(
     compiler_options: Options | None = None,
     host_callbacks: Sequence[Any] = (),
     compiled: Mapping[str, bytes] = MappingProxyType({}),
+    seconds: dict[str, float] | None = None,
 ) -> Executables:
     """Compiles the functions in parallel threads, through JAX's persistent cache.
 
@@ -67,6 +69,7 @@ def compile_program(
 
     submeshes: the meshes that this process runs, by index. Functions that no such mesh calls are not compiled.
     compiled: the results of `serialized` by variant name. Such a function is loaded instead of compiled.
+    seconds: if given, it gets the time that each function took, by name.
     """
     meshes_of = callers(program, submeshes)
     options = compiler_options or {}
@@ -87,7 +90,9 @@ def compile_program(
                 failures[name] = failure
 
     wanted = {name: f"mesh {meshes[0]}" for name, meshes in meshes_of.items()}
-    compile_each(program, wanted, compile_one, "compiling stage programs", os.cpu_count() or 1)
+    times = compile_each(program, wanted, compile_one, "compiling stage programs", os.cpu_count() or 1)
+    if seconds is not None:
+        seconds.update(times)
     if failures:
         name, failure = min(failures.items())
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
@@ -120,8 +125,8 @@ def statistics(program: Program, executables: Executables, options: Options) -> 
 
 def compile_each(
     program: Program, wanted: Mapping[str, str], compile_one: Callable[[str], None], what: str, at_once: int
-) -> None:
-    """Compiles functions in parallel threads. Long work shows its progress on stderr.
+) -> dict[str, float]:
+    """Compiles functions in parallel threads; returns the seconds of each. Long work shows its progress on stderr.
 
     wanted: by function name, the mesh for which it is compiled, for messages.
     compile_one: compiles the function of a name.
@@ -130,11 +135,14 @@ def compile_each(
     Raises the errors of `compile_one`, with the function's name as a note.
     """
     running: set[str] = set()
+    seconds: dict[str, float] = {}
 
     def run(name: str) -> None:
         running.add(name)
+        begin = time.perf_counter()
         try:
             compile_one(name)
+            seconds[name] = time.perf_counter() - begin
         except Exception as error:  # of any kind: it is raised again
             error.add_note(f"jaxpp: while compiling @{name} for {wanted[name]}")
             if TRITON_FAILS in str(error):
@@ -159,6 +167,7 @@ def compile_each(
         except BaseException:  # also Ctrl-C: pending compiles must not begin
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    return seconds
 
 
 def _compile_function(

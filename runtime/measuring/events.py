@@ -141,7 +141,7 @@ class StepEvents:
             self._makers[mesh, register] = call.maker(number, self._program.functions[call.function])
 
     def _latest(self, lines: Sequence[object], operands: Sequence[Place]) -> _Time:
-        """Returns the latest of the ends of lines and of the times at which operands are there; first come the lines."""
+        """Returns the latest of the ends of lines and of the arrivals of operands. Of equal times, a line's counts."""
         ends = [self._ends[line] for line in lines if line in self._ends]
         ends += [self._ready[place] for place in operands if place in self._ready]
         return max(ends, key=lambda each: each.at, default=_Time(0.0))

@@ -24,6 +24,7 @@ from jaxpp.schedules.engine.spans import COMPUTE, Label, Span, waited_for
 JsonEvent: TypeAlias = dict[str, object]
 Floats: TypeAlias = NDArray[np.float64]
 
+
 class Memory(NamedTuple):
     """The memory in use on each mesh, as curves of the times of its changes and the amounts from these times on.
 

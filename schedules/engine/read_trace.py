@@ -102,7 +102,9 @@ def _place(event: _Bar) -> tuple[Any, ...]:
 def _labels(bar: _Bar) -> tuple[Label, ...]:
     args = bar["args"]
     kinds = str(bar["cat"]).split("+")
-    columns = [_listed(args.get(name, default), len(kinds)) for name, default in (("stage", None), ("microbatch", None))]
+    columns = [
+        _listed(args.get(name, default), len(kinds)) for name, default in (("stage", None), ("microbatch", None))
+    ]
     slices = _listed(args.get("slice", 0), len(kinds))
     return tuple([Label(*each) for each in zip(kinds, *columns, slices, strict=True)])
 

@@ -19,6 +19,7 @@ from jaxpp.schedules.model.run import SimulatedTimes
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.task import Task
 
+
 class Transfer(NamedTuple):
     """A transfer of a task's result from one mesh to another."""
 

@@ -13,6 +13,7 @@ task waited for, and has the cause of each bubble, the critical path and the byt
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,12 @@ def picture(run: Drawn | Sequence[Drawn], path: str | Path) -> bytes:
         from jaxpp.schedules.plot.chart import chart
 
         return chart([Scene(each) for each in reports], suffix[1:])
+
+
+def in_a_frame(page: bytes, height: int = 560) -> str:
+    """Returns HTML that shows a page inside of another one, such as a notebook."""
+    text = html.escape(page.decode())
+    return f'<iframe srcdoc="{text}" style="width: 100%; height: {height}px; border: 0"></iframe>'
 
 
 def draw_history(found: Found, path: str | Path) -> None:

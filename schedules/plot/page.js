@@ -1,7 +1,7 @@
 // Draws the steps of a page on canvases. The data are JSON, compressed by gzip; `page.py` describes and writes them.
 "use strict";
 
-const LEFT = 46, RIGHT = 92, AXIS = 20, GAP = 2, SHADES = [0, 0.36, 0.18, 0.5], STRIP = 0.24;
+const LEFT = 46, RIGHT = 92, AXIS = 20, GAP = 2, SHADES = [0, 0.36, 0.18, 0.5], STRIP = 0.24, ABOVE = 4;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const tip = document.getElementById("tip"), detail = document.getElementById("detail");
 const hidden = new Set(), palette = {};
@@ -229,7 +229,7 @@ function drawTask(pen, step, i, [top, height], scale) {
     if (hidden.has(part[0])) return;
     const microbatch = spans.microbatch[i] + (part[2] ?? 0);
     const colour = palette.kinds[part[0]][width > 4 ? microbatch % SHADES.length : 0];
-    const y = top + at * each, air = width > 5 ? 0.7 : 0;
+    const y = top + at * each, air = width > 8 ? 0.7 : 0;
     pen.fillStyle = colour;
     pen.fillRect(x, y, Math.max(width - air, 0.4), each - (parts.length > 1 ? 0.5 : 0));
     if (width < 13 || each < 9 || part[2] === null) return;
@@ -271,33 +271,39 @@ function outline(pen, step, i) {
 }
 
 function drawMemory(step) {
-  const { memory, memoryCanvas: canvas } = step, row = step.memoryRow, pen = context(canvas, step.meshes * row);
+  const { memory, memoryCanvas: canvas } = step, row = step.memoryRow, pen = context(canvas, ABOVE + step.meshes * row);
   const edge = canvas.clientWidth - right(canvas), narrow = right(canvas) < RIGHT;
-  labels(pen, step, 0, row);
+  labels(pen, step, ABOVE, row);
   const peaks = Math.max(...memory.curves.map((each) => each.peak)) || 1;
   memory.curves.forEach(({ times, amounts, peak }, mesh) => {
-    const limit = memory.limits?.[mesh] ?? null, most = limit !== null && limit < 2.5 * peaks ? Math.max(peaks, limit) : peaks;
-    const bottom = (mesh + 1) * row - 1, scale = (row - GAP - 1) / most, end = xOf(canvas, step.end);
+    const limit = memory.limits?.[mesh] ?? null, top = limit !== null && limit < 2.5 * peaks ? Math.max(peaks, limit) : peaks;
+    const bottom = ABOVE + (mesh + 1) * row - 1, scale = (row - GAP - 1) / top, end = xOf(canvas, step.end);
     pen.save();
     pen.beginPath();
-    pen.rect(LEFT, 0, edge - LEFT, step.meshes * row);
+    pen.rect(LEFT, 0, edge - LEFT, ABOVE + step.meshes * row);
     pen.clip();
     pen.fillStyle = palette.memory;
     pen.beginPath();
     pen.moveTo(xOf(canvas, step.start), bottom);
-    let level = 0;
+    let level = 0, most = 0, last = -1e9; // of many changes within a pixel the largest amount is drawn
     for (let k = 0; k < times.length; k++) {
       const x = xOf(canvas, times[k]);
+      if (x > LEFT && x < edge && x - last < 0.5) {
+        most = Math.max(most, level = amounts[k]);
+        continue;
+      }
+      if (most > level) pen.lineTo(last, bottom - most * scale);
       pen.lineTo(x, bottom - level * scale);
-      level = amounts[k];
+      most = level = amounts[k];
       pen.lineTo(x, bottom - level * scale);
+      last = x;
     }
     pen.lineTo(end, bottom - level * scale);
     pen.lineTo(end, bottom);
     pen.fill();
     pen.fillStyle = palette.line;
     pen.fillRect(LEFT, bottom, edge - LEFT, 1);
-    if (limit !== null && limit <= most) {
+    if (limit !== null && limit <= top) {
       pen.fillStyle = palette.limit;
       pen.fillRect(LEFT, bottom - limit * scale, edge - LEFT, 1);
     }
@@ -369,7 +375,7 @@ function about({ step, i, idle, mesh }) {
 }
 
 function memoryAt(step, x, y) {
-  const mesh = Math.floor(y / step.memoryRow), at = timeAt(step.memoryCanvas, x), curve = step.memory.curves[mesh];
+  const mesh = Math.floor((y - ABOVE) / step.memoryRow), at = timeAt(step.memoryCanvas, x), curve = step.memory.curves[mesh];
   if (!curve || x < LEFT || at < step.start || at > step.end) return null;
   const k = firstAfter(curve.times.length, (each) => curve.times[each], at) - 1;
   const limit = step.memory.limits?.[mesh] ?? null, unit = step.memory.unit;
@@ -497,7 +503,8 @@ async function start() {
   view = { ...whole };
   readColours();
   const facts = data.facts.map(([name, value]) => element("div", {}, element("b", {}, value), element("span", {}, name)));
-  const causes = Object.entries(data.waits).map(([name, words]) =>
+  const found = new Set(data.steps.flatMap((step) => step.idle.flat().map((each) => each.cause)));
+  const causes = Object.entries(data.waits).filter(([name]) => found.has(name)).map(([name, words]) =>
     element("span", {}, element("i", { style: `background: var(--${name})` }), `idle: ${words}`));
   document.getElementById("page").append(element("h1", {}, data.title), ...data.notes.map((each) => element("p", {}, each)),
     element("div", { class: "facts" }, ...facts));

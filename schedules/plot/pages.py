@@ -36,7 +36,9 @@ def simulated_step(report: Report, title: str = "", start: float = 0.0) -> PageS
 def trace_page(trace: ReadTrace, name: str) -> bytes:
     """Returns the page of a trace that was read."""
     meshes = len(trace.memory.curves)
-    title = "bytes of the values that the step makes" if trace.memory.unit == "bytes" else "activations, in microbatches"
+    title = (
+        "bytes of the values that the step makes" if trace.memory.unit == "bytes" else "activations, in microbatches"
+    )
     step = PageStep(name, trace.spans, meshes, trace.memory, memory_title=title)
     facts = step_facts(trace.spans, meshes, "ms")
     return make_page(name, [step], "ms", facts=facts, tables=step_tables(step, "ms"))

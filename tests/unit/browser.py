@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--remote-debugging-pipe")
+FLAGS = (
+    "headless=new",
+    "no-sandbox",
+    "disable-gpu",
+    "hide-scrollbars",
+    "no-first-run",
+    "remote-debugging-pipe",
+)
 
 
 class Browser:
@@ -102,8 +109,8 @@ def browser() -> Generator[Browser]:
     assert PROGRAM is not None, "tests of pages need chromium: apt-get install chromium"
     (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        shell = f"exec 3<&{theirs_in} 4>&{theirs_out}; exec \"$@\""
-        line = ["bash", "-c", shell, "bash", PROGRAM, *FLAGS, f"--user-data-dir={folder}"]
+        shell = f'exec 3<&{theirs_in} 4>&{theirs_out}; exec "$@"'
+        line = ["bash", "-c", shell, "bash", PROGRAM, *(f"--{each}" for each in FLAGS), f"--user-data-dir={folder}"]
         process = subprocess.Popen(line, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL)
         os.close(theirs_in)
         os.close(theirs_out)

@@ -1,0 +1,16 @@
+"""The memory that the devices of a mesh report."""
+
+from collections import Counter
+
+import jax
+
+from jaxpp.lowering.mesh import MpmdMesh
+
+
+def memory_of_devices(mesh: MpmdMesh) -> int | None:
+    """Returns the bytes that each device of this process has for one mesh; None if devices don't report it (CPUs)."""
+    here = [] if mesh.backend or not mesh.is_present else [each for sub in mesh.unstack for each in sub.devices.flat]
+    meshes_of_one = max(Counter(here).values(), default=1)
+    found = [device.memory_stats() for device in here if device.process_index == jax.process_index()]
+    sizes = [stats["bytes_limit"] for stats in found if stats and "bytes_limit" in stats]
+    return min(sizes) // meshes_of_one if sizes else None
