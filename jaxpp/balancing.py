@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from jaxpp import schedules
 from jaxpp.schedules.engine.report import Report
+from jaxpp.schedules.model.values import PerStage
 from jaxpp.schedules.plot.page import PageTable
 
 _TRIED = 3
@@ -118,7 +119,7 @@ def _with_layer_moved(
         return [time + layer * ((stage == target) - (stage == source)) for stage, time in enumerate(value)]
 
     found = {name: moved(getattr(costs, name)) for name in _SCALED}
-    kinds = {"backward": moved(costs.kinds["backward"])} if "backward" in costs.kinds else {}  # type: ignore
+    kinds = {kind: moved(_listed(time)) for kind, time in costs.kinds.items() if kind == "backward"}
     if any(min(value) <= 0 for value in (*found.values(), *kinds.values())):
         return None
     return dataclasses.replace(costs, **found, kinds={**costs.kinds, **kinds})
@@ -131,4 +132,11 @@ def _scaled(costs: schedules.Costs, factors: Sequence[float]) -> schedules.Costs
         return [time * factor for time, factor in zip(value, factors, strict=True)]
 
     found = {name: scaled(getattr(costs, name)) for name in _SCALED}
-    return dataclasses.replace(costs, **found, kinds={kind: scaled(time) for kind, time in costs.kinds.items()})
+    return dataclasses.replace(
+        costs, **found, kinds={kind: scaled(_listed(time)) for kind, time in costs.kinds.items()}
+    )
+
+
+def _listed(value: PerStage) -> Sequence[float]:
+    assert not isinstance(value, float | int), "the costs have a number for each stage"
+    return value

@@ -109,7 +109,7 @@ def _measured(shown: ShownProgram, events: Sequence[Event], unit: str) -> PageSt
     note = (
         "The times are the compiler's estimates."
         if shown.is_planned
-        else "Each task and transfer was measured while nothing else ran. The picture puts each one as early as it can run."
+        else "Each task and transfer was measured while nothing else ran. Here each one runs as early as it can."
     )
     return PageStep(
         f"{what}: {max((span.end for span in spans), default=0.0):.4g} {unit}",
@@ -163,7 +163,7 @@ def function_texts(program: Program, names: set[str]) -> dict[str, str]:
             function = program.functions[name]
             if function.is_compiled:
                 module = ir.Module.parse(function.bytecode)
-                lines = module.operation.get_asm(large_elements_limit=_MOST_ELEMENTS).splitlines()
+                lines = str(module.operation.get_asm(large_elements_limit=_MOST_ELEMENTS)).splitlines()
                 more = len(lines) - _MOST_LINES
                 cut = [f"... {more} more lines; print(compiled.program().as_text()) has all"] if more > 0 else []
                 found[name] = "\n".join([*lines[:_MOST_LINES], *cut])

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Final
 
+from jaxpp.schedules.engine.read_trace import is_trace
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, check_name, function_of, is_known, make, options_of
 from jaxpp.schedules.model.check import check
@@ -238,8 +239,11 @@ def parse_file(data: bytes, path: str) -> Schedule:
         text = data.decode()
         if not text.strip():
             raise ScheduleError("the file is empty; expected a schedule: a grid or a table")
-        if text.lstrip().startswith("{") and '"traceEvents"' in text:
-            raise ScheduleError("it is a trace, to be opened in Perfetto (https://ui.perfetto.dev), and no schedule")
+        if is_trace(text):
+            raise ScheduleError(
+                "it is a trace, and no schedule: `jaxpp-schedule plot step.json` draws it, and Perfetto opens it "
+                "(https://ui.perfetto.dev)"
+            )
         # Standard input has no name, but every line of a grid has a colon, and no cell of a table has one.
         if not (path.endswith(".csv") or (path == "-" and ":" not in text)):
             return Schedule.parse(text)

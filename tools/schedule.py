@@ -20,11 +20,12 @@ from jaxpp import schedules as S
 from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.given import library_name
 from jaxpp.schedules.plot import history_pen, picture
+from jaxpp.schedules.plot.pages import trace_page
 from jaxpp.schedules.search import Found
 from jaxpp.tools import schedule_tables as tables
 from jaxpp.tools import streams
 from jaxpp.tools.schedule_arguments import make_parser
-from jaxpp.tools.schedule_input import UsageError, check_options, load_costs, load_schedule
+from jaxpp.tools.schedule_input import UsageError, check_options, load_costs, load_schedule, load_trace
 from jaxpp.tools.search_progress import progress_of
 
 OK, BAD_INPUT, INTERNAL_ERROR = 0, 1, 70
@@ -180,11 +181,19 @@ def _convert(options: argparse.Namespace) -> str:
 
 
 def _plot(options: argparse.Namespace) -> bytes:
-    """Draw a simulated schedule: SVG, PNG, or an HTML page that zooms.
+    """Draw a simulated schedule or a trace of a step: SVG, PNG, or an HTML page that zooms.
 
     example: jaxpp-schedule plot zb-v --meshes 4 --microbatches 8 -o zb-v.html
     """
-    return picture(_report(options), options.output)
+    name, trace = options.name, load_trace(options.name, options)
+    if trace is None:
+        if options.output is None:
+            raise UsageError("the following arguments are required: -o/--output")
+        return picture(_report(options), options.output)
+    path = options.output = options.output or f"{os.path.splitext(name)[0]}.html"
+    if os.path.splitext(path)[1].lower() != ".html":
+        raise streams.InputError(f"{path}: error: a trace is drawn as a page: expected a name that ends in .html")
+    return trace_page(trace, os.path.basename(name))
 
 
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], RenderableType | str | bytes]]] = {

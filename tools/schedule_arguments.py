@@ -114,7 +114,10 @@ _COSTS: Final = group(
 )
 _JSON: Final = flag("--json", action="store_true", help="print JSON, for scripts")
 _OUTPUT: Final = flag("-o", "--output", default="-", metavar="FILE", help="write there, whole or not at all")
-_PICTURE: Final = flag("-o", "--output", required=True, metavar="FILE", help="named .svg, .png or .html")
+_PICTURE: Final = flag(
+    "-o", "--output", metavar="FILE", help="named .svg, .png or .html; for step.json by default step.html"
+)
+_TRACE: Final = "; or a trace of a step (.json)"
 _HISTORY: Final = flag("--history", metavar="FILE", help="draw what was found when, as .svg or .png")
 _FORMATS: Final = (
     flag("--to", required=True, choices=("text", "csv", "trace"), help="trace: for Perfetto"),
@@ -187,5 +190,8 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, Sequence[Add]]]] = {
     "improve": ("NAME|FILE [options]", (*_ONE, _COSTS, _LIMITS, *_CHANGE, _OUTPUT, _HISTORY)),
     "tune": ("--meshes N --microbatches N [options]", (*_SIZES, _COSTS, _LIMITS)),
     "convert": ("NAME|FILE --to FORMAT [options]", (*_ONE, _COSTS, *_FORMATS, _OUTPUT)),
-    "plot": ("NAME|FILE -o FILE [options]", (*_ONE, _COSTS, _PICTURE)),
+    "plot": (
+        "NAME|FILE -o FILE [options]",
+        (flag("name", metavar="NAME|FILE", help=_NAME + _TRACE), _LIBRARY, _COSTS, _PICTURE),
+    ),
 }

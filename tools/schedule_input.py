@@ -2,9 +2,11 @@
 
 import argparse
 import dataclasses
+import os
 from typing import Any, Final
 
 from jaxpp import schedules as S
+from jaxpp.schedules.engine.read_trace import ReadTrace, is_trace, read_chrome_trace
 from jaxpp.schedules.given import FileError, WordsError, library_name, library_options, parse_file
 from jaxpp.schedules.library import options_of
 from jaxpp.tools import streams
@@ -59,6 +61,27 @@ def load_schedule(text: str, options: argparse.Namespace) -> S.Schedule:
             path = streams.display_name(text)
             raise InputError(f"{path}: error: the schedule has {found} {what}, not {given}")
     return schedule
+
+
+def load_trace(path: str, options: argparse.Namespace) -> ReadTrace | None:
+    """Returns the trace in a file whose name ends in `.json`; None for other names, and for other files.
+
+    Raises:
+        UsageError: options for schedules are given with a trace.
+        InputError: the file cannot be read, or is a damaged trace.
+    """
+    if os.path.splitext(path)[1].lower() != ".json":
+        return None
+    data = streams.read(path, "a trace of a step, or a schedule").decode(errors="replace")
+    if not is_trace(data):
+        return None
+    given = [name for name in ("meshes", "microbatches", "costs", *COSTS) if getattr(options, name) is not None]
+    if given:
+        raise UsageError(f"{path} is a trace, which has its own times: leave out --{given[0].replace('_', '-')}")
+    try:
+        return read_chrome_trace(data)
+    except S.ScheduleError as error:
+        raise InputError(f"{streams.display_name(path)}: error: {error}") from None
 
 
 def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, object]:

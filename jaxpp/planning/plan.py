@@ -25,7 +25,7 @@ class Plan(Numbers):
         Raises:
             OSError: the file can't be written.
         """
-        write_file(str(path), as_page(self).encode())
+        write_file(str(path), as_page(self))
 
     def save(self, path: str | Path) -> None:
         """Writes the plan as JSON for `Plan.load`, completely or not at all.

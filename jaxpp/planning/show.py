@@ -1,30 +1,20 @@
 """Shows plans as tables and as HTML pages."""
 
 import dataclasses
-import html
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from jaxpp import schedules
 from jaxpp.planning.numbers import Numbers
 from jaxpp.runtime.measuring.units import bytes_text, bytes_texts, flops_text, table, time_text
-from jaxpp.schedules.plot import picture
+from jaxpp.schedules.plot.page import PageStep, PageTable, make_page
+from jaxpp.schedules.plot.pages import simulated_step
 
 _MOST = 12
 """The most programs in a table in plain text."""
 
 _SHORT = 1e-3
 """The share of the step below which a program has no row, unless all programs are below it."""
-
-
-class PlanTable(NamedTuple):
-    """A table of a plan, with a note that explains its columns."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str
 
 
 def as_text(plan: Numbers) -> str:
@@ -36,39 +26,24 @@ def as_text(plan: Numbers) -> str:
     return "\n".join(lines)
 
 
-def as_page(plan: Numbers) -> str:
-    """Returns the tables as an HTML page, with a timeline of the microbatch loop if matplotlib is installed."""
-    body = [f"<h1>{html.escape(title(plan))}</h1>"]
-    body += [f"<p>{html.escape(line)}</p>" for line in _step_lines(plan)]
-    body += _timeline(plan)
-    for each in (_meshes(plan), _programs(plan, len(plan.programs)), _hops(plan)):
-        if each.rows:
-            body += [f"<h2>{html.escape(each.title)}</h2>", _html_table(each), f"<p>{html.escape(each.note)}</p>"]
-    facts = "; ".join(plan.facts.sources)
-    body += [f"<h2>Schedule</h2><pre>{html.escape(plan.schedule)}</pre>", f"<p>Facts: {html.escape(facts)}.</p>"]
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(plan.name)}</title>\n'
-        "<style>body { font: 15px sans-serif; margin: 2em } table { border-collapse: collapse }\n"
-        "td, th { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd } pre { overflow-x: auto }\n"
-        "svg { max-width: 100%; height: auto }\n"
-        f"</style></head>\n<body>\n{chr(10).join(body)}\n</body></html>\n"
-    )
+def as_page(plan: Numbers) -> bytes:
+    """Returns the tables as an HTML page, with a timeline of the microbatch loop."""
+    schedule = PageTable("Schedule", ["grid"], [[line] for line in plan.schedule.splitlines()], "")
+    tables = [_meshes(plan), _programs(plan, len(plan.programs)), _hops(plan), schedule]
+    notes = [*_step_lines(plan), f"Facts: {'; '.join(plan.facts.sources)}."]
+    return make_page(title(plan), _timeline(plan), plan.costs().unit, notes=notes, tables=tables)
 
 
-def _timeline(plan: Numbers) -> list[str]:
-    """Returns HTML with a picture of the simulated loop; empty if the plan has no schedule, as for a read module."""
+def _timeline(plan: Numbers) -> list[PageStep]:
+    """Returns the simulated loop; empty if the plan has no schedule, as for a read module."""
     if not plan.schedule:
         return []
     schedule, costs = schedules.parse(plan.schedule), plan.costs()
     devices = [plan.meshes[schedule.placement[stage]].devices for stage in range(schedule.stages)]
     kept = [size / count for size, count in zip(costs.bytes("activation_bytes", schedule), devices, strict=True)]
     report = schedules.simulate(schedule, dataclasses.replace(costs, activation_bytes=kept))
-    try:
-        drawn = picture(report, "timeline.svg").decode()
-    except schedules.ScheduleError as error:  # matplotlib is not installed
-        return [f"<p>A timeline would stand here: {html.escape(str(error))}.</p>"]
-    note = "The loop over microbatches alone, with the activations that each device keeps."
-    return ["<h2>Timeline</h2>", drawn[drawn.index("<svg") :], f"<p>{note}</p>"]
+    note = "The loop over microbatches alone."
+    return [dataclasses.replace(simulated_step(report), note=note, memory_title="bytes of activations on each device")]
 
 
 def title(plan: Numbers) -> str:
@@ -120,7 +95,7 @@ def _what_would_fit(plan: Numbers) -> list[str]:
     return lines
 
 
-def _meshes(plan: Numbers) -> PlanTable:
+def _meshes(plan: Numbers) -> PageTable:
     sizes = [
         (mesh.argument_bytes, mesh.temp_bytes, mesh.peak_bytes, mesh.host_bytes, mesh.sent_bytes // mesh.devices)
         for mesh in plan.meshes
@@ -138,12 +113,12 @@ def _meshes(plan: Numbers) -> PlanTable:
     ]
     bytes_of = ("arguments", "temporaries", "peak", "host", "sends")
     columns = ("mesh", "stages", "devices on hosts", *bytes_of, "FLOPs", "busy")
-    return PlanTable(
+    return PageTable(
         "meshes", columns, rows, "Bytes of each device, with what the compiler needs; FLOPs of all devices of a mesh."
     )
 
 
-def _programs(plan: Numbers, most: int) -> PlanTable:
+def _programs(plan: Numbers, most: int) -> PageTable:
     long = [each for each in plan.programs if each.calls * each.seconds >= _SHORT * plan.step_seconds]
     shown = (long or plan.programs)[:most]
     sizes = [(each.argument_bytes, each.output_bytes, each.alias_bytes, each.temp_bytes) for each in shown]
@@ -163,16 +138,16 @@ def _programs(plan: Numbers, most: int) -> PlanTable:
     left = len(plan.programs) - len(rows)
     more = f" {left} more take the least of a step." if left else ""
     what = "Bytes by the compiler, of each device; FLOPs of all devices, once where several do the same."
-    return PlanTable("programs", columns, rows, what + more)
+    return PageTable("programs", columns, rows, what + more)
 
 
-def _hops(plan: Numbers) -> PlanTable:
+def _hops(plan: Numbers) -> PageTable:
     sizes = [(each.bytes // plan.meshes[each.source].devices,) for each in plan.hops]
     rows = [
         (f"{each.source} -> {each.target}", str(each.messages), *texts, time_text(each.seconds))
         for each, texts in zip(plan.hops, _alike(sizes), strict=True)
     ]
-    return PlanTable(
+    return PageTable(
         "messages", ("hop", "messages", "bytes", "longest"), rows, "Of one step; bytes that each device sends."
     )
 
@@ -191,10 +166,3 @@ def _ranges(numbers: Sequence[int]) -> str:
     if len(numbers) > 3 and len(steps) == 1:
         return f"{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}"
     return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{numbers[0]}, {numbers[1]}, ... ({len(numbers)})"
-
-
-def _html_table(each: PlanTable) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-    return "\n".join(["<table>", row(each.columns, "th"), *(row(cells, "td") for cells in each.rows), "</table>"])

@@ -176,9 +176,10 @@ def joined(parts: Iterable[Sequence[Event]]) -> list[Event]:
             if numbers.setdefault(name, len(found)) == len(found):
                 found.append((event, names[-1]))
     sends = {event.channel: number for number, (event, _) in enumerate(found) if event.channel is not None}
-    return [
-        dataclasses.replace(
-            event, after=sends.get(event.awaited) if event.after is None else numbers[own[event.after]], awaited=None
-        )
-        for event, own in found
-    ]
+
+    def after(event: Event, own: Sequence[tuple[int, int]]) -> int | None:
+        if event.after is not None:
+            return numbers[own[event.after]]
+        return None if event.awaited is None else sends.get(event.awaited)
+
+    return [dataclasses.replace(event, after=after(event, own), awaited=None) for event, own in found]

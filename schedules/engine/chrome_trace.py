@@ -5,7 +5,7 @@ copies to and from the host, and a counter of live bytes. Sends or receives that
 from each send to its receive. Times are microseconds.
 
 `forward 0, 3` is the forward of stage 0 for microbatch 3, and `send 0, 3` sends its result. Both have the stage, the
-microbatch and the seconds as arguments, and the task or transfer that each waited for last.
+microbatch and the seconds as arguments, and the task or transfer that each waited for last. A send also has its target.
 
 `Report.to_chrome_trace` writes simulated steps, `jaxpp.runtime.write_chrome_trace` measured steps.
 """
@@ -13,7 +13,8 @@ microbatch and the seconds as arguments, and the task or transfer that each wait
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -89,14 +90,23 @@ class _Tracks:
         ends[free:] = [end, *ends[free + 1 :]]
         return f"{track} {free + 1}" if free else track
 
-    def add(self, mesh: int, track: str, labels: Sequence[Label], span: Span, waited: str) -> JsonEvent:
-        """Adds a bar for a span to a track; it has these labels, and waited for `waited` last."""
+    def add(
+        self,
+        mesh: int,
+        track: str,
+        labels: Sequence[Label],
+        span: Span,
+        waited: str,
+        other: Mapping[str, object] = MappingProxyType({}),
+    ) -> JsonEvent:
+        """Adds a bar for a span to a track; it has these labels, waited for `waited` last, and has other arguments."""
         args: JsonEvent = {name: _one([getattr(label, name) for label in labels]) for name in ("stage", "microbatch")}
         if any(label.slice for label in labels):
             args["slice"] = _one([label.slice for label in labels])
         if waited:
             args["waited for"] = waited
         args |= {name: value for name, value in (("bytes", span.bytes), ("function", span.function)) if value}
+        args |= other
         tids, start, end = self._tids[mesh], span.start, span.end
         event: JsonEvent = {
             "name": " + ".join(map(str, labels)),
@@ -131,9 +141,9 @@ def _add_transfers(tracks: _Tracks, spans: Sequence[Span]) -> None:
         (label,) = span.labels
         assert span.target is not None
         ends: list[JsonEvent] = []
-        for mesh, kind in ((span.mesh, "send"), (span.target, "recv")):
+        for mesh, kind, other in ((span.mesh, "send", {"to": span.target}), (span.target, "recv", {"from": span.mesh})):
             lane = tracks.lane(mesh, kind, start, end)
-            ends.append(tracks.add(mesh, lane, [label._replace(kind=kind)], span, waited_for(spans, number)))
+            ends.append(tracks.add(mesh, lane, [label._replace(kind=kind)], span, waited_for(spans, number), other))
         # An arrow is bound to the bar at its time, so both of its ends are at the start of a bar.
         for phase, event in zip(({"ph": "s"}, {"ph": "f", "bp": "e"}), ends, strict=True):
             place = {key: event[key] for key in ("pid", "tid", "ts")}

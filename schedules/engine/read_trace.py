@@ -59,23 +59,19 @@ def is_trace(text: str) -> bool:
 
 def _spans(events: Sequence[_Bar]) -> list[Span]:
     tracks = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
-    sent = {_place(each): each["id"] for each in events if each["ph"] == "s"}
-    targets = {each["id"]: each["pid"] for each in events if each["ph"] == "f"}
-    received = {_place(each) for each in events if each["ph"] == "f"}
-    bars = [each for each in events if each["ph"] == "X" and (_place(each) in sent or _place(each) not in received)]
-    targets_of = [targets[sent[_place(each)]] if _place(each) in sent else None for each in bars]
+    bars = [each for each in events if each["ph"] == "X" and "from" not in each["args"]]  # a send has all of a receive
     spans = [
         Span(
             bar["pid"],
-            tracks[bar["pid"], bar["tid"]] if target is None else "",
+            "" if "to" in bar["args"] else tracks[bar["pid"], bar["tid"]],
             _labels(bar),
             bar["ts"] / 1e3,
             (bar["ts"] + bar["dur"]) / 1e3,
-            target=target,
+            target=bar["args"].get("to"),
             bytes=bar["args"].get("bytes", 0),
             function=bar["args"].get("function", ""),
         )
-        for bar, target in zip(bars, targets_of, strict=True)
+        for bar in bars
     ]
     return _with_waits(spans, [bar["args"].get("waited for", "") for bar in bars])
 
@@ -93,10 +89,6 @@ def _with_waits(spans: Sequence[Span], waited: Sequence[str]) -> list[Span]:
         last = bisect_right(same, (span.start + _SLACK, len(spans))) - 1
         found.append(span._replace(after=same[last][1] if last >= 0 else None))
     return found
-
-
-def _place(event: _Bar) -> tuple[Any, ...]:
-    return event["pid"], event["tid"], event["ts"]
 
 
 def _labels(bar: _Bar) -> tuple[Label, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from jaxpp._system import collector_paused
 from jaxpp.schedules.costs import UNITS, Costs
 from jaxpp.schedules.engine.chrome_trace import Floats, Memory, curve, in_order, print_chrome_trace
 from jaxpp.schedules.engine.durations import transfer_bytes
@@ -43,6 +44,13 @@ class Report:
     schedule: Schedule
     costs: Costs
     run: SimulatedTimes
+
+    shown: ClassVar[Callable[[Report], str]]
+    """Returns HTML that shows a run in a notebook. `jaxpp.schedules.plot` sets it."""
+
+    def _repr_html_(self) -> str:
+        """Returns the run for a notebook."""
+        return Report.shown(self)
 
     @cached_property
     def start(self) -> tuple[Floats, ...]:
@@ -134,13 +142,17 @@ class Report:
 
         A task that takes memory from a peer is also a transfer.
         """
+        with collector_paused():
+            return self._spans()
+
+    def _spans(self) -> list[Span]:
         graph, run = self.schedule.graph, self.run
         span_of, ends = graph.cell_of, [*run.ends, *run.received]
         found = [span for mesh, row in enumerate(graph.rows) for span in self._tasks(mesh, row, ends)]
         sizes = transfer_bytes(self.schedule, self.costs)
-        for (number, target), *times, size in zip(graph.transfers, run.sent, run.received, sizes, strict=True):
+        for (number, target), start, end, size in zip(graph.transfers, run.sent, run.received, sizes, strict=True):
             labels = (_label(graph.tasks[number]),)
-            found.append(Span(graph.homes[number], "", labels, *times, span_of[number], target, size))
+            found.append(Span(graph.homes[number], "", labels, start, end, span_of[number], target, size))
         for number, source in graph.sources.items():
             times, labels = (run.starts[number], run.ends[number]), (_label(graph.tasks[number]),)
             found.append(Span(graph.homes[source], "", labels, *times, span_of[source], graph.homes[number]))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.errors import ScheduleError, instance_of
@@ -49,6 +49,9 @@ class Schedule:
     kinds: tuple[Kind, ...] = ()
     skipped: frozenset[Task] = frozenset()
 
+    shown: ClassVar[Callable[[Schedule], str]]
+    """Returns HTML that shows a schedule in a notebook. `jaxpp.schedules.plot` sets it."""
+
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ScheduleError(f"the name of a schedule must be printable ASCII on one line, found {self.name!r}")
@@ -60,6 +63,10 @@ class Schedule:
         for group in self.fused - found:
             words = "+".join(map(str, group))
             raise ScheduleError(f"{self.name}: fused group {words} must be two or more neighbours in one mesh's order")
+
+    def _repr_html_(self) -> str:
+        """Returns the schedule for a notebook, as it runs without costs."""
+        return Schedule.shown(self)
 
     @classmethod
     def of(

@@ -108,3 +108,11 @@ def _installed() -> Generator[None]:
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         raise ScheduleError(f"drawing needs {library}: pip install 'jaxpp[plot]'") from None
+
+
+def _in_notebook(run: Drawn) -> str:
+    return in_a_frame(picture(run, "notebook.html"))
+
+
+# A schedule does not know pictures, which are made of it.
+Schedule.shown = Report.shown = staticmethod(_in_notebook)

@@ -1,7 +1,7 @@
 // Draws the steps of a page on canvases. The data are JSON, compressed by gzip; `page.py` describes and writes them.
 "use strict";
 
-const LEFT = 46, RIGHT = 92, AXIS = 20, GAP = 2, SHADES = [0, 0.36, 0.18, 0.5], STRIP = 0.24, ABOVE = 4;
+const LEFT = 46, RIGHT = 124, AXIS = 20, GAP = 2, SHADES = [0, 0.36, 0.18, 0.5], STRIP = 0.24, ABOVE = 4;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const tip = document.getElementById("tip"), detail = document.getElementById("detail");
 const hidden = new Set(), palette = {};

@@ -27,10 +27,10 @@ def report_page(reports: Sequence[Report]) -> bytes:
 
 def simulated_step(report: Report, title: str = "", start: float = 0.0) -> PageStep:
     """Returns a simulated run as a step of a page."""
-    scene, meshes = Scene(report), report.schedule.meshes
-    return PageStep(
-        title or scene.title, report.spans, meshes, report.memory, "", scene.memory_title.split(";")[0], None, start
-    )
+    meshes = report.schedule.meshes
+    in_bytes = report.memory.unit == "bytes"
+    what = "bytes of activations, on all devices of a mesh" if in_bytes else "activations, in microbatches"
+    return PageStep(title or Scene(report).title, report.spans, meshes, report.memory, memory_title=what, start=start)
 
 
 def trace_page(trace: ReadTrace, name: str) -> bytes:

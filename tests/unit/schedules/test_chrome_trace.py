@@ -75,7 +75,8 @@ def test_copies_and_fused_tasks_and_slices() -> None:
     found = events(S.simulate(S.make("dualpipe-v", meshes=1, microbatches=4, fused=True)))
     fused = next(each for each in found if "+" in each["name"])
     assert (fused["name"], fused["cat"]) == ("forward 1, 1 + backward 0, 0", "forward+backward")
-    assert fused["args"] == {"stage": [1, 0], "microbatch": [1, 0], "seconds": 0.0015}
+    waited = {"waited for": "backward 1, 0 of mesh 0"}
+    assert fused["args"] == {"stage": [1, 0], "microbatch": [1, 0], "seconds": 0.0015} | waited
 
     found = events(S.simulate(S.make("seq1f1b", meshes=1, microbatches=1, slices=2)))
     assert [each["name"] for each in found if each["ph"] == "X"] == [

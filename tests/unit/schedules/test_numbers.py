@@ -79,7 +79,7 @@ def numbers(name: str, case: int) -> Iterator[object]:
     times = [report.makespan, report.longest_stage, report.bubble, *report.busy_of_meshes]
     times += [time for rows in (report.start, report.end) for row in rows for time in row.tolist()]
     times += [time for transfer in report.transfers for time in transfer[-2:]]
-    times += [length for *_, length in report.bubbles]
+    times += [bubble.length for bubble in report.bubbles]
     peaks = [peak for at in ("W", "B", "half") for peak in report.peak_activations(at)]
     peaks += [*report.peak_bytes(), *report.peak_host_bytes()]
     yield [f"{number:.9g}" for number in (*times, *peaks)]

@@ -26,7 +26,7 @@ def test_every_task_has_a_start_and_an_end() -> None:
 
 def test_bubbles_are_listed_and_add_up() -> None:
     report = S.simulate(S.make("1f1b", meshes=2, microbatches=2))
-    assert report.bubbles == [(0, 2, 2), (0, 6, 1), (1, 0, 1), (1, 7, 2)]
+    assert [each[:3] for each in report.bubbles] == [(0, 2, 2), (0, 6, 1), (1, 0, 1), (1, 7, 2)]
     total = sum(bubble.length for bubble in report.bubbles)
     assert total == pytest.approx(2 * report.makespan - 2 * report.busy)
     assert report.bubble == pytest.approx(total / (2 * report.makespan))

@@ -270,6 +270,24 @@ def test_plot(suffix: str, start: bytes, grid: Path, tmp_path: Path) -> None:
     assert (tmp_path / f"x{suffix}").read_bytes().lstrip().startswith(start)
 
 
+def test_plot_of_a_trace(grid: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "step.json"
+    assert output("convert", grid, "--to", "trace", "-o", trace) == ""
+    assert output("plot", trace) == ""
+    assert (tmp_path / "step.html").read_bytes().startswith(b"<!doctype html>")
+    svg = tmp_path / "a.svg"
+    expected = "a trace is drawn as a page: expected a name that ends in .html\n"
+    assert failure("plot", trace, "-o", svg) == f"{svg}: error: {expected}"
+    message = usage_error("plot", trace, "--hop", 1)
+    assert message == f"{trace} is a trace, which has its own times: leave out --hop"
+    trace.write_text('{"traceEvents": [{"ph": "X"}]}')
+    assert failure("plot", trace).startswith(
+        f"{trace}: error: it is no trace of jaxpp (KeyError: 'name'): expected a file"
+    )
+    trace.write_text(GRID)
+    assert output("plot", trace, "-o", tmp_path / "grid.html") == "", "a schedule may have any name"
+
+
 def test_a_file_may_have_the_name_of_a_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("1f1b").write_text(GRID.replace("1f1b", "mine"))
@@ -329,8 +347,11 @@ def test_bad_input(grid: Path, tmp_path: Path) -> None:
     )
     trace = tmp_path / "step.json"
     assert output("convert", grid, "--to", "trace", "-o", trace) == ""
-    is_trace = "it is a trace, to be opened in Perfetto (https://ui.perfetto.dev), and no schedule\n"
-    assert failure("plot", trace, "-o", tmp_path / "step.svg") == f"{trace}: error: {is_trace}"
+    is_trace = (
+        "it is a trace, and no schedule: `jaxpp-schedule plot step.json` draws it, and Perfetto opens it "
+        "(https://ui.perfetto.dev)\n"
+    )
+    assert failure("show", trace) == f"{trace}: error: {is_trace}"
     assert failure("show", "-", stdin=trace.read_text()) == f"<stdin>: error: {is_trace}"
     assert failure("show", grid, "--microbatches", 9) == f"{grid}: error: the schedule has 3 microbatches, not 9\n"
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")

@@ -141,7 +141,12 @@ def extra(names: set[str]) -> list[tuple[int, int, str]]:
 
 
 def keys(events: list[dict[str, Any]]) -> set[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    return {(each["ph"], tuple(sorted(each)), tuple(sorted(each.get("args", {})))) for each in events}
+    optional = {
+        "bytes",
+        "function",
+        "waited for",
+    }  # only a measured step has functions, and a first task waits for none
+    return {(each["ph"], tuple(sorted(each)), tuple(sorted({*each.get("args", {})} - optional))) for each in events}
 
 
 def track_names(events: list[dict[str, Any]]) -> set[tuple[int, str]]:
