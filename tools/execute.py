@@ -29,11 +29,11 @@ def _parser() -> Parser:
     parser = Parser("jaxpp-execute", "FILE [options]", __doc__ or "")
     parser.add_argument("file", metavar="FILE", help="a program or a module with @main, text or bytecode; -: stdin")
     parser.add_argument(
-        "--inputs", metavar="FILE.npz", help="the arguments, arrays named arg0, arg1, ...; those not there are random"
+        "--inputs", metavar="FILE.npz", help="the arguments arg0, arg1, ... (or .safetensors); the others are random"
     )
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="the seed of random arguments")
     parser.add_argument("--steps", type=at_least(1), default=1, metavar="N", help="how often to run it")
-    parser.add_argument("--save", metavar="FILE.npz", help="write the results of the last run: result0, result1, ...")
+    parser.add_argument("--save", metavar="FILE.npz", help="write the last results: result0, ... (or .safetensors)")
     parser.add_argument("--print", action="store_true", dest="prints", help="print all numbers of the results")
     parser.add_argument(
         "--reference", metavar="FILE", help="a module with @main, to run by plain XLA and compare the results with"

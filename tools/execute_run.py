@@ -2,11 +2,9 @@
 
 import argparse
 import contextlib
-import io
 import statistics
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import functions
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.runtime import Executable, Program, load, trace_step, write_chrome_trace
-from jaxpp.tools import diagnostics, source, streams
+from jaxpp.tools import arrays, diagnostics, source, streams
 from jaxpp.validation.compare import Expected, is_inexact, is_integer, random_inputs
 from jaxpp.validation.cpu import Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.signature import Signature, public_main
@@ -48,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    arrays.check_package(options.save or "")
     context = make_context()
     module = source.read(options.file, context)
     reference = source.read(options.reference, context) if options.reference else None
@@ -61,7 +60,8 @@ def _run(options: argparse.Namespace) -> int:
         results = _timed(step.run, options.steps)
         _show(results, signature, whole=options.prints)
         if options.save:
-            _save(results, options.save)
+            saved = {f"result{number}": np.asarray(value) for number, value in results.items()}
+            arrays.write_arrays(options.save, saved)
         if options.trace:
             step.trace(options.trace)
         return _compare(results, reference, inputs, signature, options) if reference else 0
@@ -96,7 +96,7 @@ def _inputs(signature: Signature, options: argparse.Namespace) -> dict[int, Any]
     if not options.inputs:
         return made
     names = {f"arg{number}": number for number in shapes}
-    for name, array in _loaded(options.inputs).items():
+    for name, array in arrays.read_arrays(options.inputs).items():
         if name not in names:
             known = f"arg0 to arg{max(shapes, default=0)}"
             raise streams.InputError(f"{options.inputs}: error: '{name}' is no argument, expected {known}")
@@ -109,17 +109,6 @@ def _inputs(signature: Signature, options: argparse.Namespace) -> dict[int, Any]
             raise streams.InputError(f"{options.inputs}: error: {name}: {expected}")
         made[number] = array
     return made
-
-
-def _loaded(path: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Reads the arrays of a file. Raises InputError."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            files = [name for name in archive.namelist() if name.endswith(".npy")]
-            arrays = {name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name)) for name in files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise streams.InputError(f"{path}: error: cannot read arrays of numpy.savez: {error}") from None
-    return arrays
 
 
 class _Step:
@@ -201,13 +190,6 @@ def _summary(array: Any) -> str:
     nans = int(np.isnan(wide).sum())
     told = f", {nans} NaN" if nans else ""
     return f" mean {wide.mean().real:.6g}, at most {abs(wide).max():.6g}{told}"
-
-
-def _save(results: Mapping[int, Any], path: str) -> None:
-    written = io.BytesIO()
-    arrays: dict[str, Any] = {f"result{number}": np.asarray(value) for number, value in results.items()}
-    np.savez(written, **arrays)
-    streams.write(path, written.getvalue())
 
 
 def _compare(

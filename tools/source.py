@@ -14,6 +14,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp._compat import make_context
+from jaxpp._foreign import exported_bytecode
+from jaxpp._versions import UnsupportedJaxError
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.gate import check_module
 from jaxpp.tools import diagnostics, streams
@@ -50,13 +52,17 @@ def read(path: str, context: ir.Context, most: int | None = None) -> ir.Module:
 
 
 def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Module:
-    """Parses the module in `data`, text or bytecode of the file `path`; `whole` if `data` is all of the file.
+    """Parses the module in `data`; `whole` if `data` is all of the file `path`.
+
+    `data` is text, bytecode, a portable artifact of StableHLO or what `jax.export` writes.
 
     Raises:
         InputError: the module does not parse or does not verify.
         PassError: the module has an attribute or a sharding that jaxpp would silently ignore.
     """
     name = display_name(path)
+    if BYTECODE_MAGIC in data and not data.startswith(BYTECODE_MAGIC):  # these bytes are in no text
+        data = bytecode_of_exported(data, name)
     if data.startswith(BYTECODE_MAGIC):
         _check_bytecode(data, name)
     else:
@@ -77,6 +83,26 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
     with context:
         check_module(module)
     return module
+
+
+def bytecode_of_exported(data: bytes, name: str) -> bytes:
+    """Returns the bytecode of the module in a file of `jax.export`. Raises InputError for a damaged file."""
+    try:
+        bytecode = exported_bytecode(data)
+    except ModuleNotFoundError as error:
+        if error.name != "flatbuffers":
+            raise
+        what = "a file of jax.export, which needs flatbuffers: pip install 'jaxpp[export]'"
+        raise InputError(f"{name}: error: {what}") from None
+    except UnsupportedJaxError:
+        raise
+    except Exception:  # of any kind: flatbuffers reads whatever offsets it finds
+        bytecode = b""
+    if not bytecode.startswith(BYTECODE_MAGIC):
+        raise InputError(
+            f"{name}: error: MLIR bytecode inside of a file of another form, or a damaged file of jax.export"
+        )
+    return bytecode
 
 
 def _read(data: bytes, context: ir.Context) -> ir.Module:
@@ -147,7 +173,7 @@ def _check_text(data: bytes, name: str) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        message = "neither text in UTF-8 nor MLIR bytecode (of jax.export take exported.mlir_module_serialized)"
+        message = "neither text in UTF-8, nor MLIR bytecode, nor a file of jax.export"
         raise InputError(f"{_place(data, error.start, name)}: error: {message}") from None
     hlo = _HLO.match(data)
     if hlo is not None:

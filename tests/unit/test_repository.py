@@ -21,7 +21,7 @@ ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 # Arrows point down. `_compat`, the files that it stands on, `_plugins` and `_system` are files of the room `jaxpp` with
 # arrows of their own; every room may import the last two. A room within a room is open to whoever may import the outer
 # one.
-BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_jobs", "_keys", "_rules"], "_compat")
+BASEMENT = dict.fromkeys(["_compat", "_versions", "_xla", "_absent", "_foreign", "_jobs", "_keys", "_rules"], "_compat")
 BASEMENT.update(_system="_system", _plugins="_system")
 BASEMENT["__main__"] = "tools"  # Python wants this command-line tool there
 MAY_IMPORT = {
@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "jaxpp": {"jaxpp", "lowering", "hlo_passes", "ir", "runtime", "schedules", "validation", "_compat"},
     "tools": {"jaxpp", "lowering", "hlo_passes", "ir", "runtime", "schedules", "validation", "_compat"},
 }
-PRIVATE = {ROOT / "jaxpp" / name for name in ("_compat.py", "_jobs.py", "_rules.py")}
+PRIVATE = {ROOT / "jaxpp" / name for name in ("_compat.py", "_foreign.py", "_jobs.py", "_rules.py")}
 PRIVATE_NAME = re.compile(r"\bjax(?:lib)?(?:\.\w+)*\._(?!_)\w+|\bfrom jax(?:lib)?(?:\.\w+)* import _(?!_)\w+")
 MAX_LINES = 500
 PUBLIC_TWICE = {"Plan"}  # `planning.Plan`, what a step takes on a target; `schedules.Plan`, a schedule in the making

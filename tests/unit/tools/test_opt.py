@@ -199,7 +199,7 @@ def test_bad_input(file: Path, tmp_path: Path) -> None:
     assert failure(missing) == f"{missing}: error: cannot read: No such file or directory\n"
     assert failure("a\0b") == "a\0b: error: cannot read: embedded null byte\n"
     assert failure(written(b"module {\n  \xff\xfe")).startswith(
-        f"{file}:2:3: error: neither text in UTF-8 nor MLIR bytecode (of jax.export take "
+        f"{file}:2:3: error: neither text in UTF-8, nor MLIR bytecode, nor a file of jax.export\n"
     )
     assert failure(written("\0\1\2")).startswith(f"{file}:1:2: error: unexpected character")
     wrong = MODULE.replace("-> tensor<2xf32>", "-> tensor<3xf32>")

@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import pytest
 import runline
 from hypothesis import given, settings
@@ -62,6 +65,7 @@ WORDS = [
     b"array<i64: ",
     b"loc(",
 ]
+DAMAGED = "MLIR bytecode inside of a file of another form, or a damaged file of jax.export"
 PIPELINES = ["inline-calls", "inline-calls,find-microbatch-loop{schedule=1f1b meshes=1}", "propagate-shardings", ""]
 
 
@@ -153,3 +157,55 @@ def test_bytecode_whose_reading_does_not_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(subprocess, "run", run)
     with make_context() as context, pytest.raises(InputError, match=r"^x: .* MLIR's reader does not come to an end$"):
         source.parse(b"ML\xefR", "x", context, whole=True)
+
+
+class State(NamedTuple):
+    """A container of the user, which only the process that exports knows."""
+
+    w: jax.Array
+
+
+jax.export.register_namedtuple_serialization(State, serialized_name="test_source.State")
+
+
+@pytest.fixture(scope="module")
+def exported() -> jax.export.Exported:
+    state = State(jnp.ones((4, 4)))
+    return jax.export.export(jax.jit(lambda state, x: jnp.sin(x @ state.w)))(state, jnp.ones((2, 4)))
+
+
+def test_a_file_of_jax_export(exported: jax.export.Exported, tmp_path: Path) -> None:
+    path = tmp_path / "step.export"
+    path.write_bytes(exported.serialize())
+    with make_context() as context:
+        expected = str(ir.Module.parse(exported.mlir_module(), context))
+    command = [sys.executable, "-m", "jaxpp.tools.opt", path]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == expected
+
+
+def test_damaged_files_of_jax_export(exported: jax.export.Exported) -> None:
+    data, generator = exported.serialize(), random.Random(0)
+    start = data.index(source.BYTECODE_MAGIC)
+    found: set[str] = set()
+    for _ in range(300):
+        damaged = bytearray(data)
+        for _ in range(generator.choice((1, 3, 10))):
+            damaged[generator.randrange(start)] = generator.randrange(256)
+        try:
+            found.add(str(source.bytecode_of_exported(bytes(damaged), "x")[:4]))
+        except InputError as error:
+            found.add(str(error))
+    assert found == {str(source.BYTECODE_MAGIC), f"x: error: {DAMAGED}"}
+    inside = bytearray(data)
+    inside[start + 40 : start + 60] = bytes(20)
+    for damaged in (data[: start + 50], b"PK" + data, inside):
+        answers(bytes(damaged))
+
+
+def test_without_flatbuffers(exported: jax.export.Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(exported.serialize())
+    reader = next(name for name in sys.modules if name.endswith(".export.serialization_generated"))
+    monkeypatch.delitem(sys.modules, reader)
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    message = "<stdin>: error: a file of jax.export, which needs flatbuffers: pip install 'jaxpp[export]'\n"
+    assert runline.call(opt.main, "-", stdin=data).texts == (1, "", message)

@@ -1,0 +1,29 @@
+"""Forms in which others write modules and shardings: the private names of JAX that read them."""
+
+from typing import Any
+
+from jaxpp._versions import explained
+
+
+@explained
+def exported_bytecode(data: bytes) -> bytes:
+    """Returns the bytecode of the module in a file of `jax.export`. Damaged files raise any exception.
+
+    `jax.export.deserialize` would also read the containers of the arguments. It knows only those that are registered
+    in its process, and so would refuse a step whose state is of a class of the user.
+
+    Raises:
+        ModuleNotFoundError: the package flatbuffers is not installed.
+    """
+    import jax._src.export.serialization_generated as generated
+
+    array_or_zero: Any = generated.Exported.GetRootAs(data).MlirModuleSerializedAsNumpy()
+    return bytes(array_or_zero)
+
+
+@explained
+def hlo_sharding(text: str) -> Any:
+    """Returns the `HloSharding` of XLA that a text such as `{devices=[2,1]<=[2]}` stands for; any exception if none."""
+    from jax._src.lib import hlo
+
+    return hlo.HloSharding.from_string(text)
