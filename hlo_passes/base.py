@@ -1,6 +1,7 @@
 """The interfaces of passes and of their observers, and the function that runs passes in order."""
 
 import re
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp._system import collector_paused
+from jaxpp._versions import UnsupportedJaxError
 from jaxpp.ir.attributes import tables_read_once
+from jaxpp.ir.errors import PassError, one_line
 from jaxpp.ir.mesh_lines import MeshLines
 from jaxpp.ir.steps import Relay
 from jaxpp.ir.write_lines import write_lines
@@ -38,6 +41,47 @@ class Pass(ABC):
         """Rewrites `module`. Raises PassError on a module that breaks the preconditions in the class docstring."""
 
 
+class OwnPassError(PassError):
+    """A pass of the user raised another error than a PassError, or left an invalid module: a bug of that pass."""
+
+
+def is_own(step: Pass) -> bool:
+    """Whether a pass is the user's, and not jaxpp's."""
+    return _package(type(step).__module__) != _package(__name__)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def run_pass(step: Pass, module: ir.Module) -> None:
+    """Runs one pass. For any error in a pass of the user raises OwnPassError, which names the user's file and line."""
+    try:
+        step.run(module)
+    except (PassError, UnsupportedJaxError):
+        raise
+    except (Exception, SystemExit) as error:  # of any kind: the pass is not ours
+        if not is_own(step):
+            raise
+        raise _own_error(step, error) from error
+
+
+def _own_error(step: Pass, error: BaseException) -> OwnPassError:
+    """Returns the error that names the user's line: the last one before it was raised."""
+    package, places = _package(type(step).__module__), list[tuple[str, int]]()
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if _package(str(frame.f_globals.get("__name__"))) == package:
+            places.append((frame.f_code.co_filename, line))
+    what = f"{type(error).__name__}: {error}"
+    if "Traceback (most recent call last)" in what:  # of a callback of MLIR, which holds the error as text
+        files, frames = {file for file, _ in places}, re.findall(r'File "(.+)", line (\d+)', what)
+        places += [(file, int(line)) for file, line in frames if file in files]
+        what = what.splitlines()[-1]
+    raised = OwnPassError(f"pass '{step.name}' raised {one_line(what)}")
+    raised.source = "{}:{}".format(*places[-1]) if places else None
+    return raised
+
+
 class Observer:
     """A watcher of a pipeline: printing, timing, verification and numeric validation are observers.
 
@@ -57,6 +101,23 @@ class Observer:
         """Runs after `step`, unless `step` raised an error."""
 
 
+class VerifyOwn(Observer):
+    """Verifies the module after each pass of the user. Raises OwnPassError."""
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Verifies the module, unless the pass is jaxpp's."""
+        if not is_own(step):
+            return
+        try:
+            module.operation.verify()
+        except ir.MLIRError as error:
+            message, found = f"pass '{step.name}' made an invalid module", list(error.error_diagnostics)
+            if not found:  # a handler of diagnostics has them
+                raise OwnPassError(message) from None
+            location = ir.Location.from_attr(found[0].location.attr)  # of its own class, unlike that of a diagnostic
+            raise OwnPassError(f"{message}: {found[0].message}", location=location) from None
+
+
 STANDING: list[Observer] = []
 """Observers that every `run_passes` of this process adds to its own: with these the tests verify each phase."""
 
@@ -67,7 +128,8 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
     After a pass the last observer comes first.
 
     Raises:
-        PassError: when a pass refuses the module. The module is then in an unspecified state.
+        PassError: when a pass refuses the module, or a pass of the user fails. The module is then in an unspecified
+            state.
         RuntimeError: when an observer added or removed operations.
     """
     lines = run_unwritten(module, passes, observers)
@@ -93,7 +155,7 @@ def _run(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer
         for observer in observers:
             observer.before(step, module)
         with relay.lap():
-            step.run(module)
+            run_pass(step, module)
         if any(observer.reads_program for observer in observers):
             relay.write()
         for observer in reversed(observers):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Observer, Pass
+from jaxpp.hlo_passes.base import Observer, Pass, VerifyOwn, run_pass
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
@@ -149,13 +149,8 @@ class OwnPass(Pass):
     def run(self, module: ir.Module) -> None:
         """Runs the pass. Raises PassError if MLIR refuses the module afterwards, or the pass broke a promise."""
         had_promises = self._broken(module) is None
-        self.step.run(module)
-        try:
-            module.operation.verify()
-        except ir.MLIRError as error:
-            first = error.error_diagnostics[0]
-            location = ir.Location.from_attr(first.location.attr)  # of its own class, unlike that of a diagnostic
-            raise PassError(f"pass '{self.name}' made an invalid module: {first.message}", location=location) from None
+        run_pass(self.step, module)
+        VerifyOwn().after(self.step, module)
         if had_promises and (broken := self._broken(module)):
             broken.hint = "docs/ir.md has the promises between passes"
             raise PassError.because(f"pass '{self.name}' broke a promise", broken)

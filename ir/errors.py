@@ -65,3 +65,9 @@ def described_value(value: Any) -> str:
         return f"a numpy array of {dtype}, which JAX does not have: convert it to a dtype of jax.numpy"
     native = dtype.newbyteorder("=")
     return f"a numpy array of '{dtype.str}', in another byte order than this machine's: give x.astype('{native}')"
+
+
+def one_line(message: str, length: int = 300) -> str:
+    """Shortens a message of MLIR to one line: some contain a whole type or operation."""
+    text = " ".join(message.split())
+    return text if len(text) <= length else text[: length - 3] + "..."

@@ -24,6 +24,7 @@ def exported_bytecode(data: bytes) -> bytes:
 @explained
 def hlo_sharding(text: str) -> Any:
     """Returns the `HloSharding` of XLA that a text such as `{devices=[2,1]<=[2]}` stands for; any exception if none."""
-    from jax._src.lib import hlo
+    from jax._src import lib
 
-    return hlo.HloSharding.from_string(text)
+    extension: Any = lib
+    return extension.hlo.HloSharding.from_string(text)

@@ -2,14 +2,14 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpp.tools import diagnostics, streams
+from jaxpp.ir.errors import one_line
+from jaxpp.tools import streams
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -41,7 +41,7 @@ def write_arrays(path: str, arrays: Arrays) -> None:
     if path.endswith(_SUFFIX):
         written.write(_safetensors(path, arrays))
     else:
-        named: Mapping[str, Any] = arrays
+        named: dict[str, Any] = {**arrays}  # numpy's stub takes the names for options
         np.savez(written, **named)
     streams.write(path, written.getvalue())
 
@@ -52,7 +52,7 @@ def _read_npz(path: str) -> Arrays:
             files = [name for name in archive.namelist() if name.endswith(".npy")]
             return {name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name)) for name in files}
     except Exception as error:  # of any kind: zipfile, the decompressors and numpy meet whatever bytes they find
-        what = diagnostics.one_line(str(error))
+        what = one_line(str(error))
         raise streams.InputError(f"{path}: error: cannot read arrays of numpy.savez: {what}") from None
 
 
@@ -63,7 +63,7 @@ def _read_safetensors(path: str) -> Arrays:
     try:
         tensors = safetensors.deserialize(streams.read(path, "a file of safetensors"))
     except safetensors.SafetensorError as error:
-        what = diagnostics.one_line(str(error))
+        what = one_line(str(error))
         raise streams.InputError(f"{path}: error: cannot read arrays of safetensors: {what}") from None
     arrays: Arrays = {}
     for name, tensor in tensors:

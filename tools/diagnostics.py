@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.errors import PassError
+from jaxpp.ir.errors import PassError, one_line
 from jaxpp.ir.locations import source_of
 
 NOT_UTF8 = "the input holds a name that is not UTF-8"
@@ -41,12 +41,6 @@ def explained(error: PassError, name: str) -> str:
     """Returns the message of an error, with its place and its hint."""
     hint = f"\n  {error.hint}" if error.hint else ""
     return f"{with_name(error.source, name)}: error: {error.message}{hint}"
-
-
-def one_line(message: str, length: int = 300) -> str:
-    """Shortens a message of MLIR to one line: some contain a whole type or operation."""
-    text = " ".join(message.split())
-    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Literal, TextIO
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Observer, Pass
+from jaxpp.hlo_passes.base import Observer, Pass, VerifyOwn
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import callee, functions, kind_and_stage, operations
@@ -17,14 +17,15 @@ from jaxpp.tools import diagnostics
 
 
 class BrokenModuleError(Exception):
-    """A pass left a module that does not verify, which is a bug of that pass. MLIR's diagnostics describe the fault."""
+    """A pass of jaxpp left a module that does not verify, which is a bug. MLIR's diagnostics describe the fault."""
 
 
-class VerifyEach(Observer):
-    """Verifies the module after every pass. Raises BrokenModuleError."""
+class VerifyEach(VerifyOwn):
+    """Verifies the module after every pass. Raises BrokenModuleError, or OwnPassError for a pass of the user."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Verifies the module."""
+        super().after(step, module)
         try:
             module.operation.verify()
         except ir.MLIRError:

@@ -11,10 +11,10 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp._plugins import PlugInError
 from jaxpp._versions import UnsupportedJaxError
-from jaxpp.hlo_passes.base import Observer, Pass, run_passes
+from jaxpp.hlo_passes.base import Observer, OwnPassError, Pass, is_own, run_passes
 from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.hlo_passes.pipelines import VerifyPhases
-from jaxpp.ir.errors import PassError
+from jaxpp.ir.errors import PassError, one_line
 from jaxpp.ir.functions import bytecode
 from jaxpp.tools import diagnostics, listing, observers, op_stats, reproducer, source, streams
 from jaxpp.tools.expected import Expectations
@@ -173,22 +173,23 @@ def _guarded(run: _Run, path: str, work: Callable[[ir.Context], list[str]], data
         if run.options.debug:
             messages += traceback.format_exception(error)
         if data is not None and step is not None and not isinstance(error, UnsupportedJaxError):
-            messages += _reproduce(run, data, code, step)
+            is_bug = code == INTERNAL_ERROR or isinstance(error, OwnPassError)
+            messages += _reproduce(run, data, step, is_bug=is_bug)
     if run.options.verify_diagnostics and data is not None:
         wrong = Expectations(data.decode(errors="replace"), name).compared(messages)
         code, messages = (BAD_INPUT if wrong else OK), wrong
     run.report(code, *messages)
 
 
-def _reproduce(run: _Run, data: bytes, code: int, failed: Pass) -> list[str]:
-    """Writes a reproducer, after an internal error or if the user asks for one; returns lines about it."""
+def _reproduce(run: _Run, data: bytes, failed: Pass, *, is_bug: bool) -> list[str]:
+    """Writes a reproducer, after a bug in a pass or if the user asks for one; returns lines about it."""
     path = run.options.reproducer
-    if path == "" or (path is None and code != INTERNAL_ERROR):
+    if path == "" or (path is None and not is_bug):
         return []
     try:
         name = reproducer.write(_parse(run, data, make_context()), run.steps, failed, path)
     except Exception as error:  # of any kind: the first error is the one to tell
-        return [f"{run.name}: note: no reproducer: {diagnostics.one_line(str(error))}"]
+        return [f"{run.name}: note: no reproducer: {one_line(str(error))}"]
     loads = "".join(f" --load-pass {each}" for each in run.options.load_pass) + " --isolate" * run.options.isolate
     return [f"{run.name}: note: {name} reproduces it: jaxpp-opt {name} --run-reproducer{loads}"]
 
@@ -198,15 +199,17 @@ def _explain(error: BaseException, step: Pass | None, name: str) -> tuple[int, s
     if isinstance(error, streams.InputError):
         return BAD_INPUT, str(error)
     if isinstance(error, PassError):
-        return BAD_INPUT, diagnostics.explained(error, name)
+        shows = " (--debug shows the traceback)" if isinstance(error, OwnPassError) and error.__cause__ else ""
+        return BAD_INPUT, diagnostics.explained(error, name) + shows
     if isinstance(error, UnsupportedJaxError):
         return INTERNAL_ERROR, f"{name}: error: {error}"
     if isinstance(error, CrashError):
-        return (BAD_INPUT if isinstance(step, MlirPass) else INTERNAL_ERROR), f"{name}: error: {error}"
+        is_ours = step is not None and not isinstance(step, MlirPass) and not is_own(step)
+        return (INTERNAL_ERROR if is_ours else BAD_INPUT), f"{name}: error: {error}"
     if isinstance(error, observers.BrokenModuleError):
         return INTERNAL_ERROR, f"{name}: error: internal error: {error}"
     where = f" in pass '{step.name}'" if step else ""
-    what = f"{type(error).__name__}: {diagnostics.one_line(str(error))}"
+    what = f"{type(error).__name__}: {one_line(str(error))}"
     return INTERNAL_ERROR, f"{name}: error: internal error{where}: {what} (--debug shows where)"
 
 

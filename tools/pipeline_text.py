@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.mlir_pass import MlirPass
+from jaxpp.ir.errors import one_line
 
 _PASS = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*")
 _ANCHOR = re.compile(r"\s*builtin\.module\s*\(")
@@ -198,8 +199,9 @@ def _make(name: str, given: list[tuple[str, str | None]], passes: Mapping[str, t
             raise PipelineTextError(f"pass '{name}' needs its option {option}")
     try:
         return passes[name](**values)
-    except ValueError as error:
-        raise PipelineTextError(f"pass '{name}': {error}") from None
+    except Exception as error:  # of any kind: the pass may be the user's
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise PipelineTextError(f"pass '{name}': {kind}{one_line(str(error))}") from None
 
 
 def _convert(name: str, option: Option, text: str | None) -> OptionValue:

@@ -14,7 +14,7 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
-from jaxpp.ir.errors import PassError
+from jaxpp.ir.errors import PassError, one_line
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.tools import diagnostics, opt_run, source, streams
 from jaxpp.tools.isolate import CrashError, ended_by
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             keeps, said = reducer.tests(reducer.best)
             if not keeps:
                 wanted = "exit code 0" if options.expect is None else f"{options.expect!r}"
-                found = diagnostics.one_line(said) or "no output"
+                found = one_line(said) or "no output"
                 raise streams.InputError(
                     f"{name}: error: not interesting: expected {wanted} of the test, found {found}"
                 )

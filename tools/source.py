@@ -16,7 +16,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp._compat import make_context
 from jaxpp._foreign import exported_bytecode
 from jaxpp._versions import UnsupportedJaxError
-from jaxpp.ir.errors import PassError
+from jaxpp.ir.errors import PassError, one_line
 from jaxpp.ir.gate import check_module
 from jaxpp.tools import diagnostics, streams
 from jaxpp.tools.streams import InputError, display_name
@@ -74,7 +74,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
             else:
                 module = _read(data, context)
         except (ir.MLIRError, ValueError, MemoryError) as error:
-            what = diagnostics.one_line(str(error))
+            what = one_line(str(error))
             raise InputError("\n".join(lines) or f"{name}: error: not a readable module: {what}") from None
     _check_symbols(module, name)
     _check_modules(module, name)

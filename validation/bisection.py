@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp._compat import own_copy
-from jaxpp.hlo_passes.base import Pass, run_passes
+from jaxpp.hlo_passes.base import Pass, VerifyOwn, run_passes
 from jaxpp.ir.functions import body_of, loop_body, terminator
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.values import defining_op
@@ -71,7 +71,7 @@ class Bisection:
     def after(self, count: int) -> ir.Module:
         """Returns a copy of the module after the first passes. Raises PassError if a pass refuses it."""
         module = own_copy(self._module)
-        run_passes(module, self._steps[:count])
+        run_passes(module, self._steps[:count], [VerifyOwn()])
         return module
 
     def differences(self, count: int) -> list[Difference]:

@@ -23,7 +23,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp._compat import make_context
 from jaxpp._versions import UnsupportedJaxError
 from jaxpp.hlo_passes import PASSES, PIPELINES
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import OwnPassError, Pass, run_passes
 from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.ir.errors import PassError
 from jaxpp.tools import opt, opt_run, reproducer
@@ -64,6 +64,8 @@ class Rename(Pass):
 class Misbehave(Pass):
     """Does what passes should not."""
 
+    __module__ = "jaxpp.hlo_passes.misbehave"  # as if it were ours
+
     how: str = ""
 
     def run(self, module: ir.Module) -> None:
@@ -74,6 +76,8 @@ class Misbehave(Pass):
                 raise PassError("found one thing, expected another", location=op.location, hint="do something")
             case "refuse-nowhere":
                 raise PassError("found nothing")
+            case "callback":
+                module.operation.walk(lambda op: next(iter(op.results)).missing)
             case "break":
                 op.attributes["sym_name"] = ir.UnitAttr.get()
             case "mlir":
@@ -275,6 +279,40 @@ def test_a_pass_with_a_bug(file: Path) -> None:
     message = failure(file, "-p", "misbehave{how=mlir}", code=70)
     assert "custom op 'oops' is unknown" in message
     assert "internal error in pass 'misbehave': MLIRError" in message
+
+
+@pytest.mark.parametrize(
+    ("how", "line", "what"),
+    [
+        ("", 'raise KeyError("key")', "KeyError: 'key'"),
+        ("mlir", 'ir.Module.parse("oops")', "MLIRError: "),
+        ("callback", "module.operation.walk(", "AttributeError: 'OpResult' object has no"),
+    ],
+)
+def test_an_error_in_a_pass_of_the_user(
+    how: str, line: str, what: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Misbehave, "__module__", __name__)
+    number = 1 + [line in each for each in Path(__file__).read_text(encoding="utf-8").splitlines()].index(True)
+    *_, message, note = failure(file, "-p", f"rename,misbehave{{how={how or 'raise'}}}").splitlines()
+    assert message.startswith(f"{__file__}:{number}: error: pass 'misbehave' raised {what}"), message
+    assert message.endswith(" (--debug shows the traceback)")
+    found = re.fullmatch(rf"{file}: note: (\S+) reproduces it: jaxpp-opt \1 --run-reproducer", note)
+    assert found
+    assert failure(found[1], "--run-reproducer").splitlines()[-2] == message
+    assert "Traceback" in run(file, "-p", "misbehave", "--debug")[2]
+    with make_context(), pytest.raises(OwnPassError, match=rf"^{__file__}:{number}: error: pass") as caught:
+        run_passes(ir.Module.parse(MODULE), [Misbehave(how)])
+    assert caught.value.__cause__ is not None
+
+
+def test_a_pass_of_the_user_breaks_the_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Misbehave, "__module__", __name__)
+    first, message, note = failure(file, "-p", "misbehave{how=break}").splitlines()
+    assert first == f"{file}:2:3: error: 'func.func' op requires attribute 'sym_name'"
+    assert message == f"{file}: error: pass 'misbehave' made an invalid module"
+    assert " reproduces it: " in note
+    assert run(file, "-p", "misbehave{how=break}", "--no-verify-each")[0] == 0
 
 
 def test_a_jax_that_it_does_not_work_with(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,10 @@ jax.export.register_namedtuple_serialization(State, serialized_name="test_source
 
 @pytest.fixture(scope="module")
 def exported() -> jax.export.Exported:
-    state = State(jnp.ones((4, 4)))
-    return jax.export.export(jax.jit(lambda state, x: jnp.sin(x @ state.w)))(state, jnp.ones((2, 4)))
+    def step(state: State, x: jax.Array) -> jax.Array:
+        return jnp.sin(x @ state.w)
+
+    return jax.export.export(jax.jit(step))(State(jnp.ones((4, 4))), jnp.ones((2, 4)))
 
 
 def test_a_file_of_jax_export(exported: jax.export.Exported, tmp_path: Path) -> None:
