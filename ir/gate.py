@@ -53,16 +53,23 @@ _KEYS = {
 }
 """The entries of attributes that are dictionaries. The reader of `jaxpp.boundary` checks its entries itself."""
 
+LOWER_WITH_SHARDY = 'lower it with Shardy, jax.config.update("jax_use_shardy_partitioner", True)'
+GSPMD_SHARDING = "mhlo.sharding"
 _GSPMD = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
-_ANNOTATIONS = ("mhlo.sharding", "mhlo.spmd_output_sharding", "mhlo.spmd_parameters_shardings")
+_ANNOTATIONS = (GSPMD_SHARDING, "mhlo.spmd_output_sharding", "mhlo.spmd_parameters_shardings")
 _FRONTEND = "mhlo.frontend_attributes"
 
 
-def check_module(module: ir.Module) -> None:
-    """Raises PassError for an unknown attribute of jaxpp, and for a sharding that is not in Shardy's dialect."""
+def check_module(module: ir.Module, *, gspmd: bool = False) -> None:
+    """Raises PassError for an unknown attribute of jaxpp, and for a sharding that is not in Shardy's dialect.
+
+    gspmd: whether the module may have shardings of GSPMD, for `import-shardings`.
+    """
     for op in (module.operation, *nested(module.operation)):
         for place, what, entry in _entries(op):
             for name in entry:
+                if name in _ANNOTATIONS and not gspmd:
+                    raise foreign(op, f"a sharding of GSPMD ({name})")
                 _check_name(op, what, name)
                 if name in RULES:
                     _check_rule(op, place, what, entry, name)
@@ -70,10 +77,10 @@ def check_module(module: ir.Module) -> None:
             _check_keys(op, name, known)
         frontend = op.attributes.get(_FRONTEND)
         if isinstance(frontend, ir.DictAttr) and any(key.startswith("xla.sdy.") for key in at.dictionary(frontend)):
-            raise _foreign(op, "shardings as XLA takes them (xla.sdy.* in mhlo.frontend_attributes)")
+            raise foreign(op, "shardings as XLA takes them (xla.sdy.* in mhlo.frontend_attributes)")
     for target, call in custom_calls(module.operation):
-        if target in _GSPMD:
-            raise _foreign(call, f"a sharding of GSPMD (custom call @{target})")
+        if target in _GSPMD and not gspmd:
+            raise foreign(call, f"a sharding of GSPMD (custom call @{target})")
 
 
 _Entry: TypeAlias = ir.OpAttributeMap | Mapping[str, ir.Attribute]
@@ -99,8 +106,6 @@ def _check_rule(op: ir.Operation, place: str, what: str, entry: _Entry, name: st
 
 
 def _check_name(op: ir.Operation, what: str, name: str) -> None:
-    if name in _ANNOTATIONS:
-        raise _foreign(op, f"a sharding of GSPMD ({name})")
     prefix = name.partition(".")[0]
     is_near = prefix != "jaxpp" and "." in name and difflib.get_close_matches(prefix, ["jaxpp"], cutoff=0.85)
     if name in at.OURS or not (at.is_ours(name) or is_near):
@@ -125,9 +130,10 @@ def _check_keys(op: ir.Operation, name: str, known: set[str]) -> None:
         )
 
 
-def _foreign(op: ir.Operation, what: str) -> PassError:
+def foreign(op: ir.Operation, what: str) -> PassError:
+    """Returns the error for a sharding that is not Shardy's."""
     return PassError(
         f"{what}, expected sdy.sharding: XLA would shard by it, jaxpp would not",
         location=op.location,
-        hint='lower it with Shardy: jax.config.update("jax_use_shardy_partitioner", True)',
+        hint=f"{LOWER_WITH_SHARDY}, or begin with the pass import-shardings",
     )

@@ -1,4 +1,4 @@
-"""Forms in which others write modules and shardings: the private names of JAX that read them."""
+"""Forms in which others write modules: the private names of JAX that read them."""
 
 from typing import Any
 
@@ -19,12 +19,3 @@ def exported_bytecode(data: bytes) -> bytes:
 
     array_or_zero: Any = generated.Exported.GetRootAs(data).MlirModuleSerializedAsNumpy()
     return bytes(array_or_zero)
-
-
-@explained
-def hlo_sharding(text: str) -> Any:
-    """Returns the `HloSharding` of XLA that a text such as `{devices=[2,1]<=[2]}` stands for; any exception if none."""
-    from jax._src import lib
-
-    extension: Any = lib
-    return extension.hlo.HloSharding.from_string(text)

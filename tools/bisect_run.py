@@ -23,7 +23,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, words: str
     context = make_context()
     with diagnostics.collected(context, name) as lines:
         try:
-            module = source.read(options.file, context)
+            module = source.read(options.file, context, steps=steps)
             new = partial(refer, options.seed, options.validate_trips or MOST_TRIPS, options.tolerance, module)
             bisection = Bisection(module, steps, new, lambda line: print(line, file=sys.stderr, flush=True))
             if options.nan:

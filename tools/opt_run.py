@@ -138,7 +138,7 @@ def _transform_part(run: _Run, data: bytes) -> bytes:
 
 def _parse(run: _Run, data: bytes, context: ir.Context) -> ir.Module:
     whole = not (run.options.split_input_file or run.options.run_reproducer)
-    return source.parse(data, run.options.file, context, whole=whole)
+    return source.parse(data, run.options.file, context, whole=whole, steps=run.steps)
 
 
 def _compare(run: _Run) -> None:

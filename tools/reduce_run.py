@@ -27,15 +27,14 @@ Test = Callable[[str], tuple[bool, str]]
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Does what the command line asks for; returns the exit code. Writes the best module also after Ctrl-C."""
-    if options.test is None:
-        pipeline_of(options, known_passes(options, parser), parser)
+    steps = pipeline_of(options, known_passes(options, parser), parser) if options.test is None else ()
     name = streams.display_name(options.file)
     output = options.file if options.in_place else options.output
     with tempfile.TemporaryDirectory(prefix="jaxpp-reduce-") as folder:
         path = os.path.join(folder, "candidate.mlir")
         test = _command(options) if options.test is not None else _passes(options, parser)
         try:
-            reducer = Reducer(_text(source.read(options.file, make_context())), path, test)
+            reducer = Reducer(_text(source.read(options.file, make_context(), steps=steps)), path, test)
             keeps, said = reducer.tests(reducer.best)
             if not keeps:
                 wanted = "exit code 0" if options.expect is None else f"{options.expect!r}"

@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -16,6 +16,8 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp._compat import make_context
 from jaxpp._foreign import exported_bytecode
 from jaxpp._versions import UnsupportedJaxError
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.shardy.import_shardings import ImportShardings
 from jaxpp.ir.errors import PassError, one_line
 from jaxpp.ir.gate import check_module
 from jaxpp.tools import diagnostics, streams
@@ -42,17 +44,17 @@ def split(data: bytes) -> Iterator[bytes]:
         start = end
 
 
-def read(path: str, context: ir.Context, most: int | None = None) -> ir.Module:
+def read(path: str, context: ir.Context, most: int | None = None, steps: Sequence[Pass] = ()) -> ir.Module:
     """Reads the module in a file, or in stdin if the path is `-`. Raises InputError, also above `most` bytes."""
     data = streams.read(path, EXPECTED, most)
     try:
-        return parse(data, path, context, whole=True)
+        return parse(data, path, context, whole=True, steps=steps)
     except PassError as error:
         raise InputError(diagnostics.explained(error, display_name(path))) from None
 
 
-def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Module:
-    """Parses the module in `data`; `whole` if `data` is all of the file `path`.
+def parse(data: bytes, path: str, context: ir.Context, *, whole: bool, steps: Sequence[Pass] = ()) -> ir.Module:
+    """Parses the module in `data` for some passes; `whole` if `data` is all of the file `path`.
 
     `data` is text, bytecode, a portable artifact of StableHLO or what `jax.export` writes.
 
@@ -81,7 +83,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
     if _is_vhlo(module):
         raise InputError(f"{name}: error: a module of VHLO, expected StableHLO: give the portable artifact as it is")
     with context:
-        check_module(module)
+        check_module(module, gspmd=isinstance(next(iter(steps), None), ImportShardings))
     return module
 
 

@@ -104,10 +104,7 @@ def write_meshes(module: ir.Module, topology: Topology) -> None:
         if op.operation.name == "sdy.mesh":
             op.operation.erase()
     if largest:
-        mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(axis, size) for axis, size in largest.items()])
-        entries: dict[str, ir.Attribute] = {"sym_name": ir.StringAttr.get("mesh"), "mesh": mesh}
-        first = ir.InsertionPoint.at_block_begin(module.body)
-        ir.Operation.create("sdy.mesh", attributes=entries, ip=first, loc=ir.Location.unknown())
+        create_mesh(module, largest, "mesh")
     sizes = [{axis: axes.get(axis, 1) for axis in largest} for axes in topology.values()]
     devices = max(prod(each.values()) for each in sizes)
     attributes = module.operation.attributes
@@ -115,6 +112,14 @@ def write_meshes(module: ir.Module, topology: Topology) -> None:
     attributes[at.MESHES] = at.i64(len(topology))
     if any(each != largest for each in sizes):
         attributes[at.MESH_SIZES] = at.attribute_of(tuple(sizes))
+
+
+def create_mesh(module: ir.Module, axes: Mapping[str, int], name: str) -> None:
+    """Makes a mesh with these axes at the beginning of `module`."""
+    mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(axis, size) for axis, size in axes.items()])
+    entries: dict[str, ir.Attribute] = {"sym_name": ir.StringAttr.get(name), "mesh": mesh}
+    first = ir.InsertionPoint.at_block_begin(module.body)
+    ir.Operation.create("sdy.mesh", attributes=entries, ip=first, loc=ir.Location.unknown())
 
 
 def on_one_mesh(attribute: ir.Attribute) -> ir.Attribute:

@@ -7,7 +7,7 @@ from jaxpp._compat import make_context
 from jaxpp.ir import attributes as at
 from jaxpp.ir import gate
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.gate import check_module
+from jaxpp.ir.gate import LOWER_WITH_SHARDY, check_module
 
 MODULE = """
 module attributes {jaxpp.meshes = 2 : i64, other.name = 1 : i64} {
@@ -23,7 +23,7 @@ module attributes {jaxpp.meshes = 2 : i64, other.name = 1 : i64} {
   func.func private @elsewhere(tensor<4xf32> {jaxpp.number = 0 : i64})
 }
 """.replace("    %0 =", "    %i = stablehlo.constant dense<0> : tensor<i32>\n    %0 =")
-SHARDY = 'lower it with Shardy: jax.config.update("jax_use_shardy_partitioner", True)'
+SHARDY = f"{LOWER_WITH_SHARDY}, or begin with the pass import-shardings"
 
 
 def refusal(old: str = "", new: str = "") -> tuple[str, str]:
