@@ -77,7 +77,7 @@ class Misbehave(Pass):
             case "refuse-nowhere":
                 raise PassError("found nothing")
             case "callback":
-                module.operation.walk(lambda op: next(iter(op.results)).missing)
+                module.operation.walk(self.fail)
             case "break":
                 op.attributes["sym_name"] = ir.UnitAttr.get()
             case "mlir":
@@ -94,6 +94,10 @@ class Misbehave(Pass):
                 add.operation.erase()
             case _:
                 raise KeyError("key")
+
+    def fail(self, op: ir.Operation) -> ir.WalkResult:
+        """Fails, below a walk in C++."""
+        return {}[op.name]
 
 
 def one_pipeline(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
@@ -286,7 +290,7 @@ def test_a_pass_with_a_bug(file: Path) -> None:
     [
         ("", 'raise KeyError("key")', "KeyError: 'key'"),
         ("mlir", 'ir.Module.parse("oops")', "MLIRError: "),
-        ("callback", "module.operation.walk(", "AttributeError: 'OpResult' object has no"),
+        ("callback", "return {}[op.name]", "KeyError: 'stablehlo.add'"),
     ],
 )
 def test_an_error_in_a_pass_of_the_user(
