@@ -1,6 +1,13 @@
 """Source positions: where an op comes from in the user's file."""
 
+import re
+from collections.abc import Iterator
+
 from jaxlib.mlir import ir
+
+_WORD = re.compile(r"[^/()]+(?![^/()]*\()")
+"""A scope in a stack of names: `layer0` and `tanh` in `transpose(jvp(layer0))/tanh`."""
+_BACKWARD = re.compile(r"(?:^|[/(])transpose\(")
 
 
 def source_of(location: ir.Location) -> str | None:
@@ -19,3 +26,41 @@ def source_of(location: ir.Location) -> str | None:
     if isinstance(location, ir.FileLineColLoc):
         return f"{location.filename}:{location.start_line}:{location.start_col}"
     return None
+
+
+def name_stacks(location: ir.Location) -> Iterator[str]:
+    """Yields the names of a location, such as `jit(f)/jvp(layer0)/tanh`: of each call site, without its frames."""
+    if isinstance(location, ir.NameLoc):
+        yield location.name_str
+    elif isinstance(location, ir.CallSiteLoc):
+        yield from name_stacks(location.callee)
+        yield from name_stacks(location.caller)
+    elif isinstance(location, ir.FusedLoc):
+        for part in location.locations:
+            yield from name_stacks(part)
+
+
+def is_backward(location: ir.Location) -> bool:
+    """Whether JAX made an operation of this location as the transpose of another, or to recompute one for it."""
+    return any(_BACKWARD.search(stack) for stack in name_stacks(location))
+
+
+def is_in_scope(location: ir.Location, scope: str) -> bool:
+    """Whether a location is in a scope: a name, `layer0` or `decoder/layer0`, or a line, `train.py:12`."""
+    if any(f"/{scope}/" in f"/{'/'.join(_WORD.findall(stack))}/" for stack in name_stacks(location)):
+        return True
+    return ":" in scope and any(f"/{line}".endswith(f"/{scope}") for line in _lines(location))
+
+
+def _lines(location: ir.Location) -> Iterator[str]:
+    """Yields `file:line` of each frame of a location."""
+    if isinstance(location, ir.NameLoc):
+        yield from _lines(location.child_loc)
+    elif isinstance(location, ir.CallSiteLoc):
+        yield from _lines(location.callee)
+        yield from _lines(location.caller)
+    elif isinstance(location, ir.FusedLoc):
+        for part in location.locations:
+            yield from _lines(part)
+    elif isinstance(location, ir.FileLineColLoc):
+        yield f"{location.filename}:{location.start_line}"

@@ -1,6 +1,7 @@
 """`mark-stages`: marks the ends of stages in a module that has no marks."""
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -14,6 +15,9 @@ from jaxpp.ir.functions import nested, operations
 from jaxpp.ir.locations import is_backward, is_in_scope
 from jaxpp.ir.numbered import Numbered
 
+_BODIES = ("func.func", "stablehlo.while")
+_CALL = re.compile(r"(.+)#(\d+)")
+
 
 @dataclass(frozen=True)
 class MarkStages(Pass):
@@ -24,7 +28,7 @@ class MarkStages(Pass):
     the scope `layer`, and `layer#1` is the second of its calls.
 
     The forward mark takes the values of the scope that later operations of the forward read. The backward mark takes
-    the gradients that the backward of the scope reads, or that of an earlier scope. A forward alone gets no backward
+    the gradients that the backward of the scope reads, or the backward after it. A forward alone gets no backward
     marks. The last stage needs no scope.
 
     Preconditions: the operations have their locations, in one function or one loop, and there are no marks. So it
@@ -51,11 +55,164 @@ class MarkStages(Pass):
     after: str
 
     def run(self, module: ir.Module) -> None:
-        """Marks the stages of `module`. Raises PassError for a scope whose values or gradients can't be told."""
+        """Marks the stages of `module`. Raises PassError for a scope that is not there, or can't be marked."""
         every = list(nested(module.operation))
         marked = next((op for op in every if boundary.is_mark(op)), None)
         if marked is not None:
-            raise PassError("the module has a stage mark", location=marked.location, hint="mark it in one way alone")
+            hint = "mark a module in one way alone"
+            raise PassError("mark-stages found a stage mark", location=marked.location, hint=hint)
         names = self.after.split()
-        block = _block_of(names, every)
-        ...
+        if not names:
+            hint = 'give the scopes of all stages but the last: "layer0 layer1" or "layer#0 layer#1"'
+            raise PassError("mark-stages: after names no scope", hint=hint)
+        inside = [op for op in every if len(op.results) and _is_in_body(op)]
+        _mark([_Scope.of(name, inside) for name in names])
+
+
+def _is_in_body(op: ir.Operation) -> bool:
+    """Whether an operation is directly in a function or a loop, and not in the region of a sum, for example."""
+    return op.parent is not None and op.parent.operation.name in _BODIES
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """The operations of a scope in the forward, and in the backward."""
+
+    name: str
+    forward: Sequence[ir.Operation]
+    backward: Sequence[ir.Operation]
+
+    @staticmethod
+    def of(name: str, ops: Sequence[ir.Operation]) -> "_Scope":
+        """Finds the scope `name` among `ops`. Raises PassError if its forward has no operation."""
+        found = _CALL.fullmatch(name)
+        scope, call = (found[1], int(found[2])) if found else (name, None)
+        both: list[list[ir.Operation]] = [[], []]
+        for op in ops:
+            if (call is None or op.name == "func.call") and is_in_scope(op.location, scope):
+                both[is_backward(op.location)].append(op)
+        forward, backward = both
+        if call is not None:
+            if backward and len(backward) != len(forward):
+                what = f"scope '{scope}' has {len(forward)} calls in the forward and {len(backward)} in the backward"
+                raise PassError(f"{what}, expected as many", hint="name the scopes of the layers with jax.named_scope")
+            forward, backward = forward[call : call + 1], backward[::-1][call : call + 1]
+        if not forward:
+            what = f"no call {call} in scope '{scope}'" if call is not None else f"no operation in scope '{scope}'"
+            hint = "locations have the scopes: print them with lowered.as_text(debug_info=True)"
+            raise PassError(f"the forward has {what}", hint=hint)
+        return _Scope(name, forward, backward)
+
+
+def _mark(scopes: Sequence[_Scope]) -> None:
+    """Marks the end of each scope. Raises PassError."""
+    block = scopes[0].forward[0].block
+    for scope in scopes:
+        for op in (*scope.forward, *scope.backward):
+            if op.block != block:
+                what = f"scope '{scope.name}' is not in the same function or loop as '{scopes[0].name}'"
+                hint = "mark stages where they are written, with jaxpp.mark_stage_end"
+                raise PassError(what, location=op.location, hint=hint)
+    body = _Body(scopes, Numbered(operations(block)))
+    # All values are found before the first mark, which changes who uses them.
+    marks = [
+        (Boundary(stage, phase, scope.name), values)
+        for stage, scope in enumerate(scopes)
+        for phase, values in (("forward", body.activations(stage)), ("backward", body.gradients(stage)))
+    ]
+    for mark, values in marks:
+        if values:
+            body.mark(mark, values)
+
+
+class _Body:
+    """The block that has the scopes. Its operations are numbers."""
+
+    def __init__(self, scopes: Sequence[_Scope], numbered: Numbered) -> None:
+        """Raises PassError for scopes that share an operation, or whose forward is in another order."""
+        self._scopes, self._numbered = scopes, numbered
+        self._is_backward = [is_backward(op.location) for op in numbered.ops]
+        self._stages: dict[int, int] = {}
+        for stage, scope in enumerate(scopes):
+            for op in (*scope.forward, *scope.backward):
+                number = numbered.producers[op.results[0]]
+                if self._stages.setdefault(number, stage) != stage:
+                    other = scopes[self._stages[number]].name
+                    what = f"an operation is in the scopes '{other}' and '{scope.name}', expected it in one"
+                    raise PassError(what, location=op.location, hint="give scopes that do not contain one another")
+        for number, stage in self._stages.items():
+            makers = [] if self._is_backward[number] else numbered.makers[number]
+            later = next((self._stages[each] for each in makers if self._stages.get(each, 0) > stage), None)
+            if later is not None:
+                what = f"scope '{scopes[stage].name}' reads a value of '{scopes[later].name}', which stands after it"
+                raise PassError(what, location=numbered.ops[number].location, hint="give them in the forward's order")
+
+    def _is_behind(self, number: int, stage: int) -> bool:
+        """Whether an operation is in the forward or the backward of the scopes up to `stage`."""
+        return self._stages.get(number, len(self._scopes)) <= stage
+
+    def activations(self, stage: int) -> list[ir.Value]:
+        """Returns the values of a scope that the later forward reads. Raises PassError if there are none."""
+        end = len(self._numbered.ops) - 1  # the terminator reads results of the step, such as a metric
+        found = [
+            value
+            for number, results in enumerate(self._numbered.results)
+            if self._stages.get(number) == stage and not self._is_backward[number]
+            for value in results
+            if any(
+                value in self._numbered.operands[user] and user != end
+                for user in self._numbered.users[number]
+                if not self._is_backward[user] and not self._is_behind(user, stage)
+            )
+        ]
+        if not found:
+            scope = self._scopes[stage]
+            what = f"no operation of the forward reads a value of scope '{scope.name}' after it"
+            hint = "the last stage needs no scope; mark a loop over layers with jaxpp.mark_stage_end"
+            raise PassError(what, location=scope.forward[-1].location, hint=hint)
+        return found
+
+    def gradients(self, stage: int) -> list[ir.Value]:
+        """Returns the values of the later backward that the backward from a scope on reads."""
+        beyond = self._backward_from(stage)
+        read = {value for number in beyond for value in self._numbered.operands[number]}
+        return [
+            value
+            for number, results in enumerate(self._numbered.results)
+            if self._is_backward[number] and number not in beyond
+            for value in results
+            if value in read
+        ]
+
+    def _backward_from(self, stage: int) -> set[int]:
+        """Returns the operations in the backward of the scopes up to `stage`, and those that read their results."""
+        found = set[int]()
+        for number, makers in enumerate(self._numbered.makers):
+            if self._is_backward[number] and (self._is_behind(number, stage) or not found.isdisjoint(makers)):
+                found.add(number)
+        return found
+
+    def mark(self, mark: Boundary, values: Sequence[ir.Value]) -> None:
+        """Puts a mark after `values`. The later operations on the other side of the mark read its results instead."""
+        place = max(self._numbered.producers[value] for value in values)
+        made_by = self._numbered.ops[place]
+        ip = ir.InsertionPoint.after(made_by)
+        barrier = stablehlo.OptimizationBarrierOp(values, loc=made_by.location, ip=ip).operation
+        boundary.write(barrier, mark)
+        instead = dict(zip(values, barrier.results, strict=True))
+        later = range(place + 1, len(self._numbered.ops) - 1)
+        if mark.phase == "forward":
+            readers = [number for number in later if not self._is_behind(number, mark.stage)]
+        else:
+            readers = sorted(self._backward_from(mark.stage).intersection(later))
+        for number in readers:
+            if not instead.keys().isdisjoint(self._numbered.operands[number]):
+                _read_instead(self._numbered.ops[number], instead)
+
+
+def _read_instead(op: ir.Operation, instead: Mapping[ir.Value, ir.Value]) -> None:
+    """Replaces some of the values that an operation reads, also inside of its regions."""
+    for inner in (op, *nested(op)):
+        for position, operand in enumerate(inner.operands):
+            if operand in instead:
+                inner.operands[position] = instead[operand]
