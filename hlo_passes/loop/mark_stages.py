@@ -113,7 +113,7 @@ def _mark(scopes: Sequence[_Scope]) -> None:
                 what = f"scope '{scope.name}' is not in the same function or loop as '{scopes[0].name}'"
                 hint = "mark stages where they are written, with jaxpp.mark_stage_end"
                 raise PassError(what, location=op.location, hint=hint)
-    body = _Body(scopes, Numbered(operations(block)))
+    body = _MarkedBlock(scopes, Numbered(operations(block)))
     # All values are found before the first mark, which changes who uses them.
     marks = [
         (Boundary(stage, phase, scope.name), values)
@@ -125,7 +125,7 @@ def _mark(scopes: Sequence[_Scope]) -> None:
             body.mark(mark, values)
 
 
-class _Body:
+class _MarkedBlock:
     """The block that has the scopes. Its operations are numbers."""
 
     def __init__(self, scopes: Sequence[_Scope], numbered: Numbered) -> None:

@@ -52,7 +52,7 @@ class ImportShardings(Pass):
     def run(self, module: ir.Module) -> None:
         """Imports all shardings of `module`. Raises PassError for one that no mesh has."""
         everything = list(nested(module.operation))
-        reader = _Reader(at.integer(module.operation, at.PARTITIONS) or 1)
+        reader = _ShardingImport(at.integer(module.operation, at.PARTITIONS) or 1)
         for op in everything:
             for what, types, entry in _places(op):
                 reader.read(op, what, types, entry[GSPMD_SHARDING])
@@ -108,7 +108,7 @@ def _places(op: ir.Operation) -> Iterator[tuple[str, Sequence[ir.Type], _Entry]]
         yield op.name, [result.type for result in op.results], dict(op.attributes)
 
 
-class _Reader:
+class _ShardingImport:
     """Reads shardings, and writes them over the axes of one mesh.
 
     Attributes:

@@ -20,7 +20,7 @@
 // CHECK-NEXT: %[[G1:.*]] = stablehlo.optimization_barrier
 // CHECK-SAME: {jaxpp.boundary = {name = "{{.*}}", phase = "backward", stage = 1 : i64}} %[[SEED]]
 // CHECK-NEXT: %[[D1:.*]] = stablehlo.multiply %[[G1]], %[[TANH]]
-// CHECK-NEXT: %[[SUM:.*]] = stablehlo.add %[[D1]], %[[SEED]]
+// CHECK-NEXT: %[[SUM:.*]] = stablehlo.add %[[D1]], %[[G1]]
 // CHECK-NEXT: %[[G0:.*]] = stablehlo.optimization_barrier
 // CHECK-SAME: {jaxpp.boundary = {name = "{{.*}}", phase = "backward", stage = 0 : i64}} %[[SUM]]
 // CHECK-NEXT: %[[D0:.*]] = stablehlo.multiply %[[G0]], %[[COS]]
