@@ -37,7 +37,8 @@ def name_stacks(location: ir.Location) -> Iterator[str]:
         yield from name_stacks(location.caller)
     elif isinstance(location, ir.FusedLoc):
         for part in location.locations:
-            yield from name_stacks(part)
+            if isinstance(part, ir.Location):
+                yield from name_stacks(part)
 
 
 def is_backward(location: ir.Location) -> bool:
@@ -61,6 +62,7 @@ def _lines(location: ir.Location) -> Iterator[str]:
         yield from _lines(location.caller)
     elif isinstance(location, ir.FusedLoc):
         for part in location.locations:
-            yield from _lines(part)
+            if isinstance(part, ir.Location):
+                yield from _lines(part)
     elif isinstance(location, ir.FileLineColLoc):
         yield f"{location.filename}:{location.start_line}"
