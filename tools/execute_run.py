@@ -24,7 +24,8 @@ from jaxpp.tools import arrays, diagnostics, source, streams
 from jaxpp.validation.compare import Expected, is_inexact, is_integer, random_inputs
 from jaxpp.validation.cpu import Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.signature import Signature, public_main
-from jaxpp.validation.validator import Given, Validator, step_function
+from jaxpp.validation.steps import step_function
+from jaxpp.validation.validator import Given, Validator
 
 Run = Callable[[], Mapping[int, Any]]
 """Runs one step; returns its results by number."""

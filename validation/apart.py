@@ -21,6 +21,7 @@ from jaxpp.ir.functions import bytecode
 from jaxpp.validation.compare import HostArray
 from jaxpp.validation.cpu import NO_FMA
 from jaxpp.validation.first_nan import FirstNan
+from jaxpp.validation.observed import WrongValue
 from jaxpp.validation.validator import Difference, Findings, Given, ValidationError, Validator
 
 _CHILD = "from jaxpp.validation import apart; apart.serve()"
@@ -61,6 +62,10 @@ class Apart:
     def first_nan(self, module: ir.Module) -> FirstNan | None:
         """Returns the first NaN, as `Validator.first_nan`."""
         return self._ask("first_nan", "the module does not run", module)
+
+    def wrong_value(self, before: ir.Module, after: ir.Module) -> WrongValue | None:
+        """Returns the first value that differs, as `Validator.wrong_value`."""
+        return self._ask("wrong_value", "the module does not run", before, after)
 
     def findings(self) -> Findings:
         """Returns the findings of all comparisons."""

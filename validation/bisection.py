@@ -1,16 +1,18 @@
 """Finds the first pass after which a module computes other results, by a binary search over the passes."""
 
+import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
 
 from jaxpp._compat import own_copy
-from jaxpp.hlo_passes.base import Pass, VerifyOwn, run_passes
+from jaxpp.hlo_passes.base import Observer, Pass, VerifyOwn, run_passes
 from jaxpp.ir.functions import body_of, loop_body, terminator
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.values import defining_op
 from jaxpp.validation.apart import Apart
+from jaxpp.validation.observed import WrongValue
 from jaxpp.validation.signature import public_main
 from jaxpp.validation.validator import Difference, Given, ValidationError
 
@@ -19,19 +21,21 @@ _CANNOT = "the module can't be run to compare what becomes of it"
 
 @dataclass(frozen=True)
 class WrongResult:
-    """The place where results first differ, and the result that differs most.
+    """The place where results first differ, the first value that does, and the result that differs most.
 
     Attributes:
         cause: the pass, or the other place.
         differences: the results that differ, in their order.
-        line: the user's line that makes the result, or "".
+        line: the user's line that makes the value, or the result if the value is unknown; or "".
         advice: a command or a place to go on with.
+        value: the first value that differs, and its task; None if it is unknown.
     """
 
     cause: str
     differences: Sequence[Difference]
     line: str
     advice: str
+    value: WrongValue | None = None
 
     @property
     def worst(self) -> Difference:
@@ -39,12 +43,13 @@ class WrongResult:
         return max(self.differences, key=lambda each: each.size)
 
     def __str__(self) -> str:
-        """Formats it as five lines."""
+        """Formats it as seven lines."""
         others = len(self.differences) - 1
         more = f", and {others} more" if others else ""
+        task, value = (self.value.task, str(self.value)) if self.value else ("unknown", "unknown")
         return (
-            f"first wrong: {self.cause}\nresult: {self.worst.title}{more}\nerror: {self.worst.problem}\n"
-            f"line: {self.line or 'unknown'}\nnext: {self.advice}"
+            f"first wrong: {self.cause}\ntask: {task}\nvalue: {value}\nline: {self.line or 'unknown'}\n"
+            f"result: {self.worst.title}{more}\nerror: {self.worst.problem}\nnext: {self.advice}"
         )
 
 
@@ -69,29 +74,40 @@ class Bisection:
         self.validator = refer()
 
     def after(self, count: int) -> ir.Module:
-        """Returns a copy of the module after the first passes. Raises PassError if a pass refuses it."""
+        """Returns a copy of the module after the first passes. Raises the error of a pass that fails."""
         module = own_copy(self._module)
         run_passes(module, self._steps[:count], [VerifyOwn()])
         return module
 
     def differences(self, count: int) -> list[Difference]:
-        """Returns the results that differ after the first passes. Raises PassError if a pass refuses the module."""
+        """Returns the results that differ after the first passes. Raises the error of a pass that fails."""
         module, what = self.after(count), f"the module after {count} of {len(self._steps)} passes"
         try:
             found = self.validator.differences(module, what, what)
         except ValidationError as error:
             self.validator = self._refer()  # the process of the old one may have ended
-            found = [Difference("the module", error.message.removeprefix(f"{what} "))]
+            problem = error.message.removeprefix(f"{what} ")
+            found = [Difference("the module", problem, line=error.source or "")]
         self._report(f"{what}: {f'wrong results: {len(found)}' if found else 'the results agree'}")
         return found
 
     def first(self) -> tuple[int, list[Difference]] | None:
         """Returns the smallest number of passes after which results differ, and these results; None if all agree.
 
-        It assumes that results stay wrong. It runs the module at most log2(passes) + 1 times.
+        It assumes that results stay wrong. It runs the module at most log2(passes) + 1 times. A pass may fail on a
+        module that an earlier pass broke. Then the search is among the earlier passes; if their results agree, the
+        error of the pass is raised.
         """
         good, bad = 0, len(self._steps)
-        found = self.differences(bad) if bad else []
+        error: Exception | None = None
+        try:
+            found = self.differences(bad) if bad else []
+        except Exception as raised:  # a pass may also crash
+            error, bad = raised, self._fails_at(bad)
+            self._report(f"pass '{self._steps[bad].name}' fails: the search is among the {bad} passes before it")
+            found = self.differences(bad) if bad else []
+        if not found and error is not None:
+            raise error
         if not found:
             return None
         while bad - good > 1:
@@ -102,16 +118,47 @@ class Bisection:
                 good = middle
         return bad, found
 
+    def _fails_at(self, most: int) -> int:
+        """Returns the index of the pass that fails."""
+        module, seen = own_copy(self._module), _Count()
+        with contextlib.suppress(Exception):
+            run_passes(module, self._steps[:most], [seen])
+        return seen.passes
+
     def wrong_pass(self, advice: Callable[[Pass], str]) -> WrongResult | None:
-        """Returns the first pass after which results differ; None if they agree after all passes."""
+        """Returns the first pass after which results differ; None if they agree after all passes.
+
+        The modules before and after this pass run once more, value by value.
+        """
         found = self.first()
         if found is None:
             return None
         number, differences = found
         step = self._steps[number - 1]
-        return wrong_result(
-            f"after pass '{step.name}', {number} of {len(self._steps)}", differences, self._module, advice(step)
-        )
+        cause = f"after pass '{step.name}', {number} of {len(self._steps)}"
+        value = self._wrong_value(number) if differences[0].number is not None else None
+        return wrong_result(cause, differences, self._module, advice(step), value)
+
+    def _wrong_value(self, count: int) -> WrongValue | None:
+        self._report(f"the modules before and after pass '{self._steps[count - 1].name}', value by value")
+        try:
+            return self.validator.wrong_value(self.after(count - 1), self.after(count))
+        except ValidationError:
+            self.validator = self._refer()
+            return None
+
+
+class _Count(Observer):
+    """An observer that counts the passes that end."""
+
+    reads_program = False
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Counts a pass."""
+        self.passes += 1
 
 
 def refer(seed: int, most_trips: int, tolerance: float | None, module: ir.Module, given: Given | None = None) -> Apart:
@@ -121,10 +168,13 @@ def refer(seed: int, most_trips: int, tolerance: float | None, module: ir.Module
     return validator
 
 
-def wrong_result(cause: str, differences: Sequence[Difference], module: ir.Module, advice: str) -> WrongResult:
+def wrong_result(
+    cause: str, differences: Sequence[Difference], module: ir.Module, advice: str, value: WrongValue | None = None
+) -> WrongResult:
     """Describes results that differ; `module` is the one before all passes."""
-    found = WrongResult(cause, differences, "", advice)
-    return WrongResult(cause, differences, _line(module, found.worst.number), advice)
+    found = WrongResult(cause, differences, "", advice, value)
+    line = (value.line if value else found.worst.line) or _line(module, found.worst.number)
+    return replace(found, line=line)
 
 
 def _line(module: ir.Module, number: int | None) -> str:

@@ -23,6 +23,9 @@ Watch = Callable[[int, Call, Sequence[Array], Sequence[Array]], None]
 class Interpreter:
     """Compiles the program of a module, and runs it any number of times.
 
+    Attributes:
+        program: the program.
+
     Raises:
         ProgramError: the module is no program, or breaks a rule for programs.
         RunError: XLA refuses one of its functions.
@@ -30,10 +33,10 @@ class Interpreter:
 
     def __init__(self, module: ir.Module, runner: Runner) -> None:
         reader = ProgramReader(module)
-        self._program = reader.program
+        self.program = reader.program
         self._runner = runner
         self._tasks = {
-            name: _compile(module, op if self._program.functions[name].is_compiled else None, runner)
+            name: _compile(module, op if self.program.functions[name].is_compiled else None, runner)
             for name, (op, _) in reader.sources.items()
         }
 
@@ -44,19 +47,19 @@ class Interpreter:
             arguments: the arguments of the step by their numbers. Arguments that no mesh uses may be missing.
             watch: a function that sees each call after it ran.
         """
-        values: list[dict[int, Array]] = [{} for _ in self._program.sequences]
-        for number, argument in self._program.arguments.items():
+        values: list[dict[int, Array]] = [{} for _ in self.program.sequences]
+        for number, argument in self.program.arguments.items():
             whole = arguments[number]
             parts = np.split(np.asarray(whole), len(argument.registers)) if argument.stacked else []
             for place, (mesh, register) in enumerate(argument.registers):
                 values[mesh][register] = self._runner.put(parts[place]) if parts else whole
         sent: dict[int, Array] = {}
-        meshes = enumerate(zip(self._program.sequences, values, strict=True))
+        meshes = enumerate(zip(self.program.sequences, values, strict=True))
         waiting = [self._run(mesh, *own, sent, watch) for mesh, own in meshes]
         while waiting:
             waiting = [mesh for mesh in waiting if next(mesh, False)]
         results: dict[int, list[tuple[int, Array]]] = {}
-        for number, result in enumerate(self._program.results):
+        for number, result in enumerate(self.program.results):
             places = [(mesh, values[mesh][register]) for mesh, register in result.registers]
             whole = [(0, np.concatenate([np.asarray(value) for _, value in places]))] if result.stacked else places
             results[number] = whole

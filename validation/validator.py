@@ -1,7 +1,7 @@
 """Runs modules, and compares their results with those of the first module."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import bytecode, nested
-from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
     Expected,
@@ -26,13 +25,10 @@ from jaxpp.validation.compare import (
 from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.first_nan import FirstNan, first_nan
 from jaxpp.validation.impure import is_impure, varying_results
-from jaxpp.validation.interpreter import Interpreter
+from jaxpp.validation.observe import Observer
+from jaxpp.validation.observed import WrongValue, first_wrong, with_noise
 from jaxpp.validation.signature import Signature, SignatureError, public_main
-
-NamedResults = dict[int, list[tuple[str, Array]]]
-"""The results of a step by number: on each mesh that has one, a phrase that names the mesh, and the value."""
-StepFunction = Callable[[Mapping[int, Array]], NamedResults]
-"""A function from a step's arguments by number to its results."""
+from jaxpp.validation.steps import NamedResults, StepFunction, step_function
 
 
 class ValidationError(PassError):
@@ -48,12 +44,14 @@ class Difference:
         problem: the difference in words: its size, its place, and the allowed one.
         number: the number of the result; None if the whole module has the problem.
         size: the largest difference; infinite if only one of the two numbers is finite.
+        line: the user's line of the problem, where the whole module has it, or "".
     """
 
     title: str
     problem: str
     number: int | None = None
     size: float = math.inf
+    line: str = ""
 
     def __str__(self) -> str:
         return f"{self.title} {self.problem}"
@@ -169,6 +167,26 @@ class Validator:
         except PassError as error:
             raise ValidationError.because("the module does not run", error) from None
 
+    def wrong_value(self, before: ir.Module, after: ir.Module) -> WrongValue | None:
+        """Runs two modules whose results differ; returns the first value that differs.
+
+        Returns None where no value of one module can be matched with the wrong values of the other. Raises
+        ValidationError where one of them can't be run.
+        """
+        try:
+            right, wrong = Observer(before, self._runner), Observer(after, self._runner)
+            step = step_function(after, self._runner)
+            for trial in self._trials:
+                if self._differences(step, [trial]):
+                    moved = perturbed({number: np.asarray(value) for number, value in trial.inputs.items()}, self._seed)
+                    values = with_noise(right.run(trial.inputs), right.run(self._put(moved)))
+                    found = first_wrong(values, wrong.run(trial.inputs), self._tolerance)
+                    if found is not None:
+                        return found
+        except PassError as error:
+            raise ValidationError.because("the module does not run", error) from None
+        return None
+
     def findings(self) -> Findings:
         """Returns the findings of all comparisons so far."""
         others = [
@@ -251,10 +269,10 @@ class Validator:
             },
         )
 
-    def _differences(self, run: StepFunction) -> list[Difference]:
-        """Returns the results that differ, each by the first trial that shows it."""
+    def _differences(self, run: StepFunction, trials: Sequence[_Trial] = ()) -> list[Difference]:
+        """Returns the results that differ, each by the first of these trials, or of all, that shows it."""
         found: dict[int, Difference] = {}
-        for trial in self._trials:
+        for trial in trials or self._trials:
             results = run(trial.inputs)
             for number, expected in trial.expected.items():
                 for where, value in results[number]:
@@ -269,43 +287,3 @@ class Validator:
 
 def _numbers(results: NamedResults) -> dict[int, HostArray]:
     return {number: np.asarray(places[0][1]) for number, places in results.items()}
-
-
-def step_function(module: ir.Module, runner: Runner) -> StepFunction:
-    """Returns the function that runs all of a module: by XLA, or by the interpreter if it is a program."""
-    main = public_main(module)
-    if main is None:
-        program = Interpreter(module, runner)
-        return lambda arguments: {
-            number: [(f" on mesh {mesh}", value) for mesh, value in places]
-            for number, places in program.run(arguments).items()
-        }
-    count = len(ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs)
-    run = runner.compile(module, "main")
-
-    def one(arguments: Mapping[int, Array]) -> NamedResults:
-        return {number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))}
-
-    return _all_steps(TrainLoopAttr.of(module), one, runner)
-
-
-def _all_steps(loop: TrainLoopAttr | None, one: StepFunction, runner: Runner) -> StepFunction:
-    """Returns a function that runs all steps of a loop over optimizer steps, of which a module has one.
-
-    It hands on the state, and slices and stacks all else.
-    """
-    if loop is None:
-        return one
-
-    def run(arguments: Mapping[int, Array]) -> NamedResults:
-        state = {number: value for number, value in arguments.items() if number < loop.state}
-        every: list[NamedResults] = []
-        for step in range(loop.steps):
-            batch = {n: runner.put(np.asarray(value)[step]) for n, value in arguments.items() if n >= loop.state}
-            every.append(one(state | batch))
-            state = {number: every[-1][number][0][1] for number in state}
-        rest = [number for number in every[-1] if number >= loop.state]
-        stacks = {n: [("", runner.put(np.stack([np.asarray(each[n][0][1]) for each in every])))] for n in rest}
-        return {**every[-1], **stacks}
-
-    return run
