@@ -43,8 +43,8 @@ def bisect(step: object, reference: Callable[..., Any], *args: Any) -> WrongResu
     if not isinstance(step, MpmdFunction):
         raise TypeError(f"bisect: expected a step of mpmd_jit_with_loop, found {type(step).__name__}")
     numbers = jax.tree.map(number_of, args)
-    lowered, seen = step.lower(*numbers), _PassesSeen()
-    with _watching(seen):
+    lowered, seen = step.lower(*numbers), PassesSeen()
+    with watching(seen):
         lowered.program()
     leaves = jax.tree.leaves((numbers, {}))
     ours = on_host(lowered.compile().run(leaves))
@@ -56,7 +56,7 @@ def bisect(step: object, reference: Callable[..., Any], *args: Any) -> WrongResu
     return found
 
 
-def _found(seen: "_PassesSeen", given: Given, ours: dict[int, Any]) -> WrongResult | None:
+def _found(seen: "PassesSeen", given: Given, ours: dict[int, Any]) -> WrongResult | None:
     def new() -> Apart:
         return refer(0, MOST_TRIPS, None, seen.module, given)
 
@@ -73,7 +73,7 @@ def _found(seen: "_PassesSeen", given: Given, ours: dict[int, Any]) -> WrongResu
     return wrong_result("in the run, after all passes", differences, seen.module, advice)
 
 
-class _PassesSeen(Observer):
+class PassesSeen(Observer):
     """An observer that records the module before all passes, and the passes.
 
     A search for a `memory_limit` runs them several times; the last time counts.
@@ -93,7 +93,7 @@ class _PassesSeen(Observer):
 
 
 @contextlib.contextmanager
-def _watching(observer: Observer) -> Generator[None]:
+def watching(observer: Observer) -> Generator[None]:
     STANDING.append(observer)
     try:
         yield

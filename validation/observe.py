@@ -35,7 +35,7 @@ from jaxpp.ir.values import defining_op, is_integer_scalar
 from jaxpp.validation.behind import Behind, microbatches_behind
 from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.interpreter import Interpreter
-from jaxpp.validation.observed import Observed, Unit
+from jaxpp.validation.observed import CARRIED, Observed, Unit
 from jaxpp.validation.signature import public_main
 from jaxpp.validation.steps import NamedResults, all_steps
 
@@ -246,7 +246,7 @@ class Observer:
             for number, (value, each) in enumerate(zip(loop.body.results, carried, strict=True)):
                 maker = defining_op(value)
                 place = inside if maker is None else inside.of(maker)
-                self._note(("carried value", number, types), place, each, maker)
+                self._note((CARRIED, number, types), place, each, maker)
         if loop.is_over_microbatches:
             self._length = trip
         self._known.update(zip(loop.op.results, carried, strict=True))

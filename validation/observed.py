@@ -12,6 +12,10 @@ Unit: TypeAlias = tuple[int, int]
 """A microbatch, and a slice of its sequence."""
 
 
+CARRIED = "carried value"
+"""The first word of the place of a value that a loop carries to its next trip."""
+
+
 @dataclass(frozen=True)
 class Observed:
     """A value that a run made.
@@ -134,7 +138,9 @@ class _Matching:
         return found
 
     def _key(self, each: Observed) -> _Key:
-        return each.place, each.unit, each.task.stage if self._has_stages and each.task else None
+        # A loop may carry a value that no task makes any more.
+        has_stage = self._has_stages and each.task and each.place[0] != CARRIED
+        return each.place, each.unit, each.task.stage if has_stage and each.task else None
 
     def _matches(self, each: Observed, values: Mapping[_Key, list[Observed]]) -> list[Observed]:
         matches = values.get(self._key(each), [])
