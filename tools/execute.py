@@ -34,6 +34,8 @@ def _parser() -> Parser:
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="the seed of random arguments")
     parser.add_argument("--steps", type=at_least(1), default=1, metavar="N", help="how often to run it")
     parser.add_argument("--save", metavar="FILE.npz", help="write the last results: result0, ... (or .safetensors)")
+    about = "run it once more, and write the results of all tasks, for jaxpp-bisect"
+    parser.add_argument("--record", metavar="FILE.npz", help=about)
     parser.add_argument("--print", action="store_true", dest="prints", help="print all numbers of the results")
     parser.add_argument(
         "--reference", metavar="FILE", help="a module with @main, to run by plain XLA and compare the results with"

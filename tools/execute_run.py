@@ -19,6 +19,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import functions
 from jaxpp.ir.shardings import MeshAxes
+from jaxpp.recording import record_run
 from jaxpp.runtime import Executable, Program, load, trace_step, write_chrome_trace
 from jaxpp.tools import arrays, diagnostics, source, streams
 from jaxpp.validation.compare import Expected, is_inexact, is_integer, random_inputs
@@ -63,6 +64,8 @@ def _run(options: argparse.Namespace) -> int:
         if options.save:
             saved = {f"result{number}": np.asarray(value) for number, value in results.items()}
             arrays.write_arrays(options.save, saved)
+        if options.record:
+            step.record(options.record)
         if options.trace:
             step.trace(options.trace)
         return _compare(results, reference, inputs, signature, options) if reference else 0
@@ -121,10 +124,17 @@ class _Step:
             self.run = _by_xla(module, inputs)
             return
         program = load(module)
+        self._inputs = inputs
         self._executable = executable = Executable(program, _submeshes(program))
         count = 1 + max(program.arguments, default=-1)
         self._arguments = [inputs.get(number, _UNREAD) for number in range(count)]
         self.run: Run = lambda: dict(enumerate(executable(self._arguments)))
+
+    def record(self, path: str) -> None:
+        """Records the tasks of one step. Raises InputError for a module that is no program."""
+        if self._executable is None:
+            raise streams.InputError("--record: error: a module with @main has no tasks to record, expected a program")
+        streams.write(path, record_run(self._executable, self._inputs).to_bytes())
 
     def trace(self, path: str) -> None:
         """Writes a trace of one step. Raises InputError for a module that is no program."""

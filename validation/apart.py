@@ -18,11 +18,12 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import bytecode
-from jaxpp.validation.compare import HostArray
+from jaxpp.validation.compare import Difference, HostArray
 from jaxpp.validation.cpu import NO_FMA
 from jaxpp.validation.first_nan import FirstNan
 from jaxpp.validation.observed import WrongValue
-from jaxpp.validation.validator import Difference, Findings, Given, ValidationError, Validator
+from jaxpp.validation.records import Record
+from jaxpp.validation.validator import Findings, Given, ValidationError, Validator
 
 _CHILD = "from jaxpp.validation import apart; apart.serve()"
 
@@ -66,6 +67,10 @@ class Apart:
     def wrong_value(self, before: ir.Module, after: ir.Module) -> WrongValue | None:
         """Returns the first value that differs, as `Validator.wrong_value`."""
         return self._ask("wrong_value", "the module does not run", before, after)
+
+    def record(self, module: ir.Module, arguments: Mapping[int, HostArray]) -> Record:
+        """Runs a module with these arguments, as `Validator.record`."""
+        return self._ask("record", "the module does not run", module, arguments)
 
     def findings(self) -> Findings:
         """Returns the findings of all comparisons."""

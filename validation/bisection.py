@@ -12,9 +12,10 @@ from jaxpp.ir.functions import body_of, loop_body, terminator
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.values import defining_op
 from jaxpp.validation.apart import Apart
+from jaxpp.validation.compare import Difference
 from jaxpp.validation.observed import WrongValue
 from jaxpp.validation.signature import public_main
-from jaxpp.validation.validator import Difference, Given, ValidationError
+from jaxpp.validation.validator import Given, ValidationError
 
 _CANNOT = "the module can't be run to compare what becomes of it"
 
@@ -37,6 +38,20 @@ class WrongResult:
     advice: str
     value: WrongValue | None = None
 
+    @classmethod
+    def of(
+        cls,
+        cause: str,
+        differences: Sequence[Difference],
+        advice: str,
+        value: WrongValue | None,
+        module: ir.Module | None = None,
+    ) -> "WrongResult":
+        """Describes results that differ. `module` is the one before all passes, if it is known."""
+        found = cls(cause, differences, "", advice, value)
+        line = value.line if value else found.worst.line
+        return replace(found, line=line or (_line(module, found.worst.number) if module is not None else ""))
+
     @property
     def worst(self) -> Difference:
         """The result with the largest difference."""
@@ -58,7 +73,7 @@ class Bisection:
 
     Args:
         module: the module before all passes; it does not change.
-        steps: the passes.
+        steps: the passes; also an attribute.
         refer: makes a validator in a child process, which knows the module.
         report: prints a line about each run.
     """
@@ -70,18 +85,18 @@ class Bisection:
         refer: Callable[[], Apart],
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._module, self._steps, self._refer, self._report = module, steps, refer, report
+        self._module, self.steps, self._refer, self._report = module, steps, refer, report
         self.validator = refer()
 
     def after(self, count: int) -> ir.Module:
         """Returns a copy of the module after the first passes. Raises the error of a pass that fails."""
         module = own_copy(self._module)
-        run_passes(module, self._steps[:count], [VerifyOwn()])
+        run_passes(module, self.steps[:count], [VerifyOwn()])
         return module
 
     def differences(self, count: int) -> list[Difference]:
         """Returns the results that differ after the first passes. Raises the error of a pass that fails."""
-        module, what = self.after(count), f"the module after {count} of {len(self._steps)} passes"
+        module, what = self.after(count), f"the module after {count} of {len(self.steps)} passes"
         try:
             found = self.validator.differences(module, what, what)
         except ValidationError as error:
@@ -98,13 +113,13 @@ class Bisection:
         module that an earlier pass broke. Then the search is among the earlier passes; if their results agree, the
         error of the pass is raised.
         """
-        good, bad = 0, len(self._steps)
+        good, bad = 0, len(self.steps)
         error: Exception | None = None
         try:
             found = self.differences(bad) if bad else []
         except Exception as raised:  # a pass may also crash
             error, bad = raised, self._fails_at(bad)
-            self._report(f"pass '{self._steps[bad].name}' fails: the search is among the {bad} passes before it")
+            self._report(f"pass '{self.steps[bad].name}' fails: the search is among the {bad} passes before it")
             found = self.differences(bad) if bad else []
         if not found and error is not None:
             raise error
@@ -122,7 +137,7 @@ class Bisection:
         """Returns the index of the pass that fails."""
         module, seen = own_copy(self._module), _Count()
         with contextlib.suppress(Exception):
-            run_passes(module, self._steps[:most], [seen])
+            run_passes(module, self.steps[:most], [seen])
         return seen.passes
 
     def wrong_pass(self, advice: Callable[[Pass], str]) -> WrongResult | None:
@@ -134,13 +149,13 @@ class Bisection:
         if found is None:
             return None
         number, differences = found
-        step = self._steps[number - 1]
-        cause = f"after pass '{step.name}', {number} of {len(self._steps)}"
+        step = self.steps[number - 1]
+        cause = f"after pass '{step.name}', {number} of {len(self.steps)}"
         value = self._wrong_value(number) if differences[0].number is not None else None
-        return wrong_result(cause, differences, self._module, advice(step), value)
+        return WrongResult.of(cause, differences, advice(step), value, self._module)
 
     def _wrong_value(self, count: int) -> WrongValue | None:
-        self._report(f"the modules before and after pass '{self._steps[count - 1].name}', value by value")
+        self._report(f"the modules before and after pass '{self.steps[count - 1].name}', value by value")
         try:
             return self.validator.wrong_value(self.after(count - 1), self.after(count))
         except ValidationError:
@@ -166,15 +181,6 @@ def refer(seed: int, most_trips: int, tolerance: float | None, module: ir.Module
     validator = Apart(seed, most_trips, tolerance)
     validator.refer(module, _CANNOT, given)
     return validator
-
-
-def wrong_result(
-    cause: str, differences: Sequence[Difference], module: ir.Module, advice: str, value: WrongValue | None = None
-) -> WrongResult:
-    """Describes results that differ; `module` is the one before all passes."""
-    found = WrongResult(cause, differences, "", advice, value)
-    line = (value.line if value else found.worst.line) or _line(module, found.worst.number)
-    return replace(found, line=line)
 
 
 def _line(module: ir.Module, number: int | None) -> str:

@@ -1,5 +1,6 @@
 """Random inputs for a module, and the comparison of the results of two modules."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -186,3 +187,25 @@ def _widen(value: HostArray) -> HostArray:
 def _at(index: tuple[Any, ...], expected: HostArray, actual: HostArray) -> str:
     place = f" at [{', '.join(str(int(i)) for i in index)}]" if index else ""
     return f"{expected[index]:.6g} before and {actual[index]:.6g} after{place}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A result that differs from that of the first module.
+
+    Attributes:
+        title: the name of the result.
+        problem: the difference in words: its size, its place, and the allowed one.
+        number: the number of the result; None if the whole module has the problem.
+        size: the largest difference; infinite if only one of the two numbers is finite.
+        line: the user's line of the problem, where the whole module has it, or "".
+    """
+
+    title: str
+    problem: str
+    number: int | None = None
+    size: float = math.inf
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.title} {self.problem}"

@@ -15,12 +15,10 @@ from jaxpp.ir.functions import (
     callee,
     functions,
     kind_and_stage,
-    loop_body,
     name_of,
     nested,
     operands_with_captures,
     operations,
-    terminator,
 )
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.loop import entries
@@ -32,12 +30,13 @@ from jaxpp.ir.tasks import task_of
 from jaxpp.ir.tensors import DTYPES
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op, is_integer_scalar
-from jaxpp.validation.behind import Behind, microbatches_behind
+from jaxpp.validation.behind import Behind
 from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.observed import CARRIED, Observed, Unit
 from jaxpp.validation.signature import public_main
 from jaxpp.validation.steps import NamedResults, all_steps
+from jaxpp.validation.task_values import Outputs, TaskValues
 
 _MOST_TRIPS = 64
 """A loop of more trips, or of an unknown number, is one operation here, unless it is the loop over microbatches."""
@@ -154,19 +153,16 @@ class Observer:
 
     def _run_program(self, program: Interpreter, arguments: Mapping[int, Array]) -> None:
         bodies = {name: op for name, op in self._functions.items() if name in program.program.functions}
-        behind = microbatches_behind(program.program, bodies)
+        tasks = TaskValues(program.program, bodies)
 
         def watch(mesh: int, call: Call, operands: Sequence[Array], results: Sequence[Array]) -> None:
-            function = program.program.functions[call.function]
             units = {(task.microbatch, task.slice) for task in call.tasks}
             task = call.tasks[0] if len(call.tasks) == 1 else None
             where = _Where(task, units.pop() if len(units) == 1 else None, f"{call} on mesh {mesh}")
-            if function.is_compiled:
-                places = (behind[mesh, register] for register in call.operands)
+            if program.program.functions[call.function].is_compiled:
+                places = (tasks.behind[mesh, register] for register in call.operands)
                 self._run(self._code(call.function), list(map(_Known, operands, places)), where)
-            makers = [call.maker(number, function) for number in range(len(call.results))]
-            known = [_Known(*each) for each in zip(results, (behind[mesh, each] for each in call.results), strict=False)]
-            self._note_results(self._functions[call.function], makers, known, f" on mesh {mesh}")
+            self._found += tasks.of(mesh, call, results)
 
         program.run(arguments, watch)
 
@@ -252,7 +248,7 @@ class Observer:
         self._known.update(zip(loop.op.results, carried, strict=True))
 
     def _run_call(self, jump: _Jump, where: _Where) -> None:
-        kind, stage = kind_and_stage(jump.function)
+        kind, _ = kind_and_stage(jump.function)
         tasks = tasks_of_call(jump.op, kind) if at.MICROBATCH in jump.op.attributes else ()
         if tasks:
             units = {(task.microbatch, task.slice) for task in tasks}
@@ -269,22 +265,10 @@ class Observer:
             return
         made = self._run(self._code(name_of(jump.function)), operands, inside)
         self._known.update(zip(jump.op.results, made, strict=True))
-        if tasks or kind:
-            parts = [at.plain(entry.get(at.TASK)) or 0 for entry in at.result_attributes(jump.function)]
-            makers = [tasks[part] if tasks else None for part in parts]
-            self._note_results(jump.function, makers, made, "")
-
-    def _note_results(
-        self, function: ir.Operation, makers: Sequence[TaskName | None], results: Sequence[_Known], mesh: str
-    ) -> None:
-        """Notes the results of a call by the kind of its function, if they are of a task."""
-        values = list(terminator(body_of(function)).operands)
-        kind, _ = kind_and_stage(function)
-        types = tuple(str(value.type) for value in values)
-        for number, (task, each) in enumerate(zip(makers, results, strict=False)):
-            if task is not None:
-                where = _Where(task, (task.microbatch, task.slice), f"{task}{mesh}")
-                self._note(("result", number, kind, types), where, each, defining_op(values[number]))
+        outputs = Outputs.of(jump.function)
+        parts = [at.plain(entry.get(at.TASK)) or 0 for entry in at.result_attributes(jump.function)]
+        for number, each in enumerate(made if tasks else ()):
+            self._found.append(outputs.observed(number, kind, tasks[parts[number]], each.array, each.behind))
 
     def _note(
         self,

@@ -12,6 +12,8 @@ Unit: TypeAlias = tuple[int, int]
 """A microbatch, and a slice of its sequence."""
 
 
+RESULT = "result"
+"""The first word of the place of a result of a task."""
 CARRIED = "carried value"
 """The first word of the place of a value that a loop carries to its next trip."""
 
@@ -129,7 +131,8 @@ class _Matching:
         operation = match.operation or each.operation
         if kind != "operation":
             operation = f"{kind} {number}" + (f", {operation}" if operation else "")
-        return WrongValue(match.words if match.task or not each.task else each.words, operation, problem, match.line or each.line)
+        words = match.words if match.task or not each.task else each.words
+        return WrongValue(words, operation, problem, match.line or each.line)
 
     def _by_key(self, values: Sequence[Observed]) -> Mapping[_Key, list[Observed]]:
         found: defaultdict[_Key, list[Observed]] = defaultdict(list)

@@ -1,6 +1,5 @@
 """Runs modules, and compares their results with those of the first module."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import bytecode, nested
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
+    Difference,
     Expected,
     HostArray,
     Tolerance,
@@ -26,35 +26,14 @@ from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.first_nan import FirstNan, first_nan
 from jaxpp.validation.impure import is_impure, varying_results
 from jaxpp.validation.observe import Observer
-from jaxpp.validation.observed import WrongValue, first_wrong, with_noise
+from jaxpp.validation.observed import RESULT, WrongValue, first_wrong, with_noise
+from jaxpp.validation.records import Record
 from jaxpp.validation.signature import Signature, SignatureError, public_main
 from jaxpp.validation.steps import NamedResults, StepFunction, step_function
 
 
 class ValidationError(PassError):
     """A module computes other results than the first one, or can't be run at all."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A result that differs from that of the first module.
-
-    Attributes:
-        title: the name of the result.
-        problem: the difference in words: its size, its place, and the allowed one.
-        number: the number of the result; None if the whole module has the problem.
-        size: the largest difference; infinite if only one of the two numbers is finite.
-        line: the user's line of the problem, where the whole module has it, or "".
-    """
-
-    title: str
-    problem: str
-    number: int | None = None
-    size: float = math.inf
-    line: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.title} {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -186,6 +165,25 @@ class Validator:
         except PassError as error:
             raise ValidationError.because("the module does not run", error) from None
         return None
+
+    def record(self, module: ir.Module, arguments: Mapping[int, HostArray]) -> Record:
+        """Runs a module with these arguments, and again with changed last bits. Raises ValidationError.
+
+        A module with `@main` has the tasks that it calls; before `outline-stages` there are none.
+        """
+        try:
+            runner = Runner(partitions_of(module), self._most_trips)
+            step, observer = step_function(module, runner), Observer(module, runner)
+            every = [
+                {number: runner.put(value) for number, value in each.items()}
+                for each in (arguments, perturbed(arguments, self._seed))
+            ]
+            results = [_numbers(step(each)) for each in every]
+            values = with_noise(*(observer.run(each) for each in every))
+        except PassError as error:
+            raise ValidationError.because("the module does not run", error) from None
+        types = (str(value.type) for op in nested(module.operation) for value in op.results)
+        return Record.of(arguments, *results, [each for each in values if each.place[0] == RESULT], types)
 
     def findings(self) -> Findings:
         """Returns the findings of all comparisons so far."""

@@ -37,7 +37,6 @@ from jaxpp.ir.build import constant, replace
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, bytecode, bytecode_of, callee, functions, kind_and_stage, nested, operations
 from jaxpp.ir.locations import source_of
-from jaxpp.ir.mesh_functions import TASK
 from jaxpp.ir.ops import float_width
 from jaxpp.ir.tasks import inherit_task, task_of
 from jaxpp.validation.apart import Apart
@@ -487,8 +486,10 @@ def _report(outcomes: Sequence[Outcome]) -> int:
         own = [each for each in faults if each.kind == kind]
         effects = Counter(each.effect for each in own)
         found, located, wrong = (
-            sum(each) for each in zip(*((bool(e.cause), bool(e.cause) and e.is_located, bool(e.wrong)) for e in own))
-        ) if own else (0, 0, 0)
+            (sum(each) for each in zip(*((bool(e.cause), bool(e.cause) and e.is_located, bool(e.wrong)) for e in own)))
+            if own
+            else (0, 0, 0)
+        )
         row = "".join(f"{effects[name]:>8}" for name in ("large", "refused", "small", "none"))
         print(f"{kind:<32} {len(own):>7}{row} {found:>6} {located:>13} {wrong:>6}")
     for each in faults:

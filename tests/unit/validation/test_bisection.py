@@ -18,7 +18,7 @@ from jaxpp.ir.functions import nested
 from jaxpp.ir.tasks import inherit_task
 from jaxpp.validation import MOST_TRIPS
 from jaxpp.validation.bisection import Bisection, WrongResult, refer
-from jaxpp.validation.validator import Difference
+from jaxpp.validation.compare import Difference
 
 STEP = Path(__file__).parents[2] / "lit" / "opt" / "validate.mlir"
 PASSES = mpmd("1f1b", 2)
