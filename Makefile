@@ -70,8 +70,9 @@ types: $(STAMP) ## pyright, strict, with the oldest JAX: what JAX says of its ow
 unit: $(STAMP) ## Unit tests, and the lit tests in the same process
 	$(PYTEST) --ignore=tests/hardware
 
-fuzz: $(STAMP) ## Generated steps against jax.jit, for SECONDS=600, from seed FIRST=0 on; or one of them, SEED=
-	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED),--seconds $(SECONDS) --first $(FIRST))
+fuzz: $(STAMP) ## Generated steps against jax.jit, for SECONDS=600, from seed FIRST=0 on; or one of them, SEED=; or FAULTS=200
+	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz$(if $(FAULTS),.faults --faults $(FAULTS)) \
+	  $(if $(SEED),--seed $(SEED),$(if $(FAULTS),,--seconds $(SECONDS)) --first $(FIRST))
 
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)

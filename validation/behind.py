@@ -33,10 +33,11 @@ def microbatches_behind(program: Program, bodies: Mapping[str, ir.Operation]) ->
             elif isinstance(each, Constant):
                 found[mesh, each.result] = frozenset()
                 made = (each.result,)
-            elif isinstance(each, Receive) and (source := sent[each.channel]) not in found:
-                waiting.setdefault(source, []).append((mesh, each.result))
-                break
             elif isinstance(each, Receive):
+                source = sent[each.channel]
+                if source not in found:
+                    waiting.setdefault(source, []).append((mesh, each.result))
+                    break
                 found[mesh, each.result] = found[source]
                 made = (each.result,)
             work += _arrived(found, waiting, [(mesh, result) for result in made])
@@ -65,6 +66,6 @@ def _add_call(found: dict[Place, Behind], mesh: int, call: Call, reads: Sequence
 def _reads(function: ir.Operation) -> list[set[int]]:
     """Returns for each result of a function the positions of the arguments on which it depends."""
     body = body_of(function)
-    positions = {argument: number for number, argument in enumerate(body.arguments)}
+    positions: dict[ir.Value, int] = {argument: number for number, argument in enumerate(body.arguments)}
     behind = (values_behind([value]) for value in terminator(body).operands)
     return [{positions[value] for value in values if value in positions} for values in behind]

@@ -164,14 +164,14 @@ class Bisection:
 
 
 class _Count(Observer):
-    """An observer that counts the passes that end."""
+    """An observer that counts the passes before the one that runs."""
 
     reads_program = False
 
     def __init__(self) -> None:
-        self.passes = 0
+        self.passes = -1
 
-    def after(self, step: Pass, module: ir.Module) -> None:
+    def before(self, step: Pass, module: ir.Module) -> None:
         """Counts a pass."""
         self.passes += 1
 

@@ -45,12 +45,12 @@ _MOST_TRIPS = 64
 class _Known(NamedTuple):
     """The numbers of a value, and the microbatches and slices from which they were computed.
 
-    index: the index of the value among all that were observed, or -1.
+    number: the index of the value among all that were observed, or -1.
     """
 
     array: Array
     behind: Behind
-    index: int = -1
+    number: int = -1
 
 
 class _Where(NamedTuple):
@@ -178,8 +178,8 @@ class Observer:
             if op.name == "func.call" and callee(op) in self._functions:
                 parts.append(_Jump(op, self._functions[callee(op)]))
             elif op.name == "stablehlo.while" and _is_followed(op):
-                blocks = (self._read(region.blocks[0], depth + 1) for region in op.regions)
-                parts.append(_Loop(op, *blocks, not depth and _is_over_microbatches(op)))
+                test, body = (self._read(region.blocks[0], depth + 1) for region in op.regions)
+                parts.append(_Loop(op, test, body, not depth and _is_over_microbatches(op)))
             elif parts and isinstance(parts[-1], _Segment):
                 parts[-1].ops.append(op)
             else:
@@ -224,7 +224,7 @@ class Observer:
                     own = frozenset[Unit]() if is_integer_scalar(result) else behind
                     self._known[result] = known = _Known(made[result], own, len(self._found))
                     key = ("operation", str(op.location), op.name, number, str(result.type))
-                    reads = [self._known[value].index if value in self._known else -1 for value in uses]
+                    reads = [self._known[value].number if value in self._known else -1 for value in uses]
                     self._note(key, place, known, op, reads)
 
     def _run_loop(self, loop: _Loop, where: _Where) -> None:

@@ -103,12 +103,12 @@ class Record:
                 raise ValueError(f"it has format {about['format']}, expected {_FORMAT}: record it again")
             arrays = {name: value.view(_dtype(about["types"][name])) for name, value in arrays.items()}
             values = [_observed(each, arrays.pop(f"value{number}")) for number, each in enumerate(about["values"])]
-            numbered = [
+            given, results = (
                 {int(name.removeprefix(kind)): value for name, value in arrays.items() if name.startswith(kind)}
                 for kind in ("arg", "result")
-            ]
+            )
             noise = {int(number): each for number, each in about["noise"].items()}
-            return cls(*numbered, values, noise, about["relative"])
+            return cls(given, results, values, noise, about["relative"])
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"it is no record of a run: {type(error).__name__}: {error}") from None
 

@@ -178,12 +178,13 @@ class Validator:
                 {number: runner.put(value) for number, value in each.items()}
                 for each in (arguments, perturbed(arguments, self._seed))
             ]
-            results = [_numbers(step(each)) for each in every]
-            values = with_noise(*(observer.run(each) for each in every))
+            results, moved = (_numbers(step(each)) for each in every)
+            values, moved_values = (observer.run(each) for each in every)
         except PassError as error:
             raise ValidationError.because("the module does not run", error) from None
         types = (str(value.type) for op in nested(module.operation) for value in op.results)
-        return Record.of(arguments, *results, [each for each in values if each.place[0] == RESULT], types)
+        of_tasks = [each for each in with_noise(values, moved_values) if each.place[0] == RESULT]
+        return Record.of(arguments, results, moved, of_tasks, types)
 
     def findings(self) -> Findings:
         """Returns the findings of all comparisons so far."""

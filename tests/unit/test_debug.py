@@ -3,6 +3,7 @@
 # pyright: reportUnknownLambdaType=false
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +16,10 @@ import jaxpp.api as jaxpp
 from jaxpp import debug
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.ir.functions import nested
+from jaxpp.runtime import Executable
 from jaxpp.validation import ValidationError
+from jaxpp.validation.compare import Tolerance
+from jaxpp.validation.records import Record
 
 
 def step_of(**options: Any) -> Any:
@@ -43,8 +47,9 @@ def test_a_function_that_is_not_the_reference(capsys: pytest.CaptureFixture[str]
     assert found.cause == "before all passes"
     assert [each.number for each in found.differences] == [1]
     assert found.line.rpartition(":")[0].rpartition(":")[0].endswith("compare.py")
-    first, result, error, line, following = capsys.readouterr().out.splitlines()
+    first, task, value, line, result, error, following = capsys.readouterr().out.splitlines()
     assert first == "first wrong: before all passes"
+    assert (task, value) == ("task: unknown", "value: unknown")
     assert result.startswith("result: result 1 (")
     assert error.startswith("error: differs by ")
     assert line == f"line: {found.line}"
@@ -64,24 +69,52 @@ def test_a_broken_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     found = debug.bisect(made(), jax.jit(step_of()), weights(2), batch(2))
     assert found is not None
     assert found.cause == "after pass 'split-stacks', 9 of 27"
+    assert found.value is not None
+    assert (found.value.task, found.value.operation) == ("outside of the microbatches", "stablehlo.subtract")
+    assert found.line.partition(":")[0].endswith("compare.py")
 
 
-def test_a_wrong_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = debug.on_host
+def test_a_wrong_run_names_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Executable._dispatch  # pyright: ignore[reportPrivateUsage]  # nothing else makes a device compute wrongly
 
-    def wrong(tree: Any) -> Any:
-        first, *others = right(tree)
-        return [first + 1, *others]
+    def wrong(self: Executable, steps: Any, registers: Any, observe: Any = None) -> None:
+        def broken(step: Any) -> Any:
+            function, operands, results, frees, handlers, label = step
+            if not any(str(each) == "backward of stage 1, microbatch 1" for _, each in label):
+                return step
+            return function, lambda values: _doubled(operands(values)), results, frees, handlers, label
 
-    calls = iter([wrong])  # the results of the step
-    monkeypatch.setattr(debug, "on_host", lambda tree: next(calls, right)(tree))
+        right(self, list(map(broken, steps)), registers, observe)
+
+    monkeypatch.setattr(Executable, "_dispatch", wrong)
     found = debug.bisect(made(), jax.jit(step_of()), weights(2), batch(2))
     assert found is not None
     assert found.cause == "in the run, after all passes"
+    assert found.value is not None
+    assert found.value.task == "backward of stage 1, microbatch 1 on mesh 1"
+    assert found.line.partition(":")[0].endswith("compare.py")
+
+
+def _doubled(operands: Any) -> list[Any]:
+    """Returns the operands of a task, the first one of floating point numbers doubled."""
+    number = next(n for n, each in enumerate(operands) if jnp.issubdtype(each.dtype, jnp.floating) and each.ndim)
+    return [2 * each if n == number else each for n, each in enumerate(operands)]
+
+
+def test_records_of_two_schedules(tmp_path: Path) -> None:
+    for name in ("1f1b", "gpipe"):
+        step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=name, loss=loss), make_mesh(2), donate_argnums=0)
+        debug.record(step, tmp_path / f"{name}.npz", weights(2), batch(4))
+    one, other = (Record.from_bytes((tmp_path / f"{name}.npz").read_bytes()) for name in ("1f1b", "gpipe"))
+    assert {str(each.task) for each in one.values} == {str(each.task) for each in other.values}
+    assert one.differences(other, Tolerance(1e-5)) == []
+    assert one.wrong_value(other, Tolerance(1e-5)) is None
 
 
 def test_no_step_and_other_results() -> None:
     with pytest.raises(TypeError, match=r"^bisect: expected a step of mpmd_jit_with_loop, found function$"):
         debug.bisect(loss, loss)
+    with pytest.raises(TypeError, match=r"^record: expected a step of mpmd_jit_with_loop, found function$"):
+        debug.record(loss, "never.npz")
     with pytest.raises(ValidationError, match="result 1 has the shape None, expected"):
         debug.bisect(made(), lambda *_: jnp.zeros((8, 8)), weights(2), batch(2))

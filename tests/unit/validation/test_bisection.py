@@ -1,5 +1,6 @@
 """`Bisection`: planted faults are found at their pass, and sound passes are not blamed."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, replace
 from jaxpp.ir.functions import nested
 from jaxpp.ir.tasks import inherit_task
 from jaxpp.validation import MOST_TRIPS
+from jaxpp.validation.apart import Apart
 from jaxpp.validation.bisection import Bisection, WrongResult, refer
 from jaxpp.validation.compare import Difference
 
@@ -71,25 +74,63 @@ FAULTS = {
 }
 
 
+@functools.cache
+def reference(text: str) -> Apart:
+    """Returns a process that knows a module, and keeps what it compiled."""
+    with make_context() as context, ir.Location.unknown():
+        return refer(0, MOST_TRIPS, None, ir.Module.parse(text, context))
+
+
 def bisect(text: str, steps: Sequence[Pass], lines: list[str]) -> WrongResult | None:
     with make_context() as context, ir.Location.unknown():
         module = ir.Module.parse(text, context)
-        new = partial(refer, 0, MOST_TRIPS, None, module)
-        return Bisection(module, steps, new, lines.append).wrong_pass(lambda step: f"look at {step.name}")
+        search = Bisection(module, steps, partial(reference, text), lines.append)
+        return search.wrong_pass(lambda step: f"look at {step.name}")
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_found_at_their_pass(name: str) -> None:
-    fault, lines = FAULTS[name], list[str]()
-    place = 1 + 3 * list(FAULTS).index(name)  # inlining comes first, as slices are in functions
-    found = bisect(STEP.read_text(), [*PASSES[:place], fault, *PASSES[place:]], lines)
+@pytest.mark.parametrize(
+    ("name", "place", "task", "value", "line"),
+    [
+        ("a dropped accumulation", 1, "microbatch 0", "carried value 6, stablehlo.add", 67),
+        ("a dropped accumulation", 9, "backward of stage 1, microbatch 0", "carried value 2, stablehlo.add", 67),
+        ("a dropped accumulation", 21, "backward of stage 1, microbatch 0", "result 1, stablehlo.add", 67),
+        ("swapped operands", 4, "outside of the microbatches", "stablehlo.subtract", 77),
+        ("a wrong constant", 7, "outside of the microbatches", "stablehlo.multiply", 76),
+        ("a wrong index", 10, "microbatch 1", "stablehlo.dynamic_slice", 87),
+        ("a NaN", 13, "backward of stage 0, microbatch 0", "stablehlo.transpose", 64),
+    ],
+)
+def test_faults_are_found_at_their_pass_task_and_value(name: str, place: int, task: str, value: str, line: int) -> None:
+    lines: list[str] = []
+    found = bisect(STEP.read_text(), [*PASSES[:place], FAULTS[name], *PASSES[place:]], lines)
     assert found is not None
     text = str(found).splitlines()
     assert text[0] == f"first wrong: after pass 'plant', {place + 1} of {len(PASSES) + 1}"
-    assert text[1].startswith("result: result ")
-    assert text[2].startswith("error: is NaN" if name == "a NaN" else "error: differs by ")
-    assert text[3:] == [f"line: {found.line or 'unknown'}", "next: look at plant"]
-    assert len(lines) <= math.ceil(math.log2(len(PASSES) + 1)) + 1
+    assert text[1] == f"task: {task}"
+    assert text[2].startswith(f"value: {value} {'is NaN' if name == 'a NaN' else 'differs by '}")
+    assert text[3].startswith(f"line: -:{line}:")
+    assert text[4].startswith("result: result ")
+    assert text[5].startswith("error: is NaN" if name == "a NaN" else "error: differs by ")
+    assert text[6] == "next: look at plant"
+    assert len(lines) <= math.ceil(math.log2(len(PASSES) + 1)) + 2
+
+
+def test_an_early_free_is_found() -> None:
+    class Free(Pass):
+        """A broken pass."""
+
+        def run(self, module: ir.Module) -> None:
+            """Frees the batch in the first task."""
+            call = next(op for op in nested(module.operation) if op.name == "func.call")
+            call.attributes[at.LAST_USE] = at.i64s(range(len(call.operands)))
+
+    lines: list[str] = []
+    found = bisect(STEP.read_text(), [*PASSES[:-1], Free(), PASSES[-1]], lines)
+    assert found is not None
+    assert found.cause == f"after pass 'free', {len(PASSES)} of {len(PASSES) + 1}"
+    assert found.worst.title == "the module"
+    assert found.worst.problem.startswith("does not run: ")
+    assert lines[0] == f"pass 'verify-program' fails: the search is among the {len(PASSES)} passes before it"
 
 
 @pytest.mark.parametrize("type_", ["f32", "bf16"])
@@ -127,7 +168,9 @@ def test_a_module_that_does_not_run_is_wrong(tmp_path: Path) -> None:
 
 def test_the_worst_result_is_shown() -> None:
     found = WrongResult("here", [Difference("a", "little", 0, 0.1), Difference("b", "much", 1, 0.2)], "", "go on")
-    assert str(found) == "first wrong: here\nresult: b, and 1 more\nerror: much\nline: unknown\nnext: go on"
+    assert str(found) == (
+        "first wrong: here\ntask: unknown\nvalue: unknown\nline: unknown\nresult: b, and 1 more\nerror: much\nnext: go on"
+    )
 
 
 def test_no_passes_change_nothing() -> None:

@@ -1,6 +1,7 @@
 """What the processes of test_processes.py run: each function is called in all of them at the same time."""
 
 import atexit
+import base64
 import gc
 import os
 import shutil
@@ -25,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from unit.end_to_end import decoder, test_vocabulary, transformer, tuning
 
 import jaxpp.api as jaxpp
-from jaxpp import _jobs, load, loading, partition, schedules
+from jaxpp import _jobs, debug, load, loading, partition, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
 from jaxpp.runtime.processes.arrays import put
@@ -406,6 +407,24 @@ def traced_steps() -> list[dict[str, int]]:
         assert all(each.seconds >= 0 and each.end - each.start == pytest.approx(each.seconds) for each in events)
         found.append(Counter(f"{each.kind} on mesh {each.mesh}" for each in events))
     return found
+
+
+def recorded() -> list[str]:
+    """The record of a step of two processes, as text from the first one; what bisect finds; and a mesh over both."""
+    weights, batch = arguments(2)
+    with tempfile.TemporaryDirectory() as folder:
+        debug.record(compiled(2), f"{folder}/step.npz", weights, batch)
+        written = [base64.b64encode(path.read_bytes()).decode() for path in Path(folder).iterdir()]
+    first, second, third, fourth = jax.devices()
+    with pytest.raises(ValueError, match=r"^record: mesh 0 has devices of several processes, expected one: "):
+        debug.record(compiled(2, [first, third, second, fourth]), "never.npz", weights, batch)
+    found = [debug.bisect(compiled(2), right, weights, batch) for right in (jax.jit(train_step), _other_step)]
+    return [*map(str, found), *written]
+
+
+def _other_step(weights: Any, batch: Any) -> Any:
+    (first, second), loss = jax.jit(train_step)(weights, batch)
+    return [first, 1.01 * second], loss
 
 
 def partitioned() -> tuple[list[int], str]:

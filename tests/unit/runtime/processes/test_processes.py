@@ -1,10 +1,18 @@
 """Programs over several processes of `jax.distributed`: real processes, compared with plain jax.jit in each of them."""
 
+import base64
+import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from unit.runtime.processes import jobs, together
+
+from jaxpp import debug
+from jaxpp.validation.compare import Tolerance
+from jaxpp.validation.records import Record
 
 JOBS = [
     jobs.several_meshes_each,
@@ -27,6 +35,7 @@ JOBS = [
     jobs.weight_gradients_left_out,
     jobs.meshes_of_different_sizes,
     jobs.traced_steps,
+    jobs.recorded,
     jobs.partitioned,
     jobs.tuned,
     jobs.stacks_keys_and_whole_meshes,
@@ -62,6 +71,7 @@ ONCE = [
     jobs.slices_over_processes,
     jobs.delayed_gradients,
     jobs.steps_rolled_back,
+    jobs.recorded,
     jobs.partitioned,
     jobs.tuned,
     jobs.stacks_of_some_meshes,
@@ -101,6 +111,30 @@ def test_arrays_that_lie_in_columns(results: dict[str, list[Any]]) -> None:
 
 def test_fetched_numbers_of_narrow_types(results: dict[str, list[Any]]) -> None:
     assert results["narrow_arrays_fetched"] == [[], []]
+
+
+@once
+def test_a_record_of_two_processes_equals_that_of_one(results: dict[str, list[Any]], tmp_path: Path) -> None:
+    (agree, wrong, written), (also, again, *nothing) = results["recorded"]
+    assert (agree, also, nothing) == ("None", "None", [])
+    assert wrong == again
+    assert wrong.startswith("first wrong: before all passes\ntask: unknown\n")
+    two = Record.from_bytes(base64.b64decode(written))
+    weights, batch = jobs.arguments(2)
+    step = jobs.compiled(2, jax.devices()[:4])
+    debug.record(step, tmp_path / "one.npz", weights, batch)
+    one = Record.from_bytes((tmp_path / "one.npz").read_bytes())
+    tolerance = Tolerance(1e-5)
+    assert one.differences(two, tolerance) == []
+    assert one.wrong_value(two, tolerance) is None
+    # A value that differs is found in its task, whichever process made it.
+    number = next(n for n, each in enumerate(two.values) if str(each.task) == "backward of stage 1, microbatch 2")
+    changed = dataclasses.replace(two.values[number], value=two.values[number].value + 1)
+    values = [*two.values[:number], changed, *two.values[number + 1 :]]
+    found = one.wrong_value(dataclasses.replace(two, values=values), tolerance)
+    assert found is not None
+    assert found.task == "backward of stage 1, microbatch 2 on mesh 1"
+    assert found.line.rpartition("/")[2].startswith("jobs.py:")
 
 
 @once
