@@ -26,6 +26,8 @@ WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_
   tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory))
 # Of `make fuzz`.
 SECONDS ?= 600
+INPUTS ?= 22000
+FAULTS ?= 200
 FIRST ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -36,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install train test quick lint types unit fuzz optimized rest hardware lit coverage docs docs-site docs-serve images format release clean
+.PHONY: help install train test quick lint types unit fuzz faults optimized rest hardware lit coverage docs docs-site docs-serve images format release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,7 +56,7 @@ train: $(STAMP) ## Train the example and compare it with plain jax.jit on one de
 
 test: lint ## Everything below: lint, and side by side types, unit and lit tests; then a minute of generated steps
 	+@$(MAKE) --no-print-directory -j2 types unit
-	+@$(MAKE) --no-print-directory fuzz SECONDS=60
+	+@$(MAKE) --no-print-directory fuzz SECONDS=60 INPUTS=100
 
 quick: lint ## A minute's worth: lint, lit tests, and unit tests that start few processes, compile and search little
 	$(PYTEST) $(QUICK) $(addprefix --ignore=,$(SEARCHES))
@@ -70,9 +72,12 @@ types: $(STAMP) ## pyright, strict, with the oldest JAX: what JAX says of its ow
 unit: $(STAMP) ## Unit tests, and the lit tests in the same process
 	$(PYTEST) --ignore=tests/hardware
 
-fuzz: $(STAMP) ## Generated steps against jax.jit, for SECONDS=600, from seed FIRST=0 on; or one of them, SEED=; or FAULTS=200
-	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz$(if $(FAULTS),.faults --faults $(FAULTS)) \
-	  $(if $(SEED),--seed $(SEED),$(if $(FAULTS),,--seconds $(SECONDS)) --first $(FIRST))
+fuzz: $(STAMP) ## Generated steps against jax.jit, for SECONDS=600, then INPUTS=22000 runs of the tools; or one, SEED= or INPUT=
+	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz \
+	  $(if $(SEED)$(INPUT),$(if $(SEED),--seed $(SEED),--input $(INPUT)),--seconds $(SECONDS) --inputs $(INPUTS) --first $(FIRST))
+
+faults: $(STAMP) ## Planted faults, which jaxpp-bisect must find, and sound programs: FAULTS=200, from seed FIRST=0 on; or one, SEED=
+	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz.faults --faults $(FAULTS) $(if $(SEED),--seed $(SEED),--first $(FIRST))
 
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)

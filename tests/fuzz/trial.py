@@ -156,6 +156,17 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
         outcome.ran = True
 
 
+def lowered_text(seed: int) -> str | None:
+    """Returns the module of a seed's step; None for a step that is refused before."""
+    case = make(seed)
+    mesh, (step, given) = mesh_of(case), step_of(case)
+    try:
+        with jax.enable_x64(case.x64):
+            return _lowered(pipelined_step(case, step, mesh), step, jax.tree.map(jnp.array, given)).as_text()
+    except ALLOWED:
+        return None
+
+
 def pipelined_step(case: Case, step: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
     """Returns the step of a case."""
     pipeline = jaxpp.mpmd_jit_by_yield if case.by_yield else jaxpp.mpmd_jit_with_loop
