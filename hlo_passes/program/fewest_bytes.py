@@ -147,11 +147,14 @@ def _near(values: Iterable[PlacedValue], mesh: Meshes, group: set[Node], steps: 
     """Returns the nodes of `group` that are at most `steps` from a value that is sent to `mesh` or from it."""
     border = [value for value in values if mesh & (value.node.meshes | _needed(value)) and bytes_sent(value)]
     found: dict[Node, None] = {}
+    passed = set(border)  # each value once: all gradients read their norm, which has them all as its consumers
     for _ in range(steps):
         nodes = dict.fromkeys(node for value in border for node in (value.node, *value.consumers))
         nodes = [node for node in nodes if node in group and node not in found]
         found.update(dict.fromkeys(nodes))
-        border = [value for node in nodes for value in (*node.operands, *node.results)]
+        values = dict.fromkeys(value for node in nodes for value in (*node.operands, *node.results))
+        border = [value for value in values if value not in passed]
+        passed.update(border)
     # A node that is on this mesh alone does not move.
     return [node for node in found if node.meshes != mesh]
 

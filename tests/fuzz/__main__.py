@@ -6,74 +6,26 @@ compared.
 
 import argparse
 import math
-import multiprocessing
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import conftest  # sets the flags of the tests, which make XLA compile fast, before JAX starts
 from fuzz import tool_trial, trial
 from fuzz.features import FAMILIES
 from fuzz.trial import Outcome
+from fuzz.worker import Serve, Worker
 
 from jaxpp.hlo_passes import base
 from jaxpp.hlo_passes.pipelines import VerifyPhases
 
 assert conftest
-CONTEXT = multiprocessing.get_context("spawn")
-TIMEOUT = 180.0
-"""The seconds after which a seed counts as one that never ends."""
-SEEDS_EACH = 60
-"""The seeds after which a process is replaced: XLA keeps what it compiled."""
+TIMEOUT = 300.0
+"""The seconds after which a seed counts as one that never ends: a step is validated by XLA after every pass."""
 ENOUGH = 4
 """From so many cases of a family on, one in `ENOUGH` has to be compared."""
-
-
-Serve = Callable[[Connection], None]
-"""What a process of a worker does: it tries each seed that arrives, and sends what came of it."""
-
-
-class Worker:
-    """A process in which `serve` tries seeds, and which is replaced when it dies or hangs."""
-
-    def __init__(self, serve: "Serve") -> None:
-        self._serve = serve
-        self.start()
-
-    def start(self) -> None:
-        """Start a process."""
-        self.connection, child = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=self._serve, args=(child,))
-        self.process.start()
-        child.close()
-        self.left = SEEDS_EACH
-
-    def stop(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.join()
-
-    def run(self, seed: int) -> dict[str, Any]:
-        """Returns the fields of the outcome of a seed."""
-        if not self.left:
-            self.stop()
-            self.start()
-        self.left -= 1
-        try:
-            self.connection.send(seed)
-            if self.connection.poll(TIMEOUT):
-                return self.connection.recv()
-            problem = f"it did not end within {TIMEOUT:.0f} s"
-        except (EOFError, OSError):
-            self.process.join(10)
-            problem = f"the process died with code {self.process.exitcode}"
-        self.stop()
-        self.start()
-        return {"seed": seed, "wrong": problem}
 
 
 def tried(serve: Serve, seeds: Iterator[int], seconds: float, name: str) -> list[Outcome]:
@@ -81,7 +33,7 @@ def tried(serve: Serve, seeds: Iterator[int], seconds: float, name: str) -> list
     outcomes, lock, end = list[Outcome](), threading.Lock(), time.monotonic() + seconds
 
     def work() -> None:
-        worker = Worker(serve)
+        worker = Worker(serve, TIMEOUT)
         while time.monotonic() < end:
             with lock:
                 seed = next(seeds, None)
@@ -129,17 +81,21 @@ def table_of_runs(outcomes: Sequence[Outcome]) -> int:
 
 def _row(family: str, own: Sequence[Outcome], good: int) -> str:
     valid, ran, refused, wrong = (
-        sum(map(bool, counted))
-        for counted in zip(*((each.validated, each.ran, each.refused, each.wrong) for each in own), strict=True)
-    ) if own else (0, 0, 0, 0)
+        (
+            sum(map(bool, counted))
+            for counted in zip(*((each.validated, each.ran, each.refused, each.wrong) for each in own), strict=True)
+        )
+        if own
+        else (0, 0, 0, 0)
+    )
     return f"{family or 'all':<18} {len(own):>9} {valid:>10} {ran:>4} {good:>9} {refused:>8} {wrong:>6}"
 
 
 def _wrong(outcomes: Sequence[Outcome], name: str) -> int:
     """Prints the refusals, and what was wrong; returns the exit code."""
-    for words, count in Counter(
-        each.refused.rpartition("error: ")[2] for each in outcomes if each.refused
-    ).most_common(100):
+    for words, count in Counter(each.refused.rpartition("error: ")[2] for each in outcomes if each.refused).most_common(
+        100
+    ):
         print(f"refused {count:>4}: {words[:150]}")
     wrong = [each for each in outcomes if each.wrong]
     for each in wrong:
@@ -160,7 +116,7 @@ def main() -> int:
     if options.seed is not None or options.input is not None:
         if options.seed is not None:
             base.STANDING.append(VerifyPhases())
-        outcome = trial.run(options.seed) if options.input is None else tool_trial.run(options.input)
+        outcome = tool_trial.run(options.input) if options.seed is None else trial.run(options.seed)
         print(outcome.line)
         return int(bool(outcome.wrong))
     first = options.first

@@ -182,7 +182,7 @@ def _schedule_file(draw: random.Random, made: Invocation) -> None:
             "tune --meshes 2 --microbatches 2 --seconds 0.1 --costs costs.toml",
         )
     )
-    made.arguments = command.replace("NAME", name).split()
+    made.arguments = [word.replace("NAME", name) for word in shlex.split(command)]
 
 
 def _bytecode(draw: random.Random, made: Invocation) -> None:
@@ -269,7 +269,17 @@ def _argument(draw: random.Random, flag: str, before: str) -> str:
         return edited(draw, before).replace("\x00", "")
     if re.fullmatch(r"N|T|X|S|TIME|VALUE|[\d.]+", before) and draw.random() < 0.7:
         return draw.choice(NUMBERS)
-    words = (*PATHS, *schedules.names(), *PASSES, *FOREIGN, *PIPELINES, *WORDS, "os:path", "none.such:Pass", "given.txt")
+    words = (
+        *PATHS,
+        *schedules.names(),
+        *PASSES,
+        *FOREIGN,
+        *PIPELINES,
+        *WORDS,
+        "os:path",
+        "none.such:Pass",
+        "given.txt",
+    )
     return draw.choice(words).replace("\x00", "")
 
 

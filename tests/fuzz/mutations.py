@@ -50,8 +50,9 @@ def _word(draw: random.Random, text: str) -> str:
     if not found:
         return text
     one = draw.choice(found)
-    alike = sorted({each[0] for each in found if each[0][0] == one[0][0] or each[0][0].isalpha() is one[0][0].isalpha()})
-    return text[: one.start()] + draw.choice(alike) + text[one.end() :]
+    first, is_name = one[0][0], one[0][0].isalpha()
+    alike = {each[0] for each in found if each[0][0] == first or (is_name and each[0][0].isalpha())}
+    return text[: one.start()] + draw.choice(sorted(alike)) + text[one.end() :]
 
 
 def _every(draw: random.Random, text: str) -> str:

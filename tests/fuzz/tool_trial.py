@@ -21,7 +21,9 @@ STEPS_EVERY = 11
 FAMILIES = (*TOOLS, "generated step", "edited input", "mutated input", "bytecode", "passes", "arguments")
 """What the table at the end counts."""
 _ERROR = re.compile(r"(?:^|: )error: (.*)")
-_ODD = re.compile(r"Traceback|internal error|<[\w.]+ object at |see current operation|NoneType|KeyError|error: *$", re.M)
+_ODD = re.compile(
+    r"Traceback|internal error|<[\w.]+ object at |see current operation|NoneType|KeyError|error: *$", re.M
+)
 """What no message has."""
 
 
