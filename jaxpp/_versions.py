@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 # Each version has every private name in `_compat.py`, and passes its tests.
-# CI runs the whole suite under the first and the last.
+# CI runs the whole suite under the first, and a part of it, which changes from commit to commit, under the last.
 TESTED = {"0.10.2": "3.11", "0.11.2": "3.12", "0.12.0.1": "3.13"}
 """The versions of JAX that jaxpp was tested with, oldest first, and the Python of each."""
 TRIED = tuple(TESTED)

@@ -23,6 +23,7 @@ fi
 
 
 def test_the_oldest_python_and_the_newest_that_can_be_used(tmp_path: Path) -> None:
+    """The newest runs a third of its tests, as the hash of the commit says."""
     assert output(tmp_path, "python3.11", "python3.12", "python3.13", "python3.14") == [
         "== the versions of .venv",
         "make test",
@@ -30,8 +31,13 @@ def test_the_oldest_python_and_the_newest_that_can_be_used(tmp_path: Path) -> No
         "make lit",
         "== the versions of .venv-3.13",
         f"make optimized VENV=.venv-3.13 PYTHON={tmp_path}/bin/python3.13",
-        f"make rest VENV=.venv-3.13 PYTHON={tmp_path}/bin/python3.13",
+        f"make rest VENV=.venv-3.13 PYTHON={tmp_path}/bin/python3.13 PART=3/3",
     ]
+
+
+@pytest.mark.parametrize(("commit", "part"), [("0" * 40, "1/3"), ("00000001" + "f" * 32, "2/3"), ("f" * 64, "1/3")])
+def test_a_part_for_each_commit(tmp_path: Path, commit: str, part: str) -> None:
+    assert output(tmp_path, "python3.12", "python3.13", commit=commit)[-1].endswith(f" PART={part}")
 
 
 @pytest.mark.parametrize("others", [(), ("python3.14",)])
@@ -51,7 +57,7 @@ def test_lit_tests_that_fail(tmp_path: Path, others: tuple[str, ...]) -> None:
     assert (before, last) == ("make test", "make lit")
 
 
-def output(folder: Path, *pythons: str, code: int = 0) -> list[str]:
+def output(folder: Path, *pythons: str, code: int = 0, commit: str = "0000000b" + "0" * 32) -> list[str]:
     """The lines that it prints where these Pythons are on PATH, and none else."""
     (folder / ".ci").mkdir()
     (folder / "bin").mkdir()
@@ -59,7 +65,8 @@ def output(folder: Path, *pythons: str, code: int = 0) -> list[str]:
     for tool in ("bash", "cat", "chmod", "dirname", "env", "mkdir", "mktemp", "rm", "sort", "tail"):
         (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
     scripts = {name: f'#!/usr/bin/env bash\necho "{name.partition(".")[2]} $0"\n' for name in pythons}
-    for name, text in {**scripts, "make": MAKE}.items():
+    git = f'#!/usr/bin/env bash\n[ "$*" = "rev-parse HEAD" ] && echo {commit}\n'
+    for name, text in {**scripts, "make": MAKE, "git": git}.items():
         (folder / "bin" / name).write_text(text, encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
     command = [str(folder / "bin" / "bash"), str(folder / ".ci" / "run")]
