@@ -50,5 +50,5 @@ def moving(report: Report) -> str:
 
 if __name__ == "__main__":
     runs = [S.simulate(S.make(name, meshes=MESHES, microbatches=MICROBATCHES)) for name in ("gpipe", "1f1b", "zb-h1")]
-    S.draw(runs, FOLDER / "schedules.svg")
+    S.draw(runs, FOLDER / "schedules.svg", memory=False)
     (FOLDER / "pipeline.svg").write_text(moving(runs[1]), encoding="utf-8")

@@ -32,20 +32,20 @@ Drawn: TypeAlias = Report | Schedule
 SUFFIXES = (".svg", ".png", ".html")
 
 
-def draw(run: Drawn | Sequence[Drawn], path: str | Path) -> None:
+def draw(run: Drawn | Sequence[Drawn], path: str | Path, *, memory: bool = True) -> None:
     """Writes a picture of a simulated run as SVG, PNG or HTML; the suffix of the path selects the format.
 
     A schedule is drawn as `simulate` runs it without costs. Several runs are drawn one below the other, on one scale of
-    time.
+    time. Without `memory`, SVG and PNG have no memory curves.
 
     Raises:
         ScheduleError: when the path has another suffix, or matplotlib is not installed.
         OSError: when the file cannot be written.
     """
-    Path(path).write_bytes(picture(run, path))
+    Path(path).write_bytes(picture(run, path, memory=memory))
 
 
-def picture(run: Drawn | Sequence[Drawn], path: str | Path) -> bytes:
+def picture(run: Drawn | Sequence[Drawn], path: str | Path, *, memory: bool = True) -> bytes:
     """Returns the bytes that `draw` writes.
 
     Raises:
@@ -59,7 +59,7 @@ def picture(run: Drawn | Sequence[Drawn], path: str | Path) -> bytes:
     with _installed():
         from jaxpp.schedules.plot.chart import chart
 
-        return chart([Scene(each) for each in reports], suffix[1:])
+        return chart([Scene(each) for each in reports], suffix[1:], memory)
 
 
 def in_a_frame(page: bytes, height: int = 560) -> str:

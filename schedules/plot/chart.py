@@ -38,9 +38,9 @@ _CURVES: Final = (4.2, 0.1, 0.28)
 POINTS: Final = 72  # points per inch
 
 
-def chart(scenes: Sequence[Scene], suffix: str) -> bytes:
+def chart(scenes: Sequence[Scene], suffix: str, memory: bool) -> bytes:
     """Returns the bytes of a picture of the scenes, one below the other; `suffix` is "svg" or "png"."""
-    return saved(lambda: drawn(scenes), suffix)
+    return saved(lambda: drawn(scenes, memory), suffix)
 
 
 def saved(draw: Callable[[], Figure], suffix: str) -> bytes:
@@ -54,14 +54,14 @@ def saved(draw: Callable[[], Figure], suffix: str) -> bytes:
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", data) if suffix == "svg" else data
 
 
-def drawn(scenes: Sequence[Scene]) -> Figure:
+def drawn(scenes: Sequence[Scene], memory: bool) -> Figure:
     width = min(max(8, *map(_width, scenes)), 20)
-    heights = [_TOP + rows + _BETWEEN + curves + _BOTTOM for rows, curves in map(_heights, scenes)]
+    heights = [_TOP + rows + memory * (_BETWEEN + curves) + _BOTTOM for rows, curves in map(_heights, scenes)]
     figure = Figure(figsize=(_LEFT + width + _RIGHT, sum(heights)))
     makespan = max(scene.report.makespan for scene in scenes)
     above = 0.0
     for scene, height in zip(scenes, heights, strict=True):
-        _draw(scene, figure, width, makespan, above)
+        _draw(scene, figure, width, makespan, above, memory)
         above += height
     return figure
 
@@ -79,26 +79,27 @@ def _heights(scene: Scene) -> tuple[float, float]:
     return rows * meshes, curves * meshes
 
 
-def _draw(scene: Scene, figure: Figure, width: float, makespan: float, above: float) -> None:
+def _draw(scene: Scene, figure: Figure, width: float, makespan: float, above: float, memory: bool) -> None:
     """Draws one scene `above` inches below the top of the figure; `width` inches show a time of `makespan`."""
     meshes = scene.report.schedule.meshes
     total_width, total_height = figure.get_size_inches()
     across, upward = 1 / total_width, 1 / total_height
     rows, curves = _heights(scene)
     top = total_height - above
-    place = _LEFT * across, (top - _TOP - rows) * upward, width * across, rows * upward
-    tasks = figure.add_axes(place)
-    below = (top - _TOP - rows - _BETWEEN - curves) * upward
-    memory = figure.add_axes((place[0], below, place[2], curves * upward), sharex=tasks)
+    left, bottom = _LEFT * across, (top - _TOP - rows) * upward
+    tasks = lowest = figure.add_axes((left, bottom, width * across, rows * upward))
     _prepare(tasks, meshes, rows / meshes * POINTS)
-    _prepare(memory, meshes, curves / meshes * POINTS)
     _draw_tasks(scene, tasks, width * POINTS / makespan, rows / meshes * POINTS)
-    _draw_memory(scene, memory, curves / meshes * POINTS)
-    tasks.tick_params(labelbottom=False)
-    memory.set_xlabel(f"time in {scene.report.costs.unit}")
-    memory.set_xlim(0, makespan)
-    figure.text(place[0], (top - 0.28) * upward, scene.title, size=11, weight="bold", va="center")
-    figure.text(place[0], below - 0.36 * upward, scene.caption(bool(tasks.texts)), size=8, va="center")
+    if memory:
+        bottom -= (_BETWEEN + curves) * upward
+        lowest = figure.add_axes((left, bottom, width * across, curves * upward), sharex=tasks)
+        _prepare(lowest, meshes, curves / meshes * POINTS)
+        _draw_memory(scene, lowest, curves / meshes * POINTS)
+        tasks.tick_params(labelbottom=False)
+    lowest.set_xlabel(f"time in {scene.report.costs.unit}")
+    lowest.set_xlim(0, makespan)
+    figure.text(left, (top - 0.28) * upward, scene.title, size=11, weight="bold", va="center")
+    figure.text(left, bottom - 0.36 * upward, scene.caption(bool(tasks.texts)), size=8, va="center")
 
 
 def _prepare(axes: Axes, meshes: int, down: float) -> None:

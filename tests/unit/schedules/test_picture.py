@@ -196,3 +196,11 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         S.draw(report(), tmp_path / "a.svg")
     assert not (tmp_path / "a.svg").exists()
     S.draw(report(), tmp_path / "a.html")
+
+
+def test_a_picture_without_memory() -> None:
+    run = S.make("1f1b", meshes=2, microbatches=2)
+    with_memory, without = (picture(run, "x.svg", memory=memory).decode() for memory in (True, False))
+    assert "peaks at the right" in with_memory
+    assert "peaks at the right" not in without
+    assert "time in units" in without
