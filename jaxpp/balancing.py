@@ -67,7 +67,7 @@ def _advice(report: Report, costs: schedules.Costs, times: Sequence[float]) -> s
     even = _scaled(costs, [mean / time for time in times])
     gain = 1 - schedules.simulate(report.schedule, even).makespan / report.makespan
     if gain < _LEAST:
-        return "The stages are balanced: equal stages would not shorten the step."
+        return "Equal stages would not shorten the step."
     slowest = max(range(len(times)), key=times.__getitem__)
     return (
         f"Stage {slowest} takes {times[slowest] / mean:.2f} of the mean. Equal stages would shorten the loop by "
@@ -92,7 +92,7 @@ def _advice_of_cuts(report: Report, costs: schedules.Costs, times: Sequence[floa
                 best, makespan = (source, target), time
     gain = 1 - makespan / report.makespan
     if best is None or gain < _LEAST:
-        return "The stages are balanced: no move of one layer shortens the step."
+        return "No move of one layer shortens the step."
     source, target = best
     after = [count + (stage == target) - (stage == source) for stage, count in enumerate(cuts)]
     return (

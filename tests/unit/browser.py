@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -25,8 +25,8 @@ FLAGS = (
 class Browser:
     """A browser with one tab. `errors` has the messages of scripts that failed."""
 
-    def __init__(self, to: int, of: int) -> None:
-        self._to, self._from = os.fdopen(to, "wb", buffering=0), os.fdopen(of, "rb", buffering=0)
+    def __init__(self, to: IO[bytes], of: IO[bytes]) -> None:
+        self._to, self._from = to, of
         self._buffer, self._number, self._session = b"", 0, ""
         self.errors: list[str] = []
         self._loaded = False
@@ -114,10 +114,11 @@ def browser() -> Generator[Browser]:
         process = subprocess.Popen(line, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL)
         os.close(theirs_in)
         os.close(theirs_out)
-        try:
-            made = Browser(ours_out, ours_in)
-            yield made
-            made.send("Browser.close")
-        finally:
-            process.kill()
-            process.wait()
+        with os.fdopen(ours_out, "wb", buffering=0) as to, os.fdopen(ours_in, "rb", buffering=0) as of:
+            try:
+                made = Browser(to, of)
+                yield made
+                made.send("Browser.close")
+            finally:
+                process.kill()
+                process.wait()
