@@ -107,8 +107,9 @@ docs-site: $(STAMP) ## Build the site of docs/ in build/site; a link to a page o
 docs-serve: $(STAMP) ## Show the site on http://localhost:8000, and follow edits
 	$(BIN)/mkdocs serve
 
-images: $(STAMP) ## Draw docs/images/
-	$(BIN)/python docs/images.py
+images: $(STAMP) ## Make the pictures of docs/images/, one of which needs chromium
+	$(BIN)/python docs/images/schedules.py
+	PYTHONPATH=tests $(BIN)/python docs/images/step.py
 
 format: $(STAMP) ## Let ruff format and fix
 	$(BIN)/ruff check --fix .

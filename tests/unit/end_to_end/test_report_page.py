@@ -1,5 +1,7 @@
 """`CompiledStep.report`: the data of its page, and the advice that it gives."""
 
+# pyright: reportUnknownLambdaType=false
+
 import itertools
 from functools import partial
 from pathlib import Path

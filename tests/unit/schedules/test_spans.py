@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.engine.spans import CAUSES, COMPUTE, Span, critical_path, hops_of, makespan_of, named, waited_for
 
 
-def report(name: str, meshes: int, microbatches: int, **costs: float) -> Report:
+def report(name: str, meshes: int, microbatches: int, **costs: Any) -> Report:
     return S.simulate(S.make(name, meshes=meshes, microbatches=microbatches), S.Costs(**costs))
 
 

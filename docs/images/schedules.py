@@ -1,11 +1,11 @@
-"""Draws the pictures of the pages, in docs/images/: `make images`."""
+"""Makes docs/images/schedules.svg and pipeline.svg: three schedules of a step, and one that moves (`make images`)."""
 
 from pathlib import Path
 
 from jaxpp import schedules as S
 from jaxpp.schedules.engine.report import Report
 
-FOLDER = Path(__file__).resolve().parent / "images"
+FOLDER = Path(__file__).resolve().parent
 MESHES, MICROBATCHES, SECONDS = 4, 8, 12
 UNIT, ROW, LEFT = 26, 44, 64
 COLOURS = {"forward": "#0072b2", "backward": "#d55e00"}
