@@ -1,4 +1,4 @@
-"""The page of `CompiledStep.report`: a measured step above the predicted one, and what makes it as long as it is."""
+"""The page of `CompiledStep.report`: a measured step above the predicted one, with the reasons for its length."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,11 @@ class ShownProgram:
     Attributes:
         title: the title of the page.
         program: the program.
-        stats: the statistics of its functions; those that only other processes run are missing.
-        schedule: the schedule as a grid; "" if it is not known.
-        cuts: the number of marked layers of each stage; empty if it is not known.
+        stats: the statistics of its functions, without those that only other processes run.
+        schedule: the schedule as a grid. It is "" if it is not known.
+        cuts: the number of marked layers of each stage. It is empty if it is not known.
         limits: the memory limit of each device of each mesh; None for a mesh without one.
-        compile_seconds: the seconds in which each function was compiled; empty if they are not known.
+        compile_seconds: the seconds in which each function was compiled. It is empty if they are not known.
         is_planned: whether the events are predicted.
     """
 
@@ -54,13 +54,13 @@ class ShownProgram:
     is_planned: bool = False
 
 
-def page_of(shown: ShownProgram, events: Sequence[Event], costs: schedules.Costs | None) -> bytes:
+def page_of(shown: ShownProgram, events: Sequence[Event], costs: schedules.Costs) -> bytes:
     """Returns the page of a step.
 
     Args:
         shown: the step.
-        events: the events of one traced or planned step; if there are none, the page has only the schedule.
-        costs: the costs of the predicted step; None if it can't be predicted.
+        events: the events of one traced or planned step. If there are none, the page has only the schedule.
+        costs: the costs of the predicted step.
     """
     seconds = max((event.end for event in events), default=0.0)
     unit = "s" if seconds >= 5 else "us" if 0 < seconds < 1e-3 else "ms"
@@ -75,7 +75,7 @@ def page_of(shown: ShownProgram, events: Sequence[Event], costs: schedules.Costs
         facts.insert(1, ("the loop, predicted", f"{predicted.makespan:.4g} {unit}"))
     tables = step_tables(steps[0], unit) if steps else []
     notes: list[str] = []
-    if predicted is not None and costs is not None:
+    if predicted is not None:
         found = balance(predicted, shown.cuts)
         tables.insert(0, found.table)
         notes.append(found.advice)
@@ -84,8 +84,8 @@ def page_of(shown: ShownProgram, events: Sequence[Event], costs: schedules.Costs
     return make_page(shown.title, steps, unit, notes=notes, facts=facts, tables=tables, texts=texts)
 
 
-def _simulated(shown: ShownProgram, costs: schedules.Costs | None, unit: str | None) -> Report | None:
-    if not shown.schedule or costs is None:
+def _simulated(shown: ShownProgram, costs: schedules.Costs, unit: str | None) -> Report | None:
+    if not shown.schedule:
         return None
     return schedules.simulate(schedules.parse(shown.schedule), costs if unit is None else costs.in_unit(unit))
 

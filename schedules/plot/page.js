@@ -292,12 +292,13 @@ function drawMemory(step) {
         most = Math.max(most, level = amounts[k]);
         continue;
       }
-      if (most > level) pen.lineTo(last, bottom - most * scale);
+      if (k > 0) for (const each of [most, level]) pen.lineTo(last, bottom - each * scale);
       pen.lineTo(x, bottom - level * scale);
       most = level = amounts[k];
       pen.lineTo(x, bottom - level * scale);
       last = x;
     }
+    if (times.length) for (const each of [most, level]) pen.lineTo(last, bottom - each * scale);
     pen.lineTo(end, bottom - level * scale);
     pen.lineTo(end, bottom);
     pen.fill();
