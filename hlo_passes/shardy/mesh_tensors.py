@@ -20,6 +20,7 @@ _TENSOR = re.compile(r'!mpmd\.mesh_tensor<"([^"]*)", (.*?)(?:, sharding=(<.*?>))
 _MESH = re.compile(r'<"([^"]*)" : <\[([^\]]*)\](.*?)>>')
 _AXIS = re.compile(r'"([^"]*)"=(\d+)')
 _SYMBOL = re.compile(r"<@[^,]+,")
+_INLINED = re.compile(r"<mesh(<\[[^\]]*\](?:, device_ids=\[[^\]]*\])?>),")
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,14 @@ def write_meshes(module: ir.Module, topology: Topology) -> None:
     """Replaces the meshes of `module` by one mesh `@mesh`, and writes how many meshes of which sizes there are.
 
     `@mesh` has the axes of all meshes, with their largest sizes. A mesh without one of these axes has size 1 there.
+    Raises PassError for a mesh of `module` whose devices have an order of their own.
     """
     largest: dict[str, int] = {}
     for axes in topology.values():
         largest |= {axis: max(size, largest.get(axis, 1)) for axis, size in axes.items()}
     for op in list(module.body.operations):
         if op.operation.name == "sdy.mesh":
+            _check_order(sdy.MeshAttr(op.operation.attributes["mesh"]), op.operation)
             op.operation.erase()
     if largest:
         create_mesh(module, largest, "mesh")
@@ -112,6 +115,13 @@ def write_meshes(module: ir.Module, topology: Topology) -> None:
     attributes[at.MESHES] = at.i64(len(topology))
     if any(each != largest for each in sizes):
         attributes[at.MESH_SIZES] = at.attribute_of(tuple(sizes))
+
+
+def _check_order(mesh: sdy.MeshAttr, op: ir.Operation) -> None:
+    """Raises PassError for a mesh whose devices have an order of their own."""
+    if len(mesh.device_ids):
+        hint = "order the devices when you run the program"
+        raise refused(op, f"has device_ids={list(mesh.device_ids)}, expected axes alone", hint)
 
 
 def create_mesh(module: ir.Module, axes: Mapping[str, int], name: str) -> None:
@@ -185,10 +195,17 @@ class TypeReader:
         return found
 
     def boundary(self, sharding: ir.Attribute | None, type_: ir.Type, op: ir.Operation) -> dict[str, ir.Attribute]:
-        """Returns the attributes of an argument or result with this sharding. Raises PassError for a partial sum."""
+        """Returns the attributes of an argument or result with this sharding.
+
+        Raises PassError for a partial sum, for a part of an axis, and for an axis that no mesh has.
+        """
         text = "" if sharding is None else str(sharding)
+        for mesh in _INLINED.findall(text):
+            _check_order(sdy.MeshAttr(ir.Attribute.parse(f"#sdy.mesh{mesh}")), op)
         if "unreduced" in text:
             raise refused(op, f"has the sharding {text}", "sum the value before it leaves its fragment")
+        if ":(" in text:
+            raise refused(op, f"has the sharding {text}", "make the part of an axis an axis of the topology")
         unknown = [axis for axis in re.findall(r'"([^"]*)"', text) if axis not in self._axes]
         if unknown:
             raise refused(op, f"is sharded over '{unknown[0]}', no axis of the topology", "use the axes of its meshes")

@@ -144,3 +144,66 @@ module {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+// A mesh whose devices are in an order of their own.
+
+// CHECK{LITERAL}: error: sdy.mesh has device_ids=[1, 0, 2, 3], expected axes alone
+// CHECK-NEXT: order the devices when you run the program
+sdy.mesh @mesh = <["x"=4], device_ids=[1, 0, 2, 3]>
+func.func public @main(%x: !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<@mesh, [{"x"}]>>) -> !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<@mesh, [{"x"}]>>
+    attributes {topology = #mpmd.topology<<"m1" : <["x"=4]>>, <"m2" : <["x"=2]>>>} {
+  return %x : !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<@mesh, [{"x"}]>>
+}
+
+// -----
+
+// The same, in a sharding.
+
+// CHECK{LITERAL}: error: func.func has device_ids=[1, 0, 2, 3], expected axes alone
+// CHECK-NEXT: order the devices when you run the program
+func.func public @main(%x: !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<mesh<["x"=4], device_ids=[1, 0, 2, 3]>, [{"x"}]>>) -> !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<mesh<["x"=4], device_ids=[1, 0, 2, 3]>, [{"x"}]>>
+    attributes {topology = #mpmd.topology<<"m1" : <["x"=4]>>, <"m2" : <["x"=2]>>>} {
+  return %x : !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<mesh<["x"=4], device_ids=[1, 0, 2, 3]>, [{"x"}]>>
+}
+
+// -----
+
+// A sharding over a part of an axis.
+
+// CHECK{LITERAL}: error: func.func has the sharding #sdy.sharding<@mesh, [{"x":(1)2}]>
+// CHECK-NEXT: make the part of an axis an axis of the topology
+sdy.mesh @mesh = <["x"=4]>
+func.func public @main(%x: !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<@mesh, [{"x":(1)2}]>>) -> !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<@mesh, [{"x":(1)2}]>>
+    attributes {topology = #mpmd.topology<<"m1" : <["x"=4]>>, <"m2" : <["x"=2]>>>} {
+  return %x : !mpmd.mesh_tensor<"m1", tensor<4xf32>, sharding=<@mesh, [{"x":(1)2}]>>
+}
+
+// -----
+
+// A call of a function of the user.
+
+// CHECK: error: a func.call on no mesh
+// CHECK-NEXT: put it into a fragment, or into a named computation that has a mesh
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32>
+    attributes {topology = #mpmd.topology<<"m1" : <["x"=2]>>>} {
+  %0 = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+
+// -----
+
+// A constraint outside of all fragments.
+
+// CHECK: error: a sdy.sharding_constraint on no mesh
+// CHECK-NEXT: put it into a fragment, or into a named computation that has a mesh
+sdy.mesh @mesh = <["x"=2]>
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32>
+    attributes {topology = #mpmd.topology<<"m1" : <["x"=2]>>>} {
+  %0 = sdy.sharding_constraint %x <@mesh, [{"x"}]> : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
