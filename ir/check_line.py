@@ -237,10 +237,10 @@ class CheckedLine:
         else:
             self._mortal.update(self._returned.symmetric_difference(registers).intersection(registers))
 
-    def _use(self, name: str, own: Sequence[int], frees: Sequence[int]) -> None:
+    def _use(self, what: Call | Send | str, own: Sequence[int], frees: Sequence[int]) -> None:
         """Uses the registers `own`, and marks as dead the ones that the instruction frees."""
         if not self._dead.isdisjoint(own):
-            raise self._error(f"a {name} uses a value after its last use")
+            raise self._error(f"the {what} on mesh {self._line.mesh} uses a value after its last use")
         if not frees:
             return
         if not self._mortal.issuperset(frees):
@@ -257,7 +257,7 @@ class CheckedLine:
         self.sequence.append(constant)
 
     def _send(self, each: Send) -> None:
-        self._use("stablehlo.send", (each.operand,), each.frees)
+        self._use(each, (each.operand,), each.frees)
         if each.channel in self._tables.sends:
             raise self._second("send", each)
         self._tables.sends[each.channel] = (self._line.mesh, each.destination), self.specs[each.operand]
@@ -290,7 +290,7 @@ class CheckedLine:
             operands = self._fitting(own, function)
         if function.donates:
             self._check_donated(each, function)
-        self._use("func.call", own, each.frees)
+        self._use(each, own, each.frees)
         if len(each.results) != len(function.results):
             raise self._error(f"a call of @{each.function} with {len(each.results)} results")
         specs.extend(function.results)
@@ -338,7 +338,7 @@ class CheckedLine:
         return self._resharded[register, expected]
 
     def _return(self, results: Sequence[Border]) -> None:
-        self._use("func.return", self._line.returned, ())
+        self._use("return", self._line.returned, ())
         for position, (border, own) in enumerate(zip(results, self._line.returned, strict=True)):
             self.results.append(self._as(own, self._border_spec(border), f"result {position}"))
 

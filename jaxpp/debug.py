@@ -14,8 +14,10 @@ from jaxpp.comparing import mesh_of, number_of, on_host
 from jaxpp.hlo_passes.base import STANDING, Observer, Pass
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.jit import MpmdFunction
+from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.recording import record_run
 from jaxpp.runtime import Executable
+from jaxpp.step import CompiledStep
 from jaxpp.validation import MOST_TRIPS
 from jaxpp.validation.apart import Apart
 from jaxpp.validation.bisection import Bisection, WrongResult, refer
@@ -58,7 +60,7 @@ def bisect(step: object, reference: Callable[..., Any], *args: Any) -> WrongResu
     with mesh_of(lowered.lowered):
         theirs = on_host(reference(*numbers))
     given = Given(*(dict(enumerate(each)) for each in (on_host(leaves), theirs)))
-    found = _found(seen, given, dict(enumerate(ours)), compiled.executable)
+    found = _found(seen, given, dict(enumerate(ours)), compiled)
     print(found or f"the {len(ours)} results agree with the reference")
     return found
 
@@ -87,7 +89,10 @@ def record(step: object, path: str | os.PathLike[str], *args: Any) -> None:
     if not isinstance(step, MpmdFunction):
         raise TypeError(f"record: expected a step of mpmd_jit_with_loop, found {type(step).__name__}")
     numbers = jax.tree.map(number_of, args)
-    executable = step.lower(*numbers).compile().executable
+    compiled = step.lower(*numbers).compile()
+    executable, mesh = compiled.executable, _mesh_of_several_processes(compiled.lowered.mpmd_mesh)
+    if mesh is not None:
+        raise ValueError(f"record: mesh {mesh} has devices of several processes, expected one: use fewer processes")
     if not isinstance(executable, Executable):
         raise TypeError(f"record: expected a step on devices of JAX, found a {type(executable).__name__}")
     made = record_run(executable, dict(enumerate(on_host(jax.tree.leaves((numbers, {}))))))
@@ -95,7 +100,7 @@ def record(step: object, path: str | os.PathLike[str], *args: Any) -> None:
         write_file(os.fspath(path), made.to_bytes())
 
 
-def _found(seen: "PassesSeen", given: Given, ours: dict[int, Any], executable: Any) -> WrongResult | None:
+def _found(seen: "PassesSeen", given: Given, ours: dict[int, Any], compiled: CompiledStep) -> WrongResult | None:
     def new() -> Apart:
         return refer(0, MOST_TRIPS, None, seen.module, given)
 
@@ -109,13 +114,20 @@ def _found(seen: "PassesSeen", given: Given, ours: dict[int, Any], executable: A
     if found := bisection.wrong_pass(lambda _: advice):
         return found
     advice = "the passes are right: look at the devices and the options of the compiler"
-    value = _wrong_task(bisection, given, executable)
+    value = _wrong_task(bisection, given, compiled)
     return WrongResult.of("in the run, after all passes", differences, advice, value, seen.module)
 
 
-def _wrong_task(bisection: Bisection, given: Given, executable: Any) -> WrongValue | None:
+def _mesh_of_several_processes(meshes: MpmdMesh) -> int | None:
+    """Returns the first mesh that several processes run; None if there is none."""
+    owners = ({device.process_index for device in mesh.devices.flat} for mesh in meshes.unstack)
+    return next((number for number, each in enumerate(owners) if len(each) > 1), None)
+
+
+def _wrong_task(bisection: Bisection, given: Given, compiled: CompiledStep) -> WrongValue | None:
     """Returns the first result of a task that differs in the run on the devices."""
-    if not isinstance(executable, Executable):  # another backend, whose tasks can't be watched
+    executable, several = compiled.executable, _mesh_of_several_processes(compiled.lowered.mpmd_mesh) is not None
+    if not isinstance(executable, Executable) or several:  # another backend, or meshes whose values no process has
         return None
     run = record_run(executable, given.arguments)
     right = bisection.validator.record(bisection.after(len(bisection.steps)), given.arguments)

@@ -8,6 +8,7 @@ bfloat16 or float16. The step without a fault has to be sound.
 # pyright: reportUnknownLambdaType=false
 
 import argparse
+import itertools
 import math
 import multiprocessing
 import random
@@ -25,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from fuzz import trial
 from fuzz.case import mesh_of, step_of
-from fuzz.features import make
+from fuzz.features import FAMILIES, make
 from fuzz.planted import KINDS, Fault
 from jaxlib.mlir import ir
 
@@ -292,18 +293,19 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200, help="how many faults to plant")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="one seed alone, in this process")
+    parser.add_argument("--family", default="", help="a family that all steps are of")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="a kind of fault; repeatable (default: all)")
     parser.add_argument("--sound", type=int, default=0, help="try so many steps without faults instead")
     options = parser.parse_args()
+    kinds = () if options.sound else tuple(options.kind or KINDS)
     if options.seed is not None:
-        return _report([run(options.seed)])
+        return _report([run(options.seed, kinds)])
     outcomes: list[Outcome] = []
-    kinds = () if options.sound else tuple(KINDS)
+    seeds = (n for n in itertools.count(options.first) if options.family in ("", FAMILIES[n % len(FAMILIES)]))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=12) as pool:
-        first = options.first
         while _count(outcomes, options) < (options.sound or options.faults):
-            outcomes += _shown(pool.map(partial(run, kinds=kinds), range(first, first + 8)))
-            first += 8
+            outcomes += _shown(pool.map(partial(run, kinds=kinds), itertools.islice(seeds, 8)))
     return _report(outcomes)
 
 

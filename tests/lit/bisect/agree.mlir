@@ -6,7 +6,7 @@
 // NAN: first NaN: @main
 // NAN-NEXT: value: stablehlo.log, 1 of 4 numbers
 // NAN-NEXT: line: {{.*}}agree.mlir:14:8
-// NONE: jaxpp-bisect: error: give the passes, with -p or --pipeline
+// NONE: jaxpp-bisect: error: give the passes, with -p or --pipeline, or a second file
 func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   // Two of the inputs are negative.
 

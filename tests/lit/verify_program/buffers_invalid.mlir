@@ -81,7 +81,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // A use after the last use.
 
-// CHECK: buffers_invalid.mlir:[[# @LINE + 12]]:10: error: a func.call uses a value after its last use
+// CHECK: buffers_invalid.mlir:[[# @LINE + 12]]:10: error: the forward on mesh 1 uses a value after its last use
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.number = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token

@@ -10,9 +10,10 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes import PASSES
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.functions import nested
-from jaxpp.tools import bisect
+from jaxpp.tools import bisect, execute, opt
 
 STEP = Path(__file__).parents[2] / "lit" / "opt" / "validate.mlir"
+BASIC = Path(__file__).parents[2] / "lit" / "execute" / "basic.mlir"
 
 
 class SwapSubtract(Pass):
@@ -30,8 +31,10 @@ def test_the_pass_the_result_and_the_line() -> None:
     with mock.patch.dict(PASSES, {"swap-subtract": SwapSubtract}):
         code, output, errors = runline.call(bisect.main, STEP, "-p", passes).texts
     assert code == 1
-    first, result, error, line, following = output.splitlines()
+    first, task, value, line, result, error, following = output.splitlines()
     assert first == "first wrong: after pass 'swap-subtract', 2 of 4"
+    assert task == "task: outside of the microbatches"
+    assert value.startswith("value: stablehlo.subtract differs by ")
     assert result == "result: result 1 (result[0][1])"
     assert error.startswith("error: differs by ")
     assert line == f"line: {STEP}:77:10"
@@ -110,4 +113,62 @@ def test_a_pass_that_refuses_the_module(tmp_path: Path) -> None:
 def test_usage() -> None:
     code, _, errors = runline.call(bisect.main, STEP).texts
     assert code == 2
-    assert errors.splitlines()[-1] == "jaxpp-bisect: error: give the passes, with -p or --pipeline"
+    assert errors.splitlines()[-1] == "jaxpp-bisect: error: give the passes, with -p or --pipeline, or a second file"
+    for more, message in (
+        (("-p", "cse"), "two files are compared as they are: leave out the passes"),
+        (("--nan",), "two files are compared as they are: leave out --nan"),
+    ):
+        code, _, errors = runline.call(bisect.main, STEP, STEP, *more).texts
+        assert (code, errors.splitlines()[-1]) == (2, f"jaxpp-bisect: error: {message}")
+    code, _, errors = runline.call(bisect.main, "-", "-", stdin="").texts
+    assert (code, errors.splitlines()[-1]) == (2, "jaxpp-bisect: error: the two files can't both be stdin")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Programs of one step by two schedules, a wrong one, and records of the first and of the wrong one."""
+    folder = tmp_path_factory.mktemp("programs")
+    found = {name: folder / f"{name}.mlir" for name in ("1f1b", "gpipe", "wrong")}
+    for name in ("1f1b", "gpipe"):
+        pipeline = ("--pipeline", "mpmd", "--schedule", name, "--meshes", 2)
+        assert runline.call(opt.main, BASIC, *pipeline, "-o", found[name], stdin="").texts[0] == 0
+    text = found["gpipe"].read_text(encoding="utf-8")
+    found["wrong"].write_text(text.replace("stablehlo.cosine", "stablehlo.tanh"), encoding="utf-8")
+    for name in ("1f1b", "wrong"):
+        found[f"{name} record"] = record = folder / f"{name}.npz"
+        assert runline.call(execute.main, found[name], "--record", record, stdin="").texts[0] == 0
+    return found
+
+
+@pytest.mark.parametrize("one", ["1f1b", "1f1b record"])
+@pytest.mark.parametrize("other", ["wrong", "wrong record"])
+def test_two_programs_or_records(one: str, other: str, programs: dict[str, Path]) -> None:
+    code, output, errors = runline.call(bisect.main, programs[one], programs[other]).texts
+    assert (code, errors) == (1, "")
+    first, task, value, line, result, error, _ = output.splitlines()
+    assert first == f"first wrong: {programs[other]} beside {programs[one]}"
+    assert task.startswith("task: forward of stage 1, microbatch 0")
+    assert value.startswith("value: result 0, stablehlo.")
+    assert line.startswith(f"line: {programs['1f1b']}:")
+    assert result.startswith("result: result 0")
+    assert error.startswith("error: differs by ")
+
+
+def test_two_schedules_agree(programs: dict[str, Path]) -> None:
+    for one in ("1f1b", "1f1b record"):
+        code, output, _ = runline.call(bisect.main, programs[one], programs["gpipe"]).texts
+        assert (code, output) == (0, f"{programs['gpipe']}: the results agree with {programs[one]}\n")
+
+
+def test_records_that_do_not_fit(programs: dict[str, Path], tmp_path: Path) -> None:
+    record, other = programs["1f1b record"], tmp_path / "other.npz"
+    other.write_bytes(b"PK")
+    code, output, errors = runline.call(bisect.main, record, other).texts
+    assert (code, output, errors) == (1, "", f"{other}: error: it is no record of a run: File is not a zip file\n")
+    assert runline.call(execute.main, programs["1f1b"], "--record", other, "--seed", 1, stdin="").texts[0] == 0
+    code, output, errors = runline.call(bisect.main, record, other).texts
+    told = "the arguments have other numbers: record both runs with the same arguments and --seed"
+    assert (code, output, errors) == (1, "", f"{other}: error: {told}\n")
+    code, output, errors = runline.call(execute.main, BASIC, "--record", other, stdin="").texts
+    told = "--record: error: a module with @main has no tasks to record, expected a program"
+    assert (code, errors.splitlines()[-1]) == (1, told)

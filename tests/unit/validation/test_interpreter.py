@@ -107,8 +107,10 @@ WRONG_PROGRAMS = {
     "a stablehlo.send with 2 source-target pairs, expected one": [
         ("SEND %b, %t1, 2 -> %t2", "SEND %b, %t1, 2 -> %t2 0-1-2-0")
     ],
-    "a func.call uses a value after its last use": [("@forward(%1, %b)", "@forward(%1, %a)")],
-    "a func.call uses a value after its last": [(EXTRA_SEND, f"%d = call @forward(%a, %c) : {TWO}\n{EXTRA_SEND}")],
+    "the forward on mesh 1 uses a value after its last use": [("@forward(%1, %b)", "@forward(%1, %a)")],
+    "the forward on mesh 0 uses a value after its last use": [
+        (EXTRA_SEND, f"%d = call @forward(%a, %c) : {TWO}\n{EXTRA_SEND}")
+    ],
     "jaxpp.last_use names operand 0, which must not die here": [
         ("return %2 :", "return %1 :"),
         ("@forward(%1, %b) :", "@forward(%1, %b) {jaxpp.last_use = array<i64: 0>} :"),

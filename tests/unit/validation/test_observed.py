@@ -1,5 +1,6 @@
 """`first_wrong` on values that are given, and records of them."""
 
+import dataclasses
 from typing import Any
 
 import ml_dtypes
@@ -101,8 +102,8 @@ def test_rounding_is_no_difference() -> None:
 def record(**options: Any) -> Record:
     values = [made(1, line="train.py:3:1"), made(2, (RESULT, ("a", "b")), microbatch=1)]
     results = {0: np.arange(3.0, dtype=np.float32), 1: np.ones(2, ml_dtypes.bfloat16)}
-    fields = {"arguments": {0: np.ones((2, 2), np.int32)}, "results": results, "values": values}
-    return Record(**{**fields, "noise": {0: 0.0, 1: 0.25}, "relative": 0.02, **options})
+    arguments: dict[int, Any] = {0: np.ones((2, 2), np.int32)}
+    return dataclasses.replace(Record(arguments, results, values, {0: 0.0, 1: 0.25}, 0.02), **options)
 
 
 def test_a_record_comes_back_from_its_file() -> None:
@@ -142,5 +143,5 @@ def test_files_that_are_no_records_are_refused(tmp_path: Any) -> None:
     np.savez(tmp_path / "a.npz", result0=np.ones(2))
     with pytest.raises(ValueError, match=r"^it is no record of a run: KeyError: 'about'$"):
         Record.from_bytes((tmp_path / "a.npz").read_bytes())
-    with pytest.raises(ValueError, match="^it is no record of a run: File is not a zip file$"):
+    with pytest.raises(ValueError, match=r"^it is no record of a run: File is not a zip file$"):
         Record.from_bytes(b"PK")

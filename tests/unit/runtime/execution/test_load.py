@@ -51,7 +51,7 @@ REFUSED = {
         mesh(0, send(3) + " return", IN), mesh(1, receive(3, tensor="tensor<5xf32>") + " return")
     ),
     "channel 3: a stablehlo.send on mesh 0": module(mesh(0, send(3, 1, 0) + " return", IN), mesh(1, "return")),
-    "a func.call uses a value after its last use": module(
+    "the double on mesh 0 uses a value after its last use": module(
         DOUBLE,
         mesh(
             0,
