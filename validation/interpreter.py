@@ -25,6 +25,8 @@ class Interpreter:
 
     Attributes:
         program: the program.
+        bodies: the func.func of each of its functions, by the name in the program. On meshes of several sizes a func.func
+            may be several functions.
 
     Raises:
         ProgramError: the module is no program, or breaks a rule for programs.
@@ -35,9 +37,10 @@ class Interpreter:
         reader = ProgramReader(module)
         self.program = reader.program
         self._runner = runner
+        self.bodies = {name: op for name, (op, _) in reader.sources.items()}
         self._tasks = {
             name: _compile(module, op if self.program.functions[name].is_compiled else None, runner)
-            for name, (op, _) in reader.sources.items()
+            for name, op in self.bodies.items()
         }
 
     def run(self, arguments: Mapping[int, Array], watch: Watch | None = None) -> dict[int, list[tuple[int, Array]]]:

@@ -152,8 +152,7 @@ class Observer:
         return {number: [("", each.array)] for number, each in enumerate(results)}
 
     def _run_program(self, program: Interpreter, arguments: Mapping[int, Array]) -> None:
-        bodies = {name: op for name, op in self._functions.items() if name in program.program.functions}
-        tasks = TaskValues(program.program, bodies)
+        tasks = TaskValues(program.program, program.bodies)
 
         def watch(mesh: int, call: Call, operands: Sequence[Array], results: Sequence[Array]) -> None:
             units = {(task.microbatch, task.slice) for task in call.tasks}
@@ -161,7 +160,9 @@ class Observer:
             where = _Where(task, units.pop() if len(units) == 1 else None, f"{call} on mesh {mesh}")
             if program.program.functions[call.function].is_compiled:
                 places = (tasks.behind[mesh, register] for register in call.operands)
-                self._run(self._code(call.function), list(map(_Known, operands, places)), where)
+                self._run(
+                    self._code(name_of(program.bodies[call.function])), list(map(_Known, operands, places)), where
+                )
             self._found += tasks.of(mesh, call, results)
 
         program.run(arguments, watch)

@@ -93,7 +93,9 @@ class Planted:
             return f"a false alarm: {self.cause}"
         if self.effect in ("large", "refused") and self.cause != right:
             return f"found {self.cause or 'nothing'}, expected {right}"
-        if self.cause and self.cause != right:
+        # Numbers that agree tell nothing; the proof of the program may find such a fault later.
+        is_proof = self.effect == "small" and self.value.startswith("does not run")
+        if self.cause and self.cause != right and not is_proof:
             return f"found {self.cause}, expected {right} or nothing"
         if self.runs > math.ceil(math.log2(self.passes)) + 2:
             return f"{self.runs} runs"
