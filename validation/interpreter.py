@@ -25,8 +25,8 @@ class Interpreter:
 
     Attributes:
         program: the program.
-        bodies: the func.func of each of its functions, by the name in the program. On meshes of several sizes a func.func
-            may be several functions.
+        bodies: the func.func of each of its functions, by the name in the program. On meshes of several sizes a
+            func.func may be several functions.
 
     Raises:
         ProgramError: the module is no program, or breaks a rule for programs.

@@ -61,6 +61,13 @@ class _Where(NamedTuple):
     words: str = "outside of the microbatches"
     stages: int = 0
 
+    @staticmethod
+    def of_call(tasks: Sequence[TaskName], words: str) -> "_Where":
+        """Returns the place of a call of these tasks. Of fused tasks, an operation may be of any."""
+        units = {(task.microbatch, task.slice) for task in tasks}
+        task = tasks[0] if len(tasks) == 1 else None
+        return _Where(task, units.pop() if len(units) == 1 else None, words)
+
     def of(self, op: ir.Operation) -> "_Where":
         """Returns the place of an operation that may name its task."""
         named = task_of(op) if self.task is None and self.unit is not None else None
@@ -155,14 +162,11 @@ class Observer:
         tasks = TaskValues(program.program, program.bodies)
 
         def watch(mesh: int, call: Call, operands: Sequence[Array], results: Sequence[Array]) -> None:
-            units = {(task.microbatch, task.slice) for task in call.tasks}
-            task = call.tasks[0] if len(call.tasks) == 1 else None
-            where = _Where(task, units.pop() if len(units) == 1 else None, f"{call} on mesh {mesh}")
             if program.program.functions[call.function].is_compiled:
                 places = (tasks.behind[mesh, register] for register in call.operands)
-                self._run(
-                    self._code(name_of(program.bodies[call.function])), list(map(_Known, operands, places)), where
-                )
+                code = self._code(name_of(program.bodies[call.function]))
+                where = _Where.of_call(call.tasks, f"{call} on mesh {mesh}")
+                self._run(code, list(map(_Known, operands, places)), where)
             self._found += tasks.of(mesh, call, results)
 
         program.run(arguments, watch)
@@ -252,9 +256,7 @@ class Observer:
         kind, _ = kind_and_stage(jump.function)
         tasks = tasks_of_call(jump.op, kind) if at.MICROBATCH in jump.op.attributes else ()
         if tasks:
-            units = {(task.microbatch, task.slice) for task in tasks}
-            task = tasks[0] if len(tasks) == 1 else None
-            inside = _Where(task, units.pop() if len(units) == 1 else None, " + ".join(map(str, tasks)))
+            inside = _Where.of_call(tasks, " + ".join(map(str, tasks)))
         elif where.unit and at.STAGE in jump.op.attributes:
             part = at.integer(jump.op, at.SLICE) or where.unit[1]
             inside = where.inside(kind, at.integer(jump.op, at.STAGE) or 0, (where.unit[0], part))
