@@ -1,17 +1,19 @@
 """`mark-stages`: marks the ends of stages in a module that has no marks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary
+from jaxpp.ir.build import replace
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import nested, operations
+from jaxpp.ir.functions import blocks_of, callee, functions, nested, operations, reachable
 from jaxpp.ir.locations import is_backward, is_in_scope
 from jaxpp.ir.numbered import Numbered
 
@@ -31,8 +33,10 @@ class MarkStages(Pass):
     the gradients that the backward of the scope reads, or the backward after it. A forward alone gets no backward
     marks. The last stage needs no scope.
 
-    Preconditions: the operations have their locations, in one function or one loop, and there are no marks. So it
-    stands before `inline-calls`.
+    Functions with operations of the scopes are inlined, so that the forward and the backward are in one block.
+
+    Preconditions: the operations have their locations, and there are no marks. So the pass stands before
+    `inline-calls`, which loses the names of calls.
 
     Options:
         after: the scopes, in the order of the forward: "layer0 layer1", or "layer#0 layer#1".
@@ -65,8 +69,69 @@ class MarkStages(Pass):
         if not names:
             hint = 'give the scopes of all stages but the last: "layer0 layer1" or "layer#0 layer#1"'
             raise PassError("mark-stages: after names no scope", hint=hint)
-        inside = [op for op in every if len(op.results) and _is_in_body(op)]
-        _mark([_Scope.of(name, inside) for name in names])
+        backward = _inline_scopes(module, names)
+        inside = [op for op in nested(module.operation) if len(op.results) and _is_in_body(op)]
+        _mark([_Scope.of(name, inside, backward) for name in names], backward)
+
+
+class _Backward:
+    """The operations of the backward: by their names, or as parts of functions that the backward calls."""
+
+    def __init__(self) -> None:
+        self._inlined: set[ir.Value] = set()
+
+    def has(self, op: ir.Operation) -> bool:
+        """Whether an operation is in the backward."""
+        return is_backward(op.location) or (len(op.results) > 0 and op.results[0] in self._inlined)
+
+    def add(self, ops: Iterable[ir.Operation]) -> None:
+        """Adds operations that were inlined."""
+        self._inlined.update(result for op in ops for result in op.results)
+
+
+def _inline_scopes(module: ir.Module, names: Sequence[str]) -> _Backward:
+    """Inlines the functions that have operations of the scopes, as the forward and the backward need one block.
+
+    Inside of a function JAX begins the names anew, so only its calls say whether it is part of the backward.
+    """
+    by_name, backward = functions(module), _Backward()
+    inner = {name: list(nested(function)) for name, function in by_name.items()}
+    calls = {name: {callee(op) for op in ops if op.name == "func.call"} for name, ops in inner.items()}
+    holders = {name for name, ops in inner.items() if any(_is_in_any(op, names) for op in ops)}
+    while more := {name for name, called in calls.items() if called & holders} - holders:
+        holders |= more
+    roots = by_name.keys() - set[str]().union(*calls.values())
+    pending = [(op, (root,)) for root in roots for op in inner[root] if op.name == "func.call"]
+    while pending:
+        call, path = pending.pop()
+        name = callee(call)
+        if name not in holders or name in path or len(blocks_of(by_name[name])) != 1:
+            continue
+        inlined = _inline(call, by_name[name], backward)
+        pending += [(op, (*path, name)) for op in inlined if op.name == "func.call"]
+    kept = {name for root in roots for name in reachable(root, by_name)}
+    for name in holders - kept:
+        by_name[name].erase()
+    return backward
+
+
+def _is_in_any(op: ir.Operation, names: Sequence[str]) -> bool:
+    return any(is_in_scope(op.location, _split(name)[0]) for name in names)
+
+
+def _inline(call: ir.Operation, function: ir.Operation, backward: _Backward) -> list[ir.Operation]:
+    """Replaces a call by the body of its function; returns the new operations, with those in their regions."""
+    block = call.block
+    number = next(number for number, op in enumerate(operations(block)) if op == call)
+    before = len(operations(block))
+    with ir.InsertionPoint(call):
+        values = inline_call(function, list(call.operands))
+    new = operations(block)[number : number + len(operations(block)) - before]
+    inlined = [inner for op in new for inner in (op, *nested(op))]
+    if backward.has(call):
+        backward.add(inlined)
+    replace(call, values)
+    return inlined
 
 
 def _is_in_body(op: ir.Operation) -> bool:
@@ -83,14 +148,13 @@ class _Scope:
     backward: Sequence[ir.Operation]
 
     @staticmethod
-    def of(name: str, ops: Sequence[ir.Operation]) -> "_Scope":
+    def of(name: str, ops: Sequence[ir.Operation], in_backward: _Backward) -> "_Scope":
         """Finds the scope `name` among `ops`. Raises PassError if its forward has no operation."""
-        found = _CALL.fullmatch(name)
-        scope, call = (found[1], int(found[2])) if found else (name, None)
+        scope, call = _split(name)
         both: list[list[ir.Operation]] = [[], []]
         for op in ops:
             if (call is None or op.name == "func.call") and is_in_scope(op.location, scope):
-                both[is_backward(op.location)].append(op)
+                both[in_backward.has(op)].append(op)
         forward, backward = both
         if call is not None:
             if backward and len(backward) != len(forward):
@@ -104,7 +168,13 @@ class _Scope:
         return _Scope(name, forward, backward)
 
 
-def _mark(scopes: Sequence[_Scope]) -> None:
+def _split(name: str) -> tuple[str, int | None]:
+    """Returns the scope of `layer#1`, and the index of the call; None for a whole scope."""
+    found = _CALL.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, None)
+
+
+def _mark(scopes: Sequence[_Scope], backward: _Backward) -> None:
     """Marks the end of each scope. Raises PassError."""
     block = scopes[0].forward[0].block
     for scope in scopes:
@@ -113,7 +183,7 @@ def _mark(scopes: Sequence[_Scope]) -> None:
                 what = f"scope '{scope.name}' is not in the same function or loop as '{scopes[0].name}'"
                 hint = "mark stages where they are written, with jaxpp.mark_stage_end"
                 raise PassError(what, location=op.location, hint=hint)
-    body = _MarkedBlock(scopes, Numbered(operations(block)))
+    body = _MarkedBlock(scopes, Numbered(operations(block)), backward)
     # All values are found before the first mark, which changes who uses them.
     marks = [
         (Boundary(stage, phase, scope.name), values)
@@ -128,10 +198,10 @@ def _mark(scopes: Sequence[_Scope]) -> None:
 class _MarkedBlock:
     """The block that has the scopes. Its operations are numbers."""
 
-    def __init__(self, scopes: Sequence[_Scope], numbered: Numbered) -> None:
+    def __init__(self, scopes: Sequence[_Scope], numbered: Numbered, backward: _Backward) -> None:
         """Raises PassError for scopes that share an operation, or whose forward is in another order."""
         self._scopes, self._numbered = scopes, numbered
-        self._is_backward = [is_backward(op.location) for op in numbered.ops]
+        self._is_backward = [backward.has(op) for op in numbered.ops]
         self._stages: dict[int, int] = {}
         for stage, scope in enumerate(scopes):
             for op in (*scope.forward, *scope.backward):

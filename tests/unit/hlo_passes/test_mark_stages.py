@@ -52,7 +52,9 @@ def step_of(loss: Callable[[Weights, jax.Array], jax.Array]) -> Callable[..., An
 
 
 @pytest.mark.parametrize(
-    ("loss", "after"), [(in_scopes, "layer0 layer1"), (in_calls, "layer#0 layer#2")], ids=["scopes", "calls"]
+    ("loss", "after"),
+    [(in_scopes, "layer0 layer1"), (in_calls, "layer#0 layer#2"), (jax.jit(in_scopes), "layer0 layer1")],
+    ids=["scopes", "calls", "jitted"],
 )
 def test_a_step_of_plain_jax(loss: Callable[[Weights, jax.Array], jax.Array], after: str, tmp_path: Path) -> None:
     plain, marked, program = (tmp_path / f"{name}.mlir" for name in ("plain", "marked", "program"))
