@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from jaxpp._system import collector_paused
 from jaxpp.tools import streams
 from jaxpp.tools.opt_arguments import Parser, add_comparison_options, add_pipeline_options, with_defaults
 
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("two files are compared as they are: leave out " + ("the passes" if has_passes else "--nan"))
     if options.file == options.other == "-":
         parser.error("the two files can't both be stdin")
-    from jaxpp.tools.bisect_run import compare, search  # imported only now: `--help` doesn't need the second it takes
+    with collector_paused(for_imports=True):  # otherwise searches for garbage take a fifth of a short run
+        from jaxpp.tools.bisect_run import compare, search  # imported only now: `--help` doesn't need it
 
     return compare(options) if options.other else search(with_defaults(options), parser, shlex.join(words))
 

@@ -7,6 +7,7 @@ bad usage.
 
 from collections.abc import Sequence
 
+from jaxpp._system import collector_paused
 from jaxpp.tools import streams
 from jaxpp.tools.arguments import at_least
 from jaxpp.tools.opt_arguments import Parser, fraction
@@ -20,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--tolerance is for --reference")
     if options.file == options.reference == "-":
         parser.error("FILE and --reference can't both be stdin")
-    from jaxpp.tools.execute_run import run  # imported only now: it takes a second, which `--help` doesn't need
+    with collector_paused(for_imports=True):  # otherwise searches for garbage take a fifth of a short run
+        from jaxpp.tools.execute_run import run  # imported only now: `--help` doesn't need it
 
     return run(options)
 

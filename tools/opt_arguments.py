@@ -26,6 +26,8 @@ class Parser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (-\S+)", message)
         if unknown:
             flag = unknown[1].partition("=")[0]
+            if flag in self._option_string_actions:
+                super().error(f"{flag} stands behind --, which ends the options")
             near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.7)
             message = f"unknown option {flag}" + (f"; did you mean {near[0]}?" if near else "")
         super().error(message)

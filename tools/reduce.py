@@ -10,6 +10,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from jaxpp._system import collector_paused
 from jaxpp.tools import streams
 from jaxpp.tools.arguments import at_least
 from jaxpp.tools.opt_arguments import Parser, add_comparison_options, add_pipeline_options, with_defaults
@@ -21,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if mistake := _mistake(options):
         parser.error(mistake)
-    from jaxpp.tools.reduce_run import run  # imported only now: it takes a second, which `--help` doesn't need
+    with collector_paused(for_imports=True):  # otherwise searches for garbage take a fifth of a short run
+        from jaxpp.tools.reduce_run import run  # imported only now: `--help` doesn't need it
 
     return run(with_defaults(options), parser)
 

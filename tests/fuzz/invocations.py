@@ -1,5 +1,6 @@
 """Generated runs of the tools: a command of a lit test, with other inputs, other passes or other arguments."""
 
+import contextlib
 import importlib
 import os
 import random
@@ -13,11 +14,16 @@ from pathlib import Path
 
 import runline
 from fuzz.mutations import NUMBERS, WORDS, edited, mutated, rearranged
+from jaxlib.mlir import ir
 
 from jaxpp import schedules
+from jaxpp._compat import make_context
 from jaxpp.hlo_passes import PASSES, PIPELINES
-from jaxpp.tools import source
+from jaxpp.ir.errors import PassError
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.tools import diagnostics, source
 from jaxpp.tools.pipeline_text import Option, options_of, quote
+from jaxpp.tools.reductions import REDUCTIONS, clean
 
 LIT = Path(__file__).parents[1] / "lit"
 TOOLS = ("jaxpp-opt", "jaxpp-execute", "jaxpp-bisect", "jaxpp-reduce", "jaxpp-schedule")
@@ -68,7 +74,7 @@ def make_invocation(seed: int) -> Invocation:
     draw = random.Random(f"{seed} tools")
     path, line, place = draw.choice(_commands())
     made = _of_a_test(path, line, place)
-    ways = {_other_input: 9, _other_passes: 4, _other_arguments: 5, _bytecode: 1}
+    ways = {_other_input: 6, _smaller: 6, _other_passes: 6, _other_arguments: 3, _bytecode: 1}
     for way in draw.choices(list(ways), list(ways.values()), k=draw.choice((1, 1, 1, 2))):
         way(draw, made)
     return made
@@ -149,6 +155,29 @@ def _other_input(draw: random.Random, made: Invocation) -> None:
         made.stdin = data
     else:
         made.files[name] = data
+
+
+def _smaller(draw: random.Random, made: Invocation) -> None:
+    """Takes operations, functions, results or attributes out of a module, as `jaxpp-reduce` does: MLIR accepts it."""
+    names = [name for name in sorted(made.files) if name.endswith(".mlir")]
+    if not names:
+        return
+    name = draw.choice(names)
+    part = draw.choice(list(source.split(made.files[name])))
+    context = make_context()
+    with context, ir.Location.unknown(), diagnostics.collected(context, name):
+        for _ in range(draw.choice((1, 2, 4))):
+            reduction = draw.choice(REDUCTIONS)
+            with contextlib.suppress(ir.MLIRError, ValueError, PassError, ScheduleError):
+                module = ir.Module.parse(part, context)
+                sites = reduction.sites(module)
+                sites = [each for each in sites if draw.random() < 2 / len(sites)]
+                module = reduction.apply(module, sites) if sites else module
+                clean(module)
+                if module.operation.verify():
+                    part = str(module).encode()
+    made.files[name] = part.strip() + b"\n"
+    made.words.append("smaller module")
 
 
 def _schedule_file(draw: random.Random, made: Invocation) -> None:

@@ -18,7 +18,16 @@ MEMORY = 12 << 30
 """The bytes that a process of these trials may have."""
 STEPS_EVERY = 11
 """Of so many seeds, one is a generated step, which is lowered and goes through `jaxpp-opt --validate`."""
-FAMILIES = (*TOOLS, "generated step", "edited input", "mutated input", "bytecode", "passes", "arguments")
+FAMILIES = (
+    *TOOLS,
+    "generated step",
+    "edited input",
+    "mutated input",
+    "smaller module",
+    "bytecode",
+    "passes",
+    "arguments",
+)
 """What the table at the end counts."""
 _ERROR = re.compile(r"(?:^|: )error: (.*)")
 _ODD = re.compile(

@@ -582,6 +582,7 @@ def test_versions_and_dialects(file: Path) -> None:
 
 def test_an_unknown_option_names_the_nearest(file: Path) -> None:
     assert usage_error(file, "--print-after-al") == "unknown option --print-after-al; did you mean --print-after-all?"
+    assert usage_error(file, "--", "-p", "cse") == "-p stands behind --, which ends the options"
     assert usage_error(file, "--zzzzzzzzzz=3") == "unknown option --zzzzzzzzzz"
 
 
