@@ -33,6 +33,7 @@ TASK = "jaxpp.task"
 OPERATIONS = "jaxpp.operations"
 PER_RUN = "jaxpp.per_run"
 DEVICES = "jaxpp.devices"
+PLACED = "jaxpp.placed"
 OURS = frozenset(value for name, value in list(globals().items()) if name.isupper() and value.startswith("jaxpp."))
 """All attributes of jaxpp. A module may have no other attribute whose name begins with `jaxpp.`."""
 PARTITIONS = "mhlo.num_partitions"

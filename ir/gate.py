@@ -33,6 +33,7 @@ _ROWS: Sequence[tuple[str, _Form, Sequence[str]]] = (
     ("result", _NUMBER, (at.FEEDS,)),
     ("operation result", _UNIT, (at.PER_RUN,)),
     ("operation", _ANY, (at.LOOP, at.BOUNDARY)),
+    ("operation", _DICT, (at.PLACED,)),
     ("operation", _EITHER, (at.STAGE, at.MICROBATCH, at.SLICE)),
     ("operation", _NUMBER, (at.APART, at.DEVICES)),
     ("operation", _LIST, (at.LAST_USE,)),
@@ -50,6 +51,7 @@ for _places, _form, _names in _ROWS:
 _KEYS = {
     at.LOOP: {"length", "schedule", "stages", "indices", "starts", "steps", "slices", "inferred"},
     at.TRAIN_LOOP: {"steps", "state", "delay", "schedule"},
+    at.PLACED: {"kind", "meshes", "axes"},
 }
 """The entries of attributes that are dictionaries. The reader of `jaxpp.boundary` checks its entries itself."""
 

@@ -106,7 +106,7 @@ class LoweredStep:
             return None
         passes = {name: value for name, value in self._passes.items() if name not in _LIMITS}
         lowered = replace(self._lowered, module=module)
-        return LoweredStep(lowered, self._schedule, self._compiler_options, passes)
+        return type(self)(lowered, self._schedule, self._compiler_options, passes)
 
     def with_schedule(self, schedule: ScheduleLike) -> "LoweredStep":
         """Returns the step with another schedule, without tracing it again.

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from unit.end_to_end import decoder, test_vocabulary, transformer, tuning
+from unit.end_to_end import decoder, test_explicit_tasks, test_vocabulary, transformer, tuning
 
 import jaxpp.api as jaxpp
 from jaxpp import _jobs, debug, load, loading, partition, schedules
@@ -288,6 +288,15 @@ def delayed_gradients() -> list[bool]:
     found = jaxpp.fetch(jaxpp.mpmd_jit_with_loop(loop, mesh)(carry, batches))
     expected = jax.device_get(jax.jit(loop)(carry, batches))
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return [np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in pairs]
+
+
+def explicit_tasks() -> list[bool]:
+    """A step of explicit tasks, with a stage in each process: whether its results are those of plain `jax.jit`."""
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()).reshape(2, 2), ("pp", "data")), "pp")
+    given = test_explicit_tasks.arguments()
+    found = jaxpp.fetch(test_explicit_tasks.step_of(mesh)(*given))
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(test_explicit_tasks.plain_step)(*given)), strict=True)
     return [np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in pairs]
 
 

@@ -30,6 +30,7 @@ JOBS = [
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
     jobs.delayed_gradients,
+    jobs.explicit_tasks,
     jobs.steps_rolled_back,
     jobs.operations_as_tasks,
     jobs.weight_gradients_left_out,
@@ -70,6 +71,7 @@ ONCE = [
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
     jobs.delayed_gradients,
+    jobs.explicit_tasks,
     jobs.steps_rolled_back,
     jobs.recorded,
     jobs.partitioned,
@@ -199,6 +201,11 @@ def test_slices_of_the_sequence(results: dict[str, list[Any]]) -> None:
 @once
 def test_steps_that_overlap(results: dict[str, list[Any]]) -> None:
     assert results["delayed_gradients"] == [[True] * 9] * 2
+
+
+@once
+def test_explicit_tasks(results: dict[str, list[Any]]) -> None:
+    assert results["explicit_tasks"] == [[True] * 4] * 2
 
 
 @once

@@ -1,0 +1,1 @@
+"""Interfaces that may change with any version: `jaxpp.experimental.mpmd`."""
