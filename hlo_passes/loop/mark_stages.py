@@ -84,9 +84,11 @@ class _Backward:
         """Whether an operation is in the backward."""
         return is_backward(op.location) or (len(op.results) > 0 and op.results[0] in self._inlined)
 
-    def add(self, ops: Iterable[ir.Operation]) -> None:
-        """Adds operations that were inlined."""
-        self._inlined.update(result for op in ops for result in op.results)
+    def inline(self, call: ir.Operation, ops: Iterable[ir.Operation]) -> None:
+        """Notes the operations that replace a call, before it is erased."""
+        if self.has(call):
+            self._inlined.update(result for op in ops for result in op.results)
+        self._inlined.difference_update(call.results)
 
 
 def _inline_scopes(module: ir.Module, names: Sequence[str]) -> _Backward:
@@ -97,7 +99,7 @@ def _inline_scopes(module: ir.Module, names: Sequence[str]) -> _Backward:
     by_name, backward = functions(module), _Backward()
     inner = {name: list(nested(function)) for name, function in by_name.items()}
     calls = {name: {callee(op) for op in ops if op.name == "func.call"} for name, ops in inner.items()}
-    holders = {name for name, ops in inner.items() if any(_is_in_any(op, names) for op in ops)}
+    holders = {name for name, ops in inner.items() if any(_is_in(op, scope) for op in ops for scope in names)}
     while more := {name for name, called in calls.items() if called & holders} - holders:
         holders |= more
     roots = by_name.keys() - set[str]().union(*calls.values())
@@ -115,8 +117,10 @@ def _inline_scopes(module: ir.Module, names: Sequence[str]) -> _Backward:
     return backward
 
 
-def _is_in_any(op: ir.Operation, names: Sequence[str]) -> bool:
-    return any(is_in_scope(op.location, _split(name)[0]) for name in names)
+def _is_in(op: ir.Operation, name: str) -> bool:
+    """Whether an operation is in a scope, or, for `layer#1`, one of the calls in the scope."""
+    scope, call = _split(name)
+    return (call is None or op.name == "func.call") and is_in_scope(op.location, scope)
 
 
 def _inline(call: ir.Operation, function: ir.Operation, backward: _Backward) -> list[ir.Operation]:
@@ -128,8 +132,7 @@ def _inline(call: ir.Operation, function: ir.Operation, backward: _Backward) -> 
         values = inline_call(function, list(call.operands))
     new = operations(block)[number : number + len(operations(block)) - before]
     inlined = [inner for op in new for inner in (op, *nested(op))]
-    if backward.has(call):
-        backward.add(inlined)
+    backward.inline(call, inlined)
     replace(call, values)
     return inlined
 
@@ -153,7 +156,7 @@ class _Scope:
         scope, call = _split(name)
         both: list[list[ir.Operation]] = [[], []]
         for op in ops:
-            if (call is None or op.name == "func.call") and is_in_scope(op.location, scope):
+            if _is_in(op, name):
                 both[in_backward.has(op)].append(op)
         forward, backward = both
         if call is not None:

@@ -1,4 +1,4 @@
-"""`import-shardings`: shardings of GSPMD become those of Shardy."""
+"""`import-shardings`: turns shardings of GSPMD into shardings of Shardy."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -97,7 +97,7 @@ def _tables(function: ir.Operation) -> tuple[list[_Entry], list[_Entry]]:
 
 
 def _places(op: ir.Operation) -> Iterator[tuple[str, Sequence[ir.Type], _Entry]]:
-    """Yields the places on an operation that have a sharding: what it is, its types, and its attributes."""
+    """Yields each place with a sharding on an operation: its description, types and attributes."""
     if op.name == "func.func":
         type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
         for kind, types, table in zip(("argument", "result"), (type_.inputs, type_.results), _tables(op), strict=True):
@@ -152,7 +152,7 @@ class _ShardingImport:
         return entry | {at.SHARDING: sharding}
 
     def shardings(self, attribute: ir.Attribute, open_dimensions: Collection[int] = ()) -> list[ir.Attribute]:
-        """Returns the shardings of Shardy for those of an attribute that was read."""
+        """Returns the shardings of Shardy for an attribute that was read."""
         texts: list[str] = []
         for tiles in self.tiles[attribute]:
             split = [[f'"{axis}"' for axis in axes_over(factors, self._axes)] for factors in tiles]

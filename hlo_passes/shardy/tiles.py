@@ -30,7 +30,7 @@ class TilesError(ValueError):
 
 
 def split_tuple(text: str) -> list[str]:
-    """Returns the shardings in a tuple `{{...}, {...}}`; any other text alone."""
+    """Returns the shardings in a tuple `{{...}, {...}}`; of another text, the text alone."""
     if not text.startswith("{{"):
         return [text]
     parts, depth, start = list[str](), 0, 1
