@@ -2,8 +2,8 @@
 
 `PASSES` maps each pass's name to its class, in the order in which the `mpmd` pipeline runs them. `verify-loop` stands
 at the end of phase 3, `verify-main` at the end of phase 4, and `verify-program` comes last. The passes that follow are
-in no pipeline: `mark-stages`, `place-tasks`, and those from and to Shardy's dialects. docs/your-first-pass.md shows how to write a
-pass, with the helpers of `jaxpp.ir` that it needs.
+in no pipeline: `mark-stages`, `place-tasks`, and those from and to Shardy's dialects. docs/your-first-pass.md shows how
+to write a pass, with the helpers of `jaxpp.ir` that it needs.
 """
 
 from jaxpp.hlo_passes.base import Observer, Pass, run_passes
