@@ -2,7 +2,7 @@
 
 // The calls of a layer count from 0, in the backward from the last one. Arguments of a call are no scope.
 
-// CHECK-LABEL: @calls
+// CHECK-LABEL: @main
 // CHECK: %[[A:.*]] = call @layer(%arg0)
 // CHECK-NEXT: %[[MA:.*]] = stablehlo.optimization_barrier {{.*}}name = "layer#0", phase = "forward", stage = 0 : i64}} %[[A]]
 // CHECK-NEXT: %[[B:.*]] = call @layer(%[[MA]])
@@ -13,7 +13,7 @@
 // CHECK-NEXT: %[[DB:.*]] = call @gradient(%[[GB]])
 // CHECK-NEXT: %[[GA:.*]] = stablehlo.optimization_barrier {{.*}}phase = "backward", stage = 0 : i64}} %[[DB]]
 // CHECK-NEXT: call @gradient(%[[GA]])
-func.func @calls(%x: tensor<4xf32>) -> tensor<4xf32> {
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %a = call @layer(%x) : (tensor<4xf32>) -> tensor<4xf32> loc("jvp(jit(layer))"("a.py":1:1))
   %b = call @layer(%a) : (tensor<4xf32>) -> tensor<4xf32> loc("jvp(jit(layer))"("a.py":1:1))
   %c = call @layer(%b) : (tensor<4xf32>) -> tensor<4xf32> loc("jvp(jit(layer))"("a.py":1:1))
@@ -35,10 +35,10 @@ func.func private @gradient(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // A forward alone has no backward marks.
 
-// CHECK-LABEL: @forward
+// CHECK-LABEL: @main
 // CHECK-COUNT-2: optimization_barrier {{.*}}"forward"
 // CHECK-NOT: optimization_barrier
-func.func @forward(%x: tensor<4xf32>) -> tensor<4xf32> {
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %a = call @layer(%x) : (tensor<4xf32>) -> tensor<4xf32> loc("jit(layer)")
   %b = call @layer(%a) : (tensor<4xf32>) -> tensor<4xf32> loc("jit(layer)")
   %c = call @layer(%b) : (tensor<4xf32>) -> tensor<4xf32> loc("jit(layer)")
