@@ -89,10 +89,11 @@ def record(step: object, path: str | os.PathLike[str], *args: Any) -> None:
     if not isinstance(step, MpmdFunction):
         raise TypeError(f"record: expected a step of mpmd_jit_with_loop, found {type(step).__name__}")
     numbers = jax.tree.map(number_of, args)
-    compiled = step.lower(*numbers).compile()
-    executable, mesh = compiled.executable, _mesh_of_several_processes(compiled.lowered.mpmd_mesh)
+    lowered = step.lower(*numbers)
+    mesh = _mesh_of_several_processes(lowered.lowered.mpmd_mesh)
     if mesh is not None:
         raise ValueError(f"record: mesh {mesh} has devices of several processes, expected one: use fewer processes")
+    executable = lowered.compile().executable
     if not isinstance(executable, Executable):
         raise TypeError(f"record: expected a step on devices of JAX, found a {type(executable).__name__}")
     made = record_run(executable, dict(enumerate(on_host(jax.tree.leaves((numbers, {}))))))

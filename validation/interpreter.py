@@ -25,8 +25,8 @@ class Interpreter:
 
     Attributes:
         program: the program.
-        bodies: the func.func of each of its functions, by the name in the program. On meshes of several sizes a
-            func.func may be several functions.
+        bodies: the func.func of each function that is compiled, by its name in the program. On meshes of several sizes
+            a func.func may be several functions.
 
     Raises:
         ProgramError: the module is no program, or breaks a rule for programs.
@@ -37,11 +37,11 @@ class Interpreter:
         reader = ProgramReader(module)
         self.program = reader.program
         self._runner = runner
-        self.bodies = {name: op for name, (op, _) in reader.sources.items()}
-        self._tasks = {
-            name: _compile(module, op if self.program.functions[name].is_compiled else None, runner)
-            for name, op in self.bodies.items()
+        compiled = {
+            name: op if self.program.functions[name].is_compiled else None for name, (op, _) in reader.sources.items()
         }
+        self.bodies = {name: op for name, op in compiled.items() if op is not None}
+        self._tasks = {name: _compile(module, op, runner) for name, op in compiled.items()}
 
     def run(self, arguments: Mapping[int, Array], watch: Watch | None = None) -> dict[int, list[tuple[int, Array]]]:
         """Runs the step. Returns (mesh, value) for each result, by number, on each mesh; (0, whole value) for a stack.

@@ -162,7 +162,7 @@ class Observer:
         tasks = TaskValues(program.program, program.bodies)
 
         def watch(mesh: int, call: Call, operands: Sequence[Array], results: Sequence[Array]) -> None:
-            if program.program.functions[call.function].is_compiled:
+            if call.function in program.bodies:
                 places = (tasks.behind[mesh, register] for register in call.operands)
                 code = self._code(name_of(program.bodies[call.function]))
                 where = _Where.of_call(call.tasks, f"{call} on mesh {mesh}")

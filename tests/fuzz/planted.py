@@ -22,7 +22,7 @@ def dropped(module: ir.Module) -> Iterator[tuple[ir.Operation, Site]]:
     """Loses what an addition adds."""
     for op in nested(module.operation):
         if op.name == "stablehlo.add" and is_outermost(op) and op.operands[0].type == op.results[0].type:
-            yield op, partial(lambda op: replace(op, [op.operands[0]]), op)
+            yield op, partial(replace, op, [op.operands[0]])
 
 
 def swapped(module: ir.Module) -> Iterator[tuple[ir.Operation, Site]]:

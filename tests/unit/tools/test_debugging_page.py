@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import runline
+from jaxlib.mlir import ir
 from unit.tools.test_bisect import STEP, SwapSubtract
 
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
@@ -37,6 +38,7 @@ def test_the_commands_run(step: Path) -> None:
         shlex.split(line) for line in PAGE.splitlines() if line.startswith(tuple(f"    {tool} " for tool in TOOLS))
     ]
     assert [tool for tool, *_ in commands] == ["jaxpp-bisect", "jaxpp-execute", "jaxpp-execute", "jaxpp-bisect"]
+    output = ""
     for tool, *arguments in commands:
         code, output, errors = runline.call(TOOLS[tool], *arguments, stdin="").texts
         assert code == 0, errors
@@ -46,7 +48,7 @@ def test_the_commands_run(step: Path) -> None:
 def test_the_lines_of_the_outputs(step: Path) -> None:
     right = SplitBackward.run
 
-    def broken(self: SplitBackward, module: object) -> None:
+    def broken(self: SplitBackward, module: ir.Module) -> None:
         right(self, module)
         SwapSubtract().run(module)
 

@@ -20,7 +20,7 @@ def made(number: float, place: Any = "add", microbatch: int = 0, stage: int | No
     task = None if stage is None else TaskName("backward", stage, microbatch)
     unit = (microbatch, 0)
     options = {"behind": frozenset([unit]), "operation": f"stablehlo.{place}", "words": str(task), **options}
-    return Observed(("operation", place), task, unit, np.float32(number), **options)
+    return Observed(("operation", place), task, unit, np.array(number, np.float32), **options)
 
 
 def names(found: Any) -> tuple[str, str] | None:
@@ -86,7 +86,9 @@ def test_an_operation_that_is_gone_is_named_by_the_value_in_its_place() -> None:
 def test_a_carried_value_and_a_result_have_positions() -> None:
     for kind in (CARRIED, RESULT):
         right, wrong = (
-            Observed((kind, 2, "f32"), None, (0, 0), np.float32(n), operation="stablehlo.add", words="microbatch 0")
+            Observed(
+                (kind, 2, "f32"), None, (0, 0), np.array(n, np.float32), operation="stablehlo.add", words="microbatch 0"
+            )
             for n in (1, 2)
         )
         assert names(first_wrong([right], [wrong], TOLERANCE)) == ("microbatch 0", f"{kind} 2, stablehlo.add")

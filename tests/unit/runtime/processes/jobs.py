@@ -427,8 +427,7 @@ def recorded() -> list[str]:
     first, second, third, fourth = jax.devices()
     with pytest.raises(ValueError, match=r"^record: mesh 0 has devices of several processes, expected one: "):
         debug.record(compiled(2, [first, third, second, fourth]), "never.npz", weights, batch)
-    found = [debug.bisect(compiled(2), right, weights, batch) for right in (jax.jit(train_step), _other_step)]
-    return [*map(str, found), *written]
+    return [str(debug.bisect(compiled(2), _other_step, weights, batch)), *written]
 
 
 def _other_step(weights: Any, batch: Any) -> Any:
