@@ -50,7 +50,7 @@ assert conftest
 LARGE = 700
 """The most operations of a step: each run of a larger one takes XLA many seconds."""
 WITHOUT = {"effects", "processes", "in memory", "left out", "saved", "moved", "x64"}
-"""The families that can't be validated, or take too long, or whose passes are those of others."""
+"""The families that can't be validated, take too long, or have the same passes as others."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Planted:
 
     @property
     def wrong(self) -> str:
-        """What is wrong with the search; "" for nothing."""
+        """The error of the search; "" for none."""
         right = f"after pass 'fault', {self.index + 1} of {self.passes}"
         if self.error.startswith("search"):
             return self.error
@@ -103,7 +103,7 @@ class Planted:
 
     @property
     def is_located(self) -> bool:
-        """Whether the line is that of the fault, or the task has its stage."""
+        """Whether the search names the line of the fault, or a task of its stage."""
         return self.at == self.line or (self.stage is not None and f"of stage {self.stage}," in self.task)
 
 
@@ -123,7 +123,7 @@ class Near(Apart):
 
 @dataclass
 class Outcome:
-    """What came of a seed: its faults, or why it was left out; `alarm` is what the search found without a fault."""
+    """The outcome of a seed: its faults, or the reason why it was left out; `alarm` is a finding without a fault."""
 
     seed: int
     words: str = ""
