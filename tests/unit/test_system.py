@@ -1,12 +1,13 @@
-"""Files are whole, or are not there."""
+"""Files are whole, or are not there; and the collector of garbage leaves imports alone."""
 
+import gc
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from jaxpp._system import write_file
+from jaxpp._system import collector_paused, write_file
 
 
 def test_threads_that_write_one_file_leave_one_of_their_texts(tmp_path: Path) -> None:
@@ -67,3 +68,20 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     write_file(str(path), b"after")
     assert path.read_bytes() == b"after"
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_collector_is_paused_and_leaves_imports_alone() -> None:
+    gc.unfreeze()
+    with collector_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert not gc.get_freeze_count()
+    with collector_paused(for_imports=True):
+        assert not gc.isenabled()
+    imported = gc.get_freeze_count()
+    assert imported
+    with collector_paused(for_imports=True):
+        later = [[number] for number in range(100)]
+    assert len(later) == 100
+    assert gc.get_freeze_count() <= imported
+    gc.unfreeze()
