@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import io
 import os
 import random
 import re
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import runline
 from fuzz.mutations import NUMBERS, WORDS, edited, mutated, rearranged
 from jaxlib.mlir import ir
@@ -132,9 +134,14 @@ def _of_a_test(path: Path, line: int, place: int) -> Invocation:
 
 
 def _other_input(draw: random.Random, made: Invocation) -> None:
-    """Changes a file, stdin, or a schedule of the library that becomes a file."""
+    """Changes a file or stdin, which may be a schedule of the library, or arrays."""
     if made.tool == "jaxpp-schedule" and draw.random() < 0.7:
         _schedule_file(draw, made)
+    if made.tool == "jaxpp-execute" and draw.random() < 0.5:
+        written, shape = io.BytesIO(), draw.choice(((2,), (4,), (2, 2), ()))
+        np.savez(written, arg0=np.ones(shape, draw.choice(("float32", "int8", "O"))), arg1=np.ones(4, np.float32))
+        made.files["given.npz"] = written.getvalue()
+        made.arguments += ["--inputs", "given.npz"]
     names = sorted(made.files) + ["-"] * bool(made.stdin)
     if not names:
         return
@@ -144,9 +151,10 @@ def _other_input(draw: random.Random, made: Invocation) -> None:
         parts = list(source.split(data))
         if "--split-input-file" not in made.arguments:
             data = draw.choice(parts).strip() + b"\n"
-    way = draw.choice((*(3 * ["edited"]), "mutated"))
     start = 4 if data.startswith(source.BYTECODE_MAGIC) else 0
-    if way == "edited" and not start:
+    is_text = not start and not name.endswith(".npz")
+    way = draw.choice((*(3 * ["edited"]), "mutated")) if is_text else "mutated"
+    if way == "edited":
         data = edited(draw, data.decode(errors="replace")).encode(errors="replace")
     else:
         data = mutated(draw, data, min(start, len(data)))
