@@ -36,7 +36,7 @@ def draw(run: Drawn | Sequence[Drawn], path: str | Path, *, memory: bool = True)
     """Writes a picture of a simulated run as SVG, PNG or HTML; the suffix of the path selects the format.
 
     A schedule is drawn as `simulate` runs it without costs. Several runs are drawn one below the other, on one scale of
-    time. Without `memory`, SVG and PNG have no memory curves.
+    time. Without `memory` there are no memory curves.
 
     Raises:
         ScheduleError: when the path has another suffix, or matplotlib is not installed.
@@ -55,7 +55,7 @@ def picture(run: Drawn | Sequence[Drawn], path: str | Path, *, memory: bool = Tr
     runs = [run] if isinstance(run, Report | Schedule) else run
     reports = [each if isinstance(each, Report) else simulate(each) for each in runs]
     if suffix == ".html":
-        return report_page(reports)
+        return report_page(reports, memory)
     with _installed():
         from jaxpp.schedules.plot.chart import chart
 

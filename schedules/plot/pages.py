@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jaxpp.schedules.engine.chrome_trace import Memory
 from jaxpp.schedules.engine.read_trace import ReadTrace
@@ -13,10 +14,10 @@ from jaxpp.schedules.plot.page import PageStep, PageTable, make_page
 from jaxpp.schedules.plot.scene import Scene, amount
 
 
-def report_page(reports: Sequence[Report]) -> bytes:
-    """Returns the page of simulated runs, one below the other, on one scale of time."""
+def report_page(reports: Sequence[Report], memory: bool = True) -> bytes:
+    """Returns the page of simulated runs, one below the other, on one scale of time, with or without memory curves."""
     units = list(dict.fromkeys(report.costs.unit for report in reports))
-    steps = [simulated_step(report) for report in reports]
+    steps = [replace(step, memory=step.memory if memory else None) for step in map(simulated_step, reports)]
     tables: list[PageTable] = []
     for step, report in zip(steps, reports, strict=True):
         tables += step_tables(step, report.costs.unit, report.schedule.name if len(reports) > 1 else "")

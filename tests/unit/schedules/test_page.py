@@ -81,6 +81,11 @@ def test_a_page_of_a_trace_is_that_of_its_run() -> None:
     assert sum(read["spans"]["bytes"]) == sum(own["spans"]["bytes"])
 
 
+def test_a_page_without_memory() -> None:
+    (step,) = data_of(picture(report(), "a.html", memory=False))["steps"]
+    assert step["memory"] is None
+
+
 def test_a_page_of_nothing() -> None:
     data = data_of(make_page("empty", [], "ms"))
     assert (data["steps"], data["tables"], data["kinds"]) == ([], [], {})
