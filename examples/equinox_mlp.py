@@ -42,10 +42,10 @@ def train_step(state: Any, batch: Any, *, static: Any) -> Any:
     """(new arrays and optimizer state, mean loss)."""
     arrays, moments = state
     of_one = eqx.filter_value_and_grad(partial(loss, static=static))
-    losses, gradients = jaxpp.treduce(partial(of_one, arrays), batch, schedule=jaxpp.schedules.Std1F1B(STAGES))
-    gradients = optax.tree.scale(1 / MICROBATCHES, gradients)
+    schedule = jaxpp.schedules.Std1F1B(STAGES)
+    mean_loss, gradients = jaxpp.treduce(partial(of_one, arrays), batch, schedule=schedule, operation=jaxpp.Mean)
     updates, moments = OPTIMIZER.update(gradients, moments, arrays)
-    return (eqx.apply_updates(arrays, updates), moments), losses.mean()
+    return (eqx.apply_updates(arrays, updates), moments), mean_loss
 
 
 def train(step: Any, arrays: Any) -> list[float]:

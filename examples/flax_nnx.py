@@ -50,10 +50,10 @@ def train_step(state: Any, batch: Any, *, graph: Any) -> Any:
     """(new parameters and optimizer state, mean loss)."""
     params, moments = state
     of_one = jax.value_and_grad(partial(loss, graph=graph))
-    losses, gradients = jaxpp.treduce(partial(of_one, params), batch, schedule=jaxpp.schedules.Std1F1B(STAGES))
-    gradients = optax.tree.scale(1 / MICROBATCHES, gradients)
+    schedule = jaxpp.schedules.Std1F1B(STAGES)
+    mean_loss, gradients = jaxpp.treduce(partial(of_one, params), batch, schedule=schedule, operation=jaxpp.Mean)
     updates, moments = OPTIMIZER.update(gradients, moments, params)
-    return (optax.apply_updates(params, updates), moments), losses.mean()
+    return (optax.apply_updates(params, updates), moments), mean_loss
 
 
 def train(step: Any, params: Any) -> list[float]:

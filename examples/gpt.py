@@ -28,7 +28,6 @@ import gpt_model
 import gpt_options
 import gpt_processes
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from gpt_options import BATCH, Options
@@ -118,15 +117,14 @@ def make_train_step(
 
     def train_step(state: State, batch: jax.Array) -> tuple[State, jax.Array]:
         parameters, moments = state
-        losses, gradients = jaxpp.treduce(
+        mean_loss, gradients = jaxpp.treduce(
             functools.partial(loss_and_gradients, parameters),
             batch,
             schedule="auto" if options.is_auto else options.plan,
-            operation=(jaxpp.Concat(), jaxpp.Add),
+            operation=jaxpp.Mean,
         )
-        gradients = optax.tree.scale(1 / options.microbatches, gradients)  # from their sum to their mean
         updates, moments = optimizer.update(gradients, moments, parameters)
-        return (optax.apply_updates(parameters, updates), moments), jnp.mean(losses)
+        return (optax.apply_updates(parameters, updates), moments), mean_loss
 
     return train_step
 

@@ -92,12 +92,12 @@ def _encoded(stages: list[list[jax.Array]], x: jax.Array) -> jax.Array:
 def train_step(parameters: Parameters, batch: Any, *, schedule: schedules.Schedule) -> tuple[Parameters, jax.Array]:
     """(new parameters, mean loss)."""
     gradient = partial(jax.value_and_grad(loss), parameters)
-    losses, gradients = jaxpp.treduce(gradient, batch, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
-    return jax.tree.map(_updated, parameters, gradients), losses.mean()
+    mean_loss, gradients = jaxpp.treduce(gradient, batch, schedule=schedule, operation=jaxpp.Mean)
+    return jax.tree.map(_updated, parameters, gradients), mean_loss
 
 
 def _updated(weight: jax.Array, gradient: jax.Array) -> jax.Array:
-    return weight - RATE / MICROBATCHES * gradient
+    return weight - RATE * gradient
 
 
 def make_schedules(form: Form) -> tuple[schedules.Schedule, schedules.Schedule, schedules.Costs]:

@@ -1,6 +1,7 @@
 """The batch of `treduce`: its microbatches, and how one of them is taken."""
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -32,6 +33,8 @@ def microbatch_count(batch: Any, axis: int, microbatches: int | None) -> int:
             f"{here()}treduce: the batch has {rows} rows along axis {axis}, which {count} microbatches can't share "
             f"equally; expected {sizes} rows: leave out rows, or add rows that a mask leaves out of the loss"
         )
+    for name, leaf in zip(leaf_names("batch", batch), jax.tree.leaves(batch), strict=True):
+        _check_shares(name, jax.typeof(leaf), axis, count)
     return count
 
 
@@ -46,6 +49,23 @@ def take(batch: Any, index: jax.Array, axis: int, microbatches: int | None) -> A
         batch = jax.tree.map(partial(_in_two, axis=axis, count=int(microbatches)), batch)
         axis += axis >= 0
     return jax.tree.map(partial(_take, index=index, axis=axis), batch)
+
+
+def _check_shares(name: str, aval: Any, axis: int, count: int) -> None:
+    """Refuses rows that are sharded over Explicit axes of which the devices can't share each microbatch equally.
+
+    JAX can't split such rows. (If the axes are Auto, the rows move, and a warning names them.)
+    """
+    if aval.sharding.mesh.empty or (over := aval.sharding.spec[axis]) is None:
+        return
+    names = over if isinstance(over, tuple) else (over,)
+    devices, rows = prod(aval.sharding.mesh.shape[each] for each in names), aval.shape[axis] // count
+    if rows % devices:
+        raise ValueError(
+            f"{here()}treduce: {name} is sharded over {', '.join(map(repr, names))} along axis {axis}: {devices} "
+            f"devices can't share the rows of a microbatch, {rows}, equally; expected a multiple of {devices} rows for "
+            "each microbatch"
+        )
 
 
 def _in_two(leaf: Any, *, axis: int, count: int) -> jax.Array:

@@ -1,5 +1,6 @@
 """Means by a count, of a batch that `treduce` splits: the loss of all valid tokens under every kind of schedule."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -79,6 +80,18 @@ def test_sums_that_are_divided_by_hand_have_the_same_bits() -> None:
         reference=jaxpp.mpmd_jit_with_loop(by_hand, make_mesh(2)),
         exact=True,
     )
+
+
+def test_explicit_axes() -> None:
+    arguments, specs, mesh = (weights(2), tokens()), (P(), P("data")), make_mesh(2, data=4, explicit=True)
+    check(partial(means, schedule="1f1b"), arguments, mesh, in_shardings=specs)
+    message = (
+        "treduce: batch['valid'] is sharded over 'data' along axis 0: 4 devices can't share the rows of a microbatch, "
+        "3, equally; expected a multiple of 4 rows for each microbatch"
+    )
+    rows = {name: leaf[:12] for name, leaf in tokens().items()}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        lowered(partial(means, schedule="1f1b"), (weights(2), rows), mesh, in_shardings=specs)
 
 
 def test_rows_stay_on_their_devices() -> None:
