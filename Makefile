@@ -18,7 +18,7 @@ LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
 # Schedules, sources, sockets and launchers have nothing of JAX, and of modules that are given as text the lit tests run
 # all again.
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
-  $(addprefix tests/unit/test_,$(addsuffix .py,ci repository site benchmarks_published benchmarks_search benchmarks_partition prose)) \
+  $(addprefix tests/unit/test_,$(addsuffix .py,ci cluster release repository site benchmarks_published benchmarks_search benchmarks_partition prose)) \
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
   ir/test_min_cut ir/test_recomputation planning/test_collectives \
   $(addprefix runtime/processes/test_,faults watchdog wire))) \

@@ -59,7 +59,7 @@ class _Tasks:
     def __init__(self, module: ir.Module) -> None:
         self._module, self._main = module, main_of(module)
         self._meshes = at.integer(module.operation, at.MESHES) or 0
-        self._shardings = Shardings(module)
+        self._shardings, self._axes = Shardings(module), MeshAxes.written_for(module)
         self._mesh: dict[ir.Value, int] = {}
         """The mesh of each value that a task may take."""
         self._sharding: dict[ir.Value, ir.Attribute | None] = {}
@@ -77,7 +77,7 @@ class _Tasks:
         for op in ops:
             if at.PLACED in op.attributes:
                 self._note(op)
-            elif op.name == _CONSTRAINT and op.operands[0] in self._mesh:
+            elif op.name == _CONSTRAINT:
                 self._constrain(op)
             elif op.name not in ("func.call", "stablehlo.constant"):
                 raise PassError(f"a {op.name} outside of tasks", location=op.location, hint=_HINT)
@@ -98,8 +98,6 @@ class _Tasks:
         for number, (operand, result) in enumerate(zip(op.operands, op.results, strict=True)):
             own = self._sharding[operand] if operand in self._sharding else self._default(operand)
             self._sharding[result] = own if placed.kind == ARGUMENT else self._of_axes(op, placed.axes[number], result)
-            if placed.kind == TASK:
-                self._sharding[operand] = self._sharding[result]
             if placed.kind == TRANSFER and operand not in self._mesh:
                 raise PassError("a transfer of a value that is on no mesh", location=op.location, hint=_HINT)
             if placed.kind == TRANSFER and not at.same(own, self._sharding[result]):
@@ -109,15 +107,18 @@ class _Tasks:
                     hint="transfer it as it is, and change its sharding in a task",
                 )
             self._root[result], self._mesh[result] = self._root.get(operand, operand), meshes[number]
+            if placed.kind == TASK:
+                self._sharding[self._root[result]] = self._sharding[result]
 
     def _of_axes(self, op: ir.Operation, axes: Sequence[Sequence[str]], value: ir.Value) -> ir.Attribute | None:
         """Returns the sharding of a value over these axes; None on meshes of one device."""
-        mesh, rank = MeshAxes.of(self._module), ir.RankedTensorType(value.type).rank
-        known = MeshAxes.written_for(self._module).sizes
+        rank, known = ir.RankedTensorType(value.type).rank, self._axes.sizes
         if len(axes) > rank or not {axis for names in axes for axis in names} <= {*known}:
             what = f"a sharding over {axes}, expected at most {rank} dimensions, and of the axes {', '.join(known)}"
             raise PassError(what, location=op.location)
-        return mesh.attribute([*axes, *[()] * (rank - len(axes))]) if mesh is not None else None
+        if self._axes.partitions == 1:
+            return None
+        return self._axes.attribute([*axes, *[()] * (rank - len(axes))])
 
     def _default(self, value: ir.Value) -> ir.Attribute | None:
         """Returns the sharding of an argument of `@main`; replicated for another value."""
@@ -127,8 +128,9 @@ class _Tasks:
 
     def _mesh_of_task(self, op: ir.Operation, mesh: int) -> int:
         """Returns the mesh of the task whose results `op` notes, and writes it on the call."""
-        call = defining_op(op.operands[0])
-        if call is None or call.name != "func.call" or list(call.results) != list(op.operands):
+        made = [self._root.get(value, value) for value in op.operands]
+        call = defining_op(made[0])
+        if call is None or call.name != "func.call" or list(call.results) != made:
             raise PassError(f"{at.PLACED} of a task, not on all results of one call", location=op.location)
         name = callee(call)
         found = [self._mesh[value] for value in call.operands if value in self._mesh]
@@ -147,13 +149,21 @@ class _Tasks:
         return mesh
 
     def _constrain(self, op: ir.Operation) -> None:
-        """Passes on a value that has this sharding. JAX constrains keys that it returns."""
+        """Passes on a value that has this sharding.
+
+        JAX constrains keys that it returns. With explicit axes it constrains the results of each call, before the
+        barrier of the task, which has the same sharding.
+        """
         (operand,), (result,) = op.operands, op.results
-        sharding = self._shardings.closed(op.attributes["sharding"], ir.RankedTensorType(result.type).rank)
-        if not at.same(sharding, self._sharding[operand]):
+        root = self._root.get(operand, operand)
+        if operand in self._mesh:
+            sharding = self._shardings.closed(op.attributes["sharding"], ir.RankedTensorType(result.type).rank)
+            if not at.same(sharding, self._sharding[operand]):
+                raise PassError(f"a {op.name} outside of tasks", location=op.location, hint=_HINT)
+            self._mesh[result], self._sharding[result] = self._mesh[operand], sharding
+        elif defining_op(root) is None:
             raise PassError(f"a {op.name} outside of tasks", location=op.location, hint=_HINT)
-        self._root[result], self._mesh[result] = self._root[operand], self._mesh[operand]
-        self._sharding[result] = sharding
+        self._root[result] = root
 
     def _place(self, op: ir.Operation) -> None:
         """Lets a call take the values themselves, and its function have their shardings."""

@@ -59,3 +59,29 @@ module attributes {jaxpp.meshes = 2 : i64} {
     return %1 : tensor<8xf32>
   }
 }
+
+// -----
+
+// With explicit axes JAX constrains the results of a call, and arrays that are constants.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-SAME:      %[[X:[^ :]*]]: tensor<8xf32>
+// CHECK-NEXT:    %[[C:.*]] = stablehlo.constant
+// CHECK-NEXT:    %[[A:.*]] = call @f(%[[X]], %[[C]]) {jaxpp.mesh = 0 : i64}
+// CHECK-NEXT:    return %[[A]]
+module attributes {jaxpp.meshes = 2 : i64, mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %c = stablehlo.constant dense<1.0> : tensor<8xf32>
+    %0 = stablehlo.optimization_barrier {jaxpp.placed = {axes = [], kind = "argument", meshes = array<i64: 0>}} %x : tensor<8xf32>
+    %1 = sdy.sharding_constraint %c <@mesh, [{}]> : tensor<8xf32>
+    %2 = call @f(%0, %1) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+    %3 = sdy.sharding_constraint %2 <@mesh, [{"data"}]> : tensor<8xf32>
+    %4 = stablehlo.optimization_barrier {jaxpp.placed = {axes = [[["data"]]], kind = "task", meshes = array<i64: 0>}} %3 : tensor<8xf32>
+    return %4 : tensor<8xf32>
+  }
+  func.func private @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = stablehlo.add %x, %y : tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
