@@ -24,7 +24,7 @@ WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_
   $(addprefix runtime/processes/test_,faults watchdog wire))) \
   tests/fuzz \
   tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory))
-# Of the tests of each file `make rest` runs this part: `PART=1/3` is the first third. All, where there is none.
+# Of the tests of each file `make rest` runs this part: `PART=1/4` is the first quarter. All, where there is none.
 PART ?=
 # Of `make fuzz`.
 SECONDS ?= 600
@@ -84,7 +84,7 @@ faults: $(STAMP) ## Planted faults, which jaxpp-bisect must find, and sound prog
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)
 
-rest: $(STAMP) ## Unit tests but those that `make optimized` runs, and those for which one JAX is enough; or PART=1/3
+rest: $(STAMP) ## Unit tests but those that `make optimized` runs, and those for which one JAX is enough; or PART=1/4
 	$(PYTEST) --ignore=tests/hardware $(addprefix --part=,$(PART)) $(addprefix --ignore=,$(OPTIMIZED) $(WITHOUT_JAX))
 
 hardware: ## Compile for TPUs and GPUs that are not here; installs their compilers, 1.5 GB, into .venv-hardware

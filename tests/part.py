@@ -12,7 +12,7 @@ def numbers(text: str) -> tuple[int, int]:
     """The numbers of `K/N`."""
     found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise argparse.ArgumentTypeError(f"expected one of N parts, such as 1/3 or 3/3, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected one of N parts, such as 1/4 or 4/4, found {text!r}")
     return int(found[1]), int(found[2])
 
 

@@ -50,6 +50,6 @@ def test_each_part_has_cases_of_each_test_that_has_enough() -> None:
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/3/3", "-1/3", " 1/3"])
 def test_what_is_no_part(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=r"^expected one of N parts, such as 1/3 or 3/3, found '"):
+    with pytest.raises(ArgumentTypeError, match=r"^expected one of N parts, such as 1/4 or 4/4, found '"):
         part.numbers(text)
     assert part.numbers("2/3") == (2, 3)
