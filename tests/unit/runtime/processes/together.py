@@ -81,7 +81,7 @@ def _run(
             time.sleep(0.02)
         texts = [Path(output).read_text(encoding="utf-8") for output in outputs]
         codes = [child.poll() for child in children]
-    found = [[json.loads(line) for line in re.findall(r"^result: (.*)\n", text, re.MULTILINE)] for text in texts]
+    found = [[json.loads(line) for line in re.findall(r"^returned: (.*)\n", text, re.MULTILINE)] for text in texts]
     if all(code == 0 for code in codes):
         return found, None
     shown = "\n".join(f"--- process {i}, exit code {codes[i]}\n{text[-5000:]}" for i, text in enumerate(texts))
@@ -131,4 +131,4 @@ def main(port: str, processes: str, number: str, *names: str) -> None:
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)  # at once: the others would be waited for
-        print("\nresult:", json.dumps(result), flush=True)
+        print("\nreturned:", json.dumps(result), flush=True)
