@@ -294,6 +294,10 @@ class _ExplicitFunction(MpmdFunction):
 
         return placed
 
+    def to_tune(self, args: Sequence[Any], seconds: float, memory_limit: Any) -> NoReturn:
+        """Raises ValueError: there is nothing to choose."""
+        raise ValueError("tune: a step of explicit tasks has the order in which its function calls them")
+
     def _lower(self, args: Sequence[Any], kwargs: Any) -> LoweredStep:
         if kwargs:
             raise TypeError(f"the step takes arguments by position only, found {', '.join(kwargs)}")

@@ -15,6 +15,7 @@ ROOMS = (
     "ir",
     "jaxpp/checkpoint",
     "jaxpp/doctor",
+    "jaxpp/experimental",
     "jaxpp/healing",
     "jaxpp/planning",
     "jaxpp/ray",

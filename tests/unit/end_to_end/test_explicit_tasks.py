@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -149,6 +150,25 @@ def test_equal_tasks_are_one_function_and_all_values_are_sent_once() -> None:
     assert str(jaxpp.compare(step_of(mesh_of()), *arguments())).startswith("rounding")
     with pytest.raises(ValueError, match=r"^with_schedule: a step of explicit tasks has the order in which"):
         lowered.with_schedule("gpipe")
+    with pytest.raises(ValueError, match=r"^tune: a step of explicit tasks has the order in which its function calls"):
+        jaxpp.tune(step_of(mesh_of()), *arguments())
+
+
+def test_meshes_of_other_sizes_and_a_saved_step(tmp_path: Path) -> None:
+    devices = np.array(jax.devices())
+    mesh = mpmd.MpmdMesh.of([Mesh(devices[:2], ("data",)), Mesh(devices[2:6], ("data",))])
+
+    def step(x: Any) -> Any:
+        hidden = mpmd.task(jnp.sin, out_shardings=on(mesh, 0))(x)
+        return mpmd.task(jnp.sin, out_shardings=on(mesh, 1))(mpmd.transfer(hidden, out_shardings=on(mesh, 1)).done())
+
+    x = np.arange(8, dtype="f4")
+    compiled = mpmd.mpmd(mesh, in_shardings=on(mesh, 0))(step).lower(x).compile()
+    compiled.save(tmp_path / "step")
+    for each in (compiled, jaxpp.load(tmp_path / "step")):
+        found = each(x)
+        np.testing.assert_allclose(found, np.sin(np.sin(x)), rtol=1e-5, atol=1e-6)
+        assert len(found.sharding.device_set) == 4
 
 
 def run(fun: Callable[..., Any], *args: Any, shardings: Any = None) -> Any:
