@@ -10,7 +10,7 @@ operand position, one of these:
 - A sum, which may be of any microbatches, or a value that an earlier microbatch hands on. The distance to that
   microbatch is the same for all calls.
 - A value from outside of the loop. Integer constants are equal, or change by a constant from one microbatch to the
-  next. They may begin again, as they do in another step.
+  next. They may begin again, as they do in another step. The finished sum of an earlier step is from outside, too.
 
 So the check finds a value of another microbatch, even if its type fits. Causes are a wrong channel, a wrong operand,
 or a residual that came back in place of another. The check cannot find a value that is wrong in the same way for
@@ -19,7 +19,7 @@ of the loop. The program does not say what these values should be; `--validate` 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -106,6 +106,18 @@ class _Group:
         else:
             self.calls[reads] = [reader]
 
+    def without(self, finished: Collection[_Value], values: Sequence[Sequence[_Value | None]]) -> "_Group":
+        """Returns the same calls with the finished sums of other microbatches as values from outside of the loop."""
+        group = _Group(self.function, self.parts)
+        for mesh, call in (reader for readers in self.calls.values() for reader in readers):
+            _, microbatches = _units(call)
+            reads = [values[mesh][register] for register in call.operands]
+            for operand, value in enumerate(reads):
+                if type(value) is tuple and value in finished and value[0] != microbatches[self.parts[operand]]:
+                    reads[operand] = None
+            group.read((mesh, call), microbatches, reads)
+        return group
+
     def strangers(self, makers: Sequence[Maker]) -> Iterator[tuple[int, _Reader, int | None]]:
         """Yields (operand, call, expected maker) for each operand that the calls read inconsistently.
 
@@ -171,10 +183,14 @@ def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]
     """
     values, makers = _values(program)
     groups = _groups(program, values)
+    finished = set[_Value]()
     for group in groups:
-        for operand, (mesh, call), usual in group.strangers(makers):
-            function = functions[group.function]
-            if function is None or not _is_sum(function, operand):
+        sums = _sums(functions[group.function])
+        if all(operand in sums for operand, *_ in group.strangers(makers)):
+            continue
+        finished = finished or _finished(program, values, functions)
+        for operand, (mesh, call), usual in group.without(finished, values).strangers(makers):
+            if operand not in sums:
                 task = call.tasks[group.parts[operand]]
                 found = _described(values[mesh][call.operands[operand]], makers)
                 if usual is None:
@@ -292,10 +308,28 @@ def _check_numbers(groups: Sequence[_Group], makers: Sequence[Maker]) -> None:
             raise OriginError(f"the {task} reads {_described(number, makers)}, expected {expected}", mesh, call)
 
 
-def _is_sum(function: ir.Operation, position: int) -> bool:
-    """Whether all that a function does with an argument is to add to it, or to write into it, and to return it."""
-    found = updates(body_of(function), position, (*UPDATES, CONSTRAINT))
-    return found is not None and any(use.owner.operation.name != CONSTRAINT for use in found.uses)
+def _sums(function: ir.Operation | None) -> dict[int, int]:
+    """Returns the result of each argument that a function only adds to, or writes into, and returns."""
+    found = dict[int, int]()
+    for position in range(len(body_of(function).arguments)) if function is not None else ():
+        update = updates(body_of(function), position, (*UPDATES, CONSTRAINT))
+        if update is not None and any(use.owner.operation.name != CONSTRAINT for use in update.uses):
+            found[position] = update.result
+    return found
+
+
+def _finished(
+    program: Program, values: Sequence[Sequence[_Value | None]], functions: Mapping[str, ir.Operation | None]
+) -> set[_Value]:
+    """Returns the sums to which no task adds more."""
+    sums = {name: _sums(functions[name]) for name in {call.function for line in program.calls for call in line}}
+    made, added = set[_Value | None](), set[_Value | None]()
+    for here, line in zip(values, program.calls, strict=True):
+        for call in line:
+            for operand, result in sums[call.function].items():
+                added.add(here[call.operands[operand]])
+                made.add(here[call.results[result]])
+    return {value for value in made - added if type(value) is tuple}
 
 
 def _described(value: _Value | None, makers: Sequence[Maker]) -> str:

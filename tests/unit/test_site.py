@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import jaxpp
-import jaxpp.names
 
 ROOT = Path(__file__).parents[2]
 

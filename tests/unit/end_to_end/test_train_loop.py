@@ -545,3 +545,20 @@ def gathers_ahead(schedule: str) -> Any:
 def test_bad_loops_are_refused_by_name(make: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_reduced_result_is_a_state_as_it_is(schedule: str) -> None:
+    def scaled(params: Any, scale: jax.Array, microbatch: Any) -> Any:
+        value = loss(params, jax.tree.map(lambda x: x / scale, microbatch))
+        return value, value + 1
+
+    def step(state: Any, batch: Any) -> Any:
+        params, scale = state
+        gradient = partial(jax.value_and_grad(scaled, has_aux=True), params, scale)
+        operation = ((jaxpp.Concat(), jaxpp.Max), jaxpp.Add)
+        (losses, scale), gradients = jaxpp.treduce(gradient, batch, schedule, operation=operation)
+        return (jax.tree.map(lambda w, g: w - 0.1 * g, params, gradients), scale), losses.mean()
+
+    batches = jax.tree.map(lambda x: jnp.stack([x, 2 * x, x]), batch(4))
+    check(jaxpp.train_loop(step, 3), ((weights(2), jnp.float32(1)), batches), make_mesh(2))

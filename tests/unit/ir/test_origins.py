@@ -87,6 +87,21 @@ def test_sums_take_microbatches_in_any_order() -> None:
             ProgramReader(ir.Module.parse(carried, context))
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_sum_of_an_earlier_step_is_finished(finished: bool) -> None:
+    """Two steps of two microbatches: `%b1` is the sum of the first step, and the second step reads it."""
+    state = "%b1" if finished else "%b0"
+    text = program(lambda k: ("%x" if k < 2 else state, "%x" if k in (0, 2) else f"%b{k - 1}"))
+    text = text.replace("%0 = stablehlo.BODY %b, %a", "%1 = stablehlo.tanh %a : tensor<f32>\n%0 = stablehlo.add %b, %1")
+    with make_context() as context:
+        module = ir.Module.parse(text, context)
+        if finished:
+            ProgramReader(module)
+        else:
+            with pytest.raises(ProgramError, match="microbatch 2 reads value 0 of the backward .*, microbatch 0"):
+                ProgramReader(module)
+
+
 @pytest.mark.parametrize(
     ("operands", "message"),
     [
