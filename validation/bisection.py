@@ -119,8 +119,10 @@ class Bisection:
             found = self.differences(bad) if bad else []
         except Exception as raised:  # a pass may also crash
             error, bad = raised, self._fails_at(bad)
+            if not bad:
+                raise
             self._report(f"pass '{self.steps[bad].name}' fails: the search is among the {bad} passes before it")
-            found = self.differences(bad) if bad else []
+            found = self.differences(bad)
         if not found and error is not None:
             raise error
         if not found:

@@ -120,7 +120,7 @@ class _Code:
     results: list[ir.Value]
 
 
-class Observer:
+class ValueRunner:
     """A module that runs any number of times, and tells each value that it makes.
 
     Conditionals, and loops whose number of trips is large or unknown, count as one operation.

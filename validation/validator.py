@@ -25,7 +25,7 @@ from jaxpp.validation.compare import (
 from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.first_nan import FirstNan, first_nan
 from jaxpp.validation.impure import is_impure, varying_results
-from jaxpp.validation.observe import Observer
+from jaxpp.validation.observe import ValueRunner
 from jaxpp.validation.observed import RESULT, WrongValue, first_wrong, with_noise
 from jaxpp.validation.records import Record
 from jaxpp.validation.signature import Signature, SignatureError, public_main
@@ -153,7 +153,7 @@ class Validator:
         ValidationError where one of them can't be run.
         """
         try:
-            right, wrong = Observer(before, self._runner), Observer(after, self._runner)
+            right, wrong = ValueRunner(before, self._runner), ValueRunner(after, self._runner)
             step = step_function(after, self._runner)
             for trial in self._trials:
                 if self._differences(step, [trial]):
@@ -173,7 +173,7 @@ class Validator:
         """
         try:
             runner = Runner(partitions_of(module), self._most_trips)
-            step, observer = step_function(module, runner), Observer(module, runner)
+            step, observer = step_function(module, runner), ValueRunner(module, runner)
             every = [
                 {number: runner.put(value) for number, value in each.items()}
                 for each in (arguments, perturbed(arguments, self._seed))
