@@ -94,7 +94,7 @@ class _Segment:
 
 
 @dataclass
-class _Loop:
+class _FollowedLoop:
     """A loop whose trips run one by one."""
 
     op: ir.Operation
@@ -116,7 +116,7 @@ class _Code:
     """A block: its arguments, its parts in their order, and what it returns."""
 
     arguments: list[ir.Value]
-    parts: list[_Segment | _Loop | _Jump]
+    parts: list[_Segment | _FollowedLoop | _Jump]
     results: list[ir.Value]
 
 
@@ -177,14 +177,14 @@ class ValueRunner:
         return self._codes[name]
 
     def _read(self, block: ir.Block, depth: int) -> _Code:
-        parts: list[_Segment | _Loop | _Jump] = []
+        parts: list[_Segment | _FollowedLoop | _Jump] = []
         *ops, end = operations(block)
         for op in ops:
             if op.name == "func.call" and callee(op) in self._functions:
                 parts.append(_Jump(op, self._functions[callee(op)]))
             elif op.name == "stablehlo.while" and _is_followed(op):
                 test, body = (self._read(region.blocks[0], depth + 1) for region in op.regions)
-                parts.append(_Loop(op, test, body, not depth and _is_over_microbatches(op)))
+                parts.append(_FollowedLoop(op, test, body, not depth and _is_over_microbatches(op)))
             elif parts and isinstance(parts[-1], _Segment):
                 parts[-1].ops.append(op)
             else:
@@ -210,7 +210,7 @@ class ValueRunner:
             match part:
                 case _Segment():
                     self._run_segment(part, where)
-                case _Loop():
+                case _FollowedLoop():
                     self._run_loop(part, where)
                 case _Jump():
                     self._run_call(part, where)
@@ -232,7 +232,7 @@ class ValueRunner:
                     reads = [self._known[value].number if value in self._known else -1 for value in uses]
                     self._note(key, place, known, op, reads)
 
-    def _run_loop(self, loop: _Loop, where: _Where) -> None:
+    def _run_loop(self, loop: _FollowedLoop, where: _Where) -> None:
         carried = [self._known[value] for value in loop.op.operands]
         trip = 0
         while bool(np.asarray(self._run(loop.test, carried, _Where(words="the test of a loop"))[0].array)):

@@ -89,13 +89,13 @@ def first_wrong(right: Sequence[Observed], found: Sequence[Observed], tolerance:
     is missing in `found`. A sum over microbatches matches only a sum of the same microbatches, as schedules differ in
     their order.
     """
-    return _Matching(right, found, tolerance).first()
+    return _ValuePairs(right, found, tolerance).first()
 
 
 _Key: TypeAlias = tuple[Any, ...]
 
 
-class _Matching:
+class _ValuePairs:
     """The values of two runs by their keys."""
 
     def __init__(self, right: Sequence[Observed], found: Sequence[Observed], tolerance: Tolerance) -> None:
