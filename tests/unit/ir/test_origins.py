@@ -98,7 +98,7 @@ def test_a_sum_of_an_earlier_step_is_finished(finished: bool) -> None:
         if finished:
             ProgramReader(module)
         else:
-            with pytest.raises(ProgramError, match="microbatch 2 reads value 0 of the backward .*, microbatch 0"):
+            with pytest.raises(ProgramError, match=r"microbatch 2 reads value 0 of the backward .*, microbatch 0"):
                 ProgramReader(module)
 
 
