@@ -17,6 +17,11 @@ def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.M
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
 
 
+def test_the_examples_of_searching() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "search.md"), module_relative=False)
+    assert (failed, tried) == (0, 23)
+
+
 def test_the_examples_of_choosing() -> None:
     failed, tried = doctest.testfile(str(ROOT / "docs" / "choose-a-schedule.md"), module_relative=False)
     assert (failed, tried) == (0, 2)
