@@ -78,6 +78,16 @@ def perturbed(inputs: Mapping[int, HostArray], seed: int) -> dict[int, HostArray
     return {n: nudged(value, generator) if value.dtype.kind == "f" else value for n, value in inputs.items()}
 
 
+def perturbed_narrow(inputs: Mapping[int, HostArray], seed: int) -> dict[int, HostArray]:
+    """Returns the inputs with the last bit of each number changed whose type numpy lacks, such as bfloat16.
+
+    Empty if there is none. Such a change is as large as the rounding of any operation in this type.
+    """
+    generator = np.random.default_rng(seed + 1)
+    narrow = {n: value for n, value in inputs.items() if value.dtype.kind == "V" and is_inexact(value.dtype)}
+    return {**inputs, **{n: nudged(value, generator) for n, value in narrow.items()}} if narrow else {}
+
+
 def nudged(value: HostArray, generator: np.random.Generator) -> HostArray:
     """Returns an array of floating point numbers with about the last bit of each of them changed at random."""
     eps = float(ml_dtypes.finfo(value.dtype).eps)
@@ -95,13 +105,17 @@ class Expected:
     noise: float
 
     @classmethod
-    def of(cls, value: HostArray, moved: HostArray) -> "Expected":
-        """Makes it from the result, and from the result of the perturbed inputs."""
+    def of(cls, value: HostArray, moved: HostArray, narrow: HostArray | None = None) -> "Expected":
+        """Makes it from the result, and from the results of the perturbed inputs.
+
+        narrow: the result of `perturbed_narrow`. Its difference counts once, and not `_NOISE_FACTOR` times.
+        """
         if not is_inexact(value.dtype):
             return cls(value, 0.0)
         wide, other = _widen(value), _widen(moved)
         finite = np.isfinite(wide) & np.isfinite(other)
-        return cls(value, _largest(wide[finite] - other[finite]))
+        noise = _largest(wide[finite] - other[finite])
+        return cls(value, noise if narrow is None else max(noise, cls.of(value, narrow).noise / _NOISE_FACTOR))
 
     @property
     def scale(self) -> float:

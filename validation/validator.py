@@ -19,6 +19,7 @@ from jaxpp.validation.compare import (
     compare,
     enlarged,
     perturbed,
+    perturbed_narrow,
     random_inputs,
     same_bits,
 )
@@ -77,7 +78,8 @@ class Validator:
 
     Results agree when their largest difference is within a tolerance of the array's largest value. The tolerance is
     1e-5 in float32, and looser for a module that computes in bfloat16 or float16. Added to it is a multiple of the
-    difference that a change of the inputs in their last bit makes. Integers must be equal, and NaNs at the same places.
+    difference that a change of the inputs in their last bit makes; for inputs in bfloat16, the difference itself.
+    Integers must be equal, and NaNs at the same places.
     A result counts as not compared if rounding moves it by more than 100 times the tolerance. So does a result that is
     nowhere finite, or that differs from run to run.
 
@@ -241,8 +243,15 @@ class Validator:
     def _trial(self, inputs: dict[int, HostArray], run: StepFunction) -> _Trial:
         arrays = self._put(inputs)
         values, moved = _numbers(run(arrays)), _numbers(run(self._put(perturbed(inputs, self._seed))))
-        compared = values.keys() - self._varying
-        return _Trial(arrays, {number: Expected.of(values[number], moved[number]) for number in sorted(compared)})
+        of_narrow = perturbed_narrow(inputs, self._seed)
+        narrow = _numbers(run(self._put(of_narrow))) if of_narrow else {}
+        return _Trial(
+            arrays,
+            {
+                number: Expected.of(values[number], moved[number], narrow.get(number))
+                for number in sorted(values.keys() - self._varying)
+            },
+        )
 
     def _trial_of(
         self,
