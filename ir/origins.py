@@ -311,8 +311,11 @@ def _check_numbers(groups: Sequence[_Group], makers: Sequence[Maker]) -> None:
 def _sums(function: ir.Operation | None) -> dict[int, int]:
     """Returns the result of each argument that a function only adds to, or writes into, and returns."""
     found = dict[int, int]()
-    for position in range(len(body_of(function).arguments)) if function is not None else ():
-        update = updates(body_of(function), position, (*UPDATES, CONSTRAINT))
+    if function is None:
+        return found
+    body = body_of(function)
+    for position in range(len(body.arguments)):
+        update = updates(body, position, (*UPDATES, CONSTRAINT))
         if update is not None and any(use.owner.operation.name != CONSTRAINT for use in update.uses):
             found[position] = update.result
     return found

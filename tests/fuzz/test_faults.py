@@ -1,4 +1,4 @@
-"""Faults that are planted into one generated step: `make fuzz FAULTS=200` takes many."""
+"""Faults that are planted into one generated step: `make faults` takes many."""
 
 from fuzz import faults
 

@@ -75,7 +75,7 @@ def test_a_broken_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_run_names_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Executable._dispatch  # pyright: ignore[reportPrivateUsage]  # nothing else makes a device compute wrongly
+    right = Executable._dispatch  # nothing else makes a device compute wrongly
 
     def wrong(self: Executable, steps: Any, registers: Any, observe: Any = None) -> None:
         def broken(step: Any) -> Any:

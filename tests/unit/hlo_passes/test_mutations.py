@@ -52,6 +52,8 @@ TYPES = (
 CONSTANTS = ("0", "1", "-1", "0.0", "0x7FC00000", "true", "[]", "100000", "2147483647")
 OPERATIONS = "tanh negate optimization_barrier sqrt add multiply subtract maximum and remainder".split()
 ELEMENTS = ("bf16", "f64", "i8", "ui8", "i32", "complex<f32>", "i1")
+REQUIRED = {"mark-stages": 'mark-stages{after="layer0"}'}
+"""The passes with an option that has to be given."""
 SCHEDULES = ("1f1b", "gpipe", "zb-h1", "1f1b{chunks=2}", "chimera", "dualpipe")
 
 
@@ -163,7 +165,8 @@ def pipeline(generator: random.Random, folder: str) -> list[str]:
         schedule, meshes = generator.choice(SCHEDULES), generator.choice("1223")
         return ["--pipeline", "mpmd", "--schedule", schedule, "--meshes", meshes]
     own = folder.replace("_", "-")
-    return ["-p", own if own in PASSES and generator.random() < 0.6 else generator.choice(list(PASSES))]
+    name = own if own in PASSES and generator.random() < 0.6 else generator.choice(list(PASSES))
+    return ["-p", REQUIRED.get(name, name)]
 
 
 def batch(seed: int, count: int) -> None:
