@@ -107,13 +107,13 @@ class _Group:
             self.calls[reads] = [reader]
 
     def without(self, finished: Collection[_Value], values: Sequence[Sequence[_Value | None]]) -> "_Group":
-        """Returns the same calls with the finished sums of other microbatches as values from outside of the loop."""
+        """Returns the same calls with the finished sums of earlier microbatches as values from outside of the loop."""
         group = _Group(self.function, self.parts)
         for mesh, call in (reader for readers in self.calls.values() for reader in readers):
             _, microbatches = _units(call)
             reads = [values[mesh][register] for register in call.operands]
             for operand, value in enumerate(reads):
-                if type(value) is tuple and value in finished and value[0] != microbatches[self.parts[operand]]:
+                if type(value) is tuple and value in finished and value[0] < microbatches[self.parts[operand]]:
                     reads[operand] = None
             group.read((mesh, call), microbatches, reads)
         return group
@@ -188,7 +188,7 @@ def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]
         sums = _sums(functions[group.function])
         if all(operand in sums for operand, *_ in group.strangers(makers)):
             continue
-        finished = finished or _finished(program, values, functions)
+        finished = finished or _finished(program, values, makers, functions)
         for operand, (mesh, call), usual in group.without(finished, values).strangers(makers):
             if operand not in sums:
                 task = call.tasks[group.parts[operand]]
@@ -322,17 +322,23 @@ def _sums(function: ir.Operation | None) -> dict[int, int]:
 
 
 def _finished(
-    program: Program, values: Sequence[Sequence[_Value | None]], functions: Mapping[str, ir.Operation | None]
+    program: Program,
+    values: Sequence[Sequence[_Value | None]],
+    makers: Sequence[Maker],
+    functions: Mapping[str, ir.Operation | None],
 ) -> set[_Value]:
-    """Returns the sums to which no task adds more."""
+    """Returns the sums over several microbatches to which no task adds more."""
     sums = {name: _sums(functions[name]) for name in {call.function for line in program.calls for call in line}}
-    made, added = set[_Value | None](), set[_Value | None]()
+    made, added = set[_Value](), set[_Value]()
     for here, line in zip(values, program.calls, strict=True):
         for call in line:
             for operand, result in sums[call.function].items():
-                added.add(here[call.operands[operand]])
-                made.add(here[call.results[result]])
-    return {value for value in made - added if type(value) is tuple}
+                before, after = here[call.operands[operand]], here[call.results[result]]
+                # What adds a bias to a value is no sum: the value is not from the same task of another microbatch.
+                if type(before) is tuple and type(after) is tuple and makers[before[1]][:3] == makers[after[1]][:3]:
+                    added.add(before)
+                    made.add(after)
+    return made - added
 
 
 def _described(value: _Value | None, makers: Sequence[Maker]) -> str:

@@ -102,6 +102,18 @@ def test_a_sum_of_an_earlier_step_is_finished(finished: bool) -> None:
                 ProgramReader(module)
 
 
+@pytest.mark.parametrize("order", [(1, 0, 3, 2), (1, 2, 3, 0), (0, 0, 0, 0), (0, 2, 1, 3), ("x", 0, 0, 0)])
+def test_what_adds_a_bias_is_no_sum(order: tuple[int | str, ...]) -> None:
+    """`@forward_0` only adds to its argument, as an accumulator does, and `@backward_0` reads its results."""
+    text = program(lambda k: (f"%f{order[k]}#0" if order[k] != "x" else "%x", "%x")).replace("BODY", "multiply")
+    text = text.replace(
+        "return %x, %x :",
+        "%0 = stablehlo.constant dense<1.0> : tensor<f32>\n%1 = stablehlo.add %x, %0 : tensor<f32>\nreturn %1, %0 :",
+    )
+    with make_context() as context, pytest.raises(ProgramError, match=r"reads (value 0|a value from outside)"):
+        ProgramReader(ir.Module.parse(text, context))
+
+
 @pytest.mark.parametrize(
     ("operands", "message"),
     [
