@@ -10,6 +10,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import body_of, callee, calls_in, functions, kind_and_stage, nested, recursive, terminator
 from jaxpp.ir.values import byte_size
+from jaxpp.tools import source
 
 
 @dataclass
@@ -41,7 +42,12 @@ class TaskStats:
 
 
 def rows_of(module: ir.Module) -> list[TaskStats]:
-    """Returns a row for each kind and stage in the order of the functions, and the total of the module as the last."""
+    """Returns a row for each kind and stage in the order of the functions, and the total of the module as the last.
+
+    Raises PassError for a function that calls itself, and for a module of VHLO.
+    """
+    if source.is_vhlo(module):
+        raise PassError("a module of VHLO: its operations can't be counted", hint="leave out the pass that makes it")
     called_by = {name: map(callee, calls_in(function)) for name, function in functions(module).items()}
     if (again := recursive(called_by)) is not None:
         raise PassError(f"@{again} calls itself: its operations can't be counted")

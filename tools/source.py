@@ -80,7 +80,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool, steps: Se
             raise InputError("\n".join(lines) or f"{name}: error: not a readable module: {what}") from None
     _check_symbols(module, name)
     _check_modules(module, name)
-    if _is_vhlo(module):
+    if is_vhlo(module):
         raise InputError(f"{name}: error: a module of VHLO, expected StableHLO: give the portable artifact as it is")
     with context:
         check_module(module, gspmd=isinstance(next(iter(steps), None), ImportShardings))
@@ -110,7 +110,7 @@ def bytecode_of_exported(data: bytes, name: str) -> bytes:
 def _read(data: bytes, context: ir.Context) -> ir.Module:
     """Reads a module. A portable artifact, which is bytecode of another dialect, becomes StableHLO."""
     module = ir.Module.parse(data, context)
-    if data.startswith(BYTECODE_MAGIC) and _is_vhlo(module):
+    if data.startswith(BYTECODE_MAGIC) and is_vhlo(module):
         return stablehlo.deserialize_portable_artifact(context, data)
     return module
 
@@ -133,7 +133,8 @@ def _several(what: str, place: str) -> InputError:
     return InputError(f"{place}: error: {what}, expected one alone: {hint}")
 
 
-def _is_vhlo(module: ir.Module) -> bool:
+def is_vhlo(module: ir.Module) -> bool:
+    """Whether a module is one of VHLO, the dialect of portable artifacts."""
     return any(op.operation.name.startswith("vhlo.") for op in module.body.operations)
 
 

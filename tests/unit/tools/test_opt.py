@@ -580,6 +580,12 @@ def test_versions_and_dialects(file: Path) -> None:
     assert run(file, "--show-dialects")[1].split() == ["2", "func", "1", "stablehlo"]
 
 
+def test_a_module_of_vhlo_has_no_statistics(file: Path) -> None:
+    message = failure(file, "-p", "stablehlo-legalize-to-vhlo", "--op-stats")
+    expected = "a module of VHLO: its operations can't be counted\n  leave out the pass that makes it\n"
+    assert message == f"{file}: error: {expected}"
+
+
 def test_an_unknown_option_names_the_nearest(file: Path) -> None:
     assert usage_error(file, "--print-after-al") == "unknown option --print-after-al; did you mean --print-after-all?"
     assert usage_error(file, "--", "-p", "cse") == "-p stands behind --, which ends the options"
