@@ -16,7 +16,7 @@ from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.measuring.analysis import calls
 from jaxpp.runtime.measuring.trace import spans_of
 from jaxpp.schedules.costs import UNITS
-from jaxpp.schedules.engine.chrome_trace import Memory, curve, in_order
+from jaxpp.schedules.engine.chrome_trace import Memory, curve
 from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.engine.spans import Span
 from jaxpp.schedules.plot.page import PageStep, PageTable, make_page
@@ -102,9 +102,7 @@ def _measured(shown: ShownProgram, events: Sequence[Event], unit: str) -> PageSt
     program, scale = shown.program, 1 / UNITS[unit]
     spans = [span._replace(start=span.start * scale, end=span.end * scale) for span in spans_of(events)]
     curves = [device_bytes(program, shown.stats, mesh, events) for mesh in range(program.meshes)]
-    memory = Memory(
-        "bytes", [curve(*in_order([at * scale for at, _ in each], [x for _, x in each])) for each in curves]
-    )
+    memory = Memory("bytes", [curve(sorted((at * scale, change) for at, change in each)) for each in curves])
     what = "planned" if shown.is_planned else "measured"
     note = (
         "The times are the compiler's estimates."

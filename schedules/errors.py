@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
+import sys
 from collections.abc import Sequence
 from typing import Final, SupportsIndex, cast
-
-import numpy as np
 
 _MOST: Final = 10_000_000
 """The largest product of stages, microbatches and slices of a schedule. A larger one would run out of memory."""
@@ -80,13 +79,19 @@ def one_of(words: Sequence[str], value: object, what: str) -> None:
         raise ScheduleError(f"{what} must be one of {', '.join(words)}, found {value!r}")
 
 
+def is_bool(value: object) -> bool:
+    """Whether a value is a bool of Python or of NumPy. NumPy is not imported: only its user can have its bools."""
+    numpy = sys.modules.get("numpy")
+    return isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_))
+
+
 def true_or_false(value: object, what: str) -> bool:
     """Returns `value` as a bool. It accepts NumPy bools, but no numbers.
 
     Raises:
         ScheduleError: when the value is no bool.
     """
-    if not isinstance(value, (bool, np.bool_)):
+    if not is_bool(value):
         raise ScheduleError(f"{what} must be true or false, found {value!r}")
     return bool(value)
 

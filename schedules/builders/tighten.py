@@ -13,15 +13,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from jaxpp.schedules.model.task import Task
 
 PERIOD: Final = 6
 """Slots per microbatch: three for each of the two stages of a mesh."""
 
-Filled: TypeAlias = NDArray[np.int8]
+Filled: TypeAlias = bytearray
 """The content of each slot of a mesh, as an index of `_FREE`, `_FORWARD`, `_INPUT_GRAD` or `_WEIGHT_GRAD`."""
 
 Slots: TypeAlias = tuple[int, int, int, int]
@@ -51,7 +48,7 @@ class _Table:
         self.microbatches = microbatches
         self.slots = [[[slot + PERIOD * mb for mb in range(microbatches)] for slot in row] for row in block]
         for row in self.slots:
-            row.append(np.flatnonzero(_freed(_filled(row))).tolist())
+            row.append(_freed(_filled(row)))
         self.limit = max(_peak(_filled(row)) for row in self.slots)
         # The slots of all input gradients, in order: weight gradient i comes after input gradient i.
         self.input_grads = [sorted(row[2] + row[3]) for row in self.slots]
@@ -74,11 +71,12 @@ class _Table:
             if steady:
                 continue
             row, first = filled[mesh], self._earliest(mesh, kind, number)
-            for earlier in first + np.flatnonzero(row[first:slot] == _FREE):
+            earlier = first - 1
+            while (earlier := row.find(_FREE, earlier + 1, slot)) >= 0:
                 row[slot], row[earlier] = _FREE, _CONTENTS[kind]
                 # An earlier gradient frees its memory no later, but an earlier forward holds its memory for longer.
                 if (with_weights and kind >= 2) or _peak(row) <= self.limit:
-                    self._put(mesh, kind, number, int(earlier))
+                    self._put(mesh, kind, number, earlier)
                     break
                 row[slot], row[earlier] = _CONTENTS[kind], _FREE
 
@@ -127,30 +125,46 @@ _CONTENTS: Final = (_FORWARD, _FORWARD, _INPUT_GRAD, _INPUT_GRAD, _WEIGHT_GRAD)
 
 def _filled(row: Sequence[Sequence[int]]) -> Filled:
     """Returns the content of each slot of a mesh, with enough free slots at the end for all weight gradients."""
-    filled = np.zeros(1 + max(map(max, row)) + 2 * len(row[0]), np.int8)
+    filled = bytearray(1 + max(map(max, row)) + 2 * len(row[0]))
     for kind, column in enumerate(row):
-        filled[column] = _CONTENTS[kind]
+        for slot in column:
+            filled[slot] = _CONTENTS[kind]
     return filled
 
 
-def _freed(filled: Filled) -> NDArray[np.bool_]:
+def _freed(filled: Filled) -> list[int]:
     """Returns the slots of the weight gradients.
 
     If none is placed, each takes the first free slot after its input gradient.
     """
-    placed = filled == _WEIGHT_GRAD
-    if placed.any():
-        return placed
-    free = filled == _FREE
-    owed = np.cumsum((filled == _INPUT_GRAD).astype(np.int64) - free)
-    # A free slot has no effect while no weight gradient is owed.
-    owed -= np.minimum(np.minimum.accumulate(owed), 0)
-    return free & (np.append(0, owed[:-1]) > 0)
+    if _WEIGHT_GRAD in filled:
+        return [slot for slot, content in enumerate(filled) if content == _WEIGHT_GRAD]
+    freed: list[int] = []
+    owed = 0
+    for slot, content in enumerate(filled):
+        if content == _INPUT_GRAD:
+            owed += 1
+        elif content == _FREE and owed:
+            owed -= 1
+            freed.append(slot)
+    return freed
 
 
 def _peak(filled: Filled) -> int:
     """Returns the largest number of activations alive at once."""
-    return int(np.cumsum((filled == _FORWARD).astype(np.int64) - _freed(filled)).max())
+    frees = _WEIGHT_GRAD if _WEIGHT_GRAD in filled else _FREE
+    alive = peak = owed = 0
+    for content in filled.rstrip(b"\0"):  # free slots at the end only free memory
+        if content == _FORWARD:
+            alive += 1
+            if alive > peak:
+                peak = alive
+        elif content == _INPUT_GRAD:
+            owed += 1
+        elif content == frees and owed:
+            owed -= 1
+            alive -= 1
+    return peak
 
 
 def _order(row: Sequence[Sequence[int]], mesh: int, meshes: int, microbatches: int) -> list[Task]:
@@ -166,7 +180,7 @@ def _order(row: Sequence[Sequence[int]], mesh: int, meshes: int, microbatches: i
         for column in row
     ]
     slots = {slot: (kind, mb) for kind, column in enumerate(columns) for mb, slot in enumerate(column)}
-    weights = set(np.flatnonzero(_freed(_filled(columns))).tolist())
+    weights = set(_freed(_filled(columns)))
     stages = (mesh, 2 * meshes - 1 - mesh, 2 * meshes - 1 - mesh, mesh)
     order: list[Task] = []
     owed: deque[Task] = deque()

@@ -17,13 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from jaxpp.schedules.engine.spans import COMPUTE, Label, Span, waited_for
 
 JsonEvent: TypeAlias = dict[str, object]
-Floats: TypeAlias = NDArray[np.float64]
+Curve: TypeAlias = tuple[list[float], list[float]]
 
 
 class Memory(NamedTuple):
@@ -35,25 +32,21 @@ class Memory(NamedTuple):
     """
 
     unit: str
-    curves: list[tuple[Floats, Floats]]
+    curves: list[Curve]
 
 
 COUNTERS: Final = {"bytes": "live bytes", "microbatches": "live activations"}
 """The name of the counter for each unit of memory."""
 
 
-def in_order(times: Sequence[float], changes: Sequence[float]) -> tuple[Floats, Floats]:
-    """Sorts the changes of a memory by their times; at equal times, negative changes come first."""
-    at, change = np.array(times, np.float64), np.array(changes, np.float64)
-    order = np.lexsort((change, at))
-    return at[order], change[order]
-
-
-def curve(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
-    """Returns the distinct times of the changes, and the amount after all changes at that time."""
-    last = np.append(times[1:] != times[:-1], True)[: len(times)]
+def curve(changes: Iterable[tuple[float, float]]) -> Curve:
+    """Returns the distinct times of changes, given as (time, change) in order, and the amounts from then on."""
+    amounts: dict[float, float] = {}
+    amount = 0.0
+    for time, change in changes:
+        amounts[time] = amount = amount + change
     # Sums of shares may differ from 0 in their last digits.
-    return times[last], np.maximum(changes.cumsum(), 0.0).round(9)[last]
+    return [*amounts], [round(max(each, 0.0), 9) for each in amounts.values()]
 
 
 def print_chrome_trace(spans: Sequence[Span], memory: Memory, seconds: float) -> str:
@@ -154,7 +147,7 @@ def _add_memory(tracks: _Tracks, memory: Memory) -> None:
     """Adds a counter of memory for each mesh."""
     name = COUNTERS[memory.unit]
     for mesh, (times, amounts) in enumerate(memory.curves):
-        for time, amount in zip(times.tolist(), amounts.tolist(), strict=True):
+        for time, amount in zip(times, amounts, strict=True):
             value = {memory.unit: amount}
             tracks.events.append(
                 {"name": name, "ph": "C", "pid": mesh, "tid": 0, "ts": time * tracks.scale, "args": value}

@@ -11,10 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
@@ -26,8 +23,12 @@ from jaxpp.schedules.model.run import Cells, run
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.task import Placement, Task
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 Objective: TypeAlias = Literal["makespan", "longest_stage"]
-Limits: TypeAlias = float | Sequence[float] | NDArray[np.float64] | None
+Limits: TypeAlias = "float | Sequence[float] | NDArray[np.float64] | None"
 """A limit for every mesh, or one limit per mesh; None or infinity: no limit."""
 
 Orders: TypeAlias = Sequence[Sequence[int]]
@@ -127,6 +128,8 @@ class Problem:
 
         It is minus infinity where no task of the mesh does.
         """
+        import numpy as np  # imported here, as only searches need it: schedules start faster
+
         tails = np.full((self.types, self.meshes), -np.inf)
         for each in [*range(2 * self.stages, self.types), *reversed(self.chain)]:
             tails[each, self.mesh_of[each]] = 0.0

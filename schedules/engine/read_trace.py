@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
-import numpy as np
-
 from jaxpp._system import collector_paused
 from jaxpp.schedules.engine.chrome_trace import COUNTERS, Memory
 from jaxpp.schedules.engine.spans import Label, Span, named
@@ -115,4 +113,4 @@ def _memory(events: Sequence[_Bar]) -> Memory:
         times, amounts = lines[each["pid"]]
         times.append(each["ts"] / 1e3)
         amounts.append(each["args"][unit])
-    return Memory(unit, [(np.array(times), np.array(amounts, np.float64)) for times, amounts in lines])
+    return Memory(unit, lines)

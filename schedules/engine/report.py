@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
-
-import numpy as np
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.costs import UNITS, Costs
-from jaxpp.schedules.engine.chrome_trace import Floats, Memory, curve, in_order, print_chrome_trace
+from jaxpp.schedules.engine.chrome_trace import Memory, curve, print_chrome_trace
 from jaxpp.schedules.engine.durations import transfer_bytes
 from jaxpp.schedules.engine.memory import KEPT, Release, Sizes, byte_sizes, changes, share_sizes
 from jaxpp.schedules.engine.spans import COMPUTE, TRACKS, Bubble, Label, Span, bubbles_of
@@ -19,6 +19,14 @@ from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.model.run import SimulatedTimes
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.task import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+Changes: TypeAlias = list[tuple[float, float]]
+"""The (time, change) of each change of a memory, in order."""
 
 
 class Transfer(NamedTuple):
@@ -53,12 +61,12 @@ class Report:
         return Report.shown(self)
 
     @cached_property
-    def start(self) -> tuple[Floats, ...]:
+    def start(self) -> tuple[NDArray[np.float64], ...]:
         """The start of every task: an array per mesh, in the order of `schedule.orders`."""
         return self._rows(self.run.starts)
 
     @cached_property
-    def end(self) -> tuple[Floats, ...]:
+    def end(self) -> tuple[NDArray[np.float64], ...]:
         """The end of every task: an array per mesh, in the order of `schedule.orders`."""
         return self._rows(self.run.ends)
 
@@ -103,7 +111,7 @@ class Report:
 
         This is the time of a step whose optimizer waits for no other mesh.
         """
-        return max(float(cells[-1, 1] - cells[0, 0]) for cells in self._cells if len(cells))
+        return max(cells[-1][1] - cells[0][0] for cells in self._cells if cells)
 
     @cached_property
     def bubble(self) -> float:
@@ -126,7 +134,7 @@ class Report:
     @cached_property
     def busy_of_meshes(self) -> list[float]:
         """The time for which each mesh computes."""
-        return [float((cells[:, 1] - cells[:, 0]).sum()) for cells in self._cells]
+        return [math.fsum(end - start for start, end in cells) for cells in self._cells]
 
     @cached_property
     def bubbles(self) -> list[Bubble]:
@@ -194,16 +202,16 @@ class Report:
         Raises:
             ScheduleError: when `released_at` is unknown.
         """
-        peaks = [_peak(deltas) for _, deltas in (self.activations(mesh, released_at) for mesh in self._meshes)]
+        peaks = [_peak(self.activations(mesh, released_at)) for mesh in self._meshes]
         # Shares such as 1/3 do not add up exactly.
         return [round(peak, 9) for peak in peaks]
 
     def peak_bytes(self) -> list[float]:
         """Returns for each mesh the most bytes of activations alive at once, with the sizes that the costs give."""
-        return [_peak(deltas) for _, deltas in (self.live_bytes(mesh) for mesh in self._meshes)]
+        return [_peak(self.live_bytes(mesh)) for mesh in self._meshes]
 
-    def activations(self, mesh: int, released_at: Release = "W") -> tuple[Floats, Floats]:
-        """Returns the times at which the number of activations of a mesh changes, in order, and the changes.
+    def activations(self, mesh: int, released_at: Release = "W") -> Changes:
+        """Returns the (time, change) of each change of the number of activations of a mesh, in order.
 
         Raises:
             ScheduleError: when `released_at` is unknown, or there is no such mesh.
@@ -211,8 +219,8 @@ class Report:
         one_of(list(KEPT), released_at, "released_at")
         return self._memory(mesh, share_sizes(self.schedule, KEPT[released_at], self.costs.size(self.schedule)))
 
-    def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Floats, Floats]:
-        """Returns the times at which the bytes of activations of a mesh change, in order, and the changes.
+    def live_bytes(self, mesh: int, pool: str = "here") -> Changes:
+        """Returns the (time, change) of each change of the bytes of activations of a mesh, in order.
 
         A stage that recomputes keeps its input until then. The first stage's input is an argument of the step, and not
         counted.
@@ -228,14 +236,14 @@ class Report:
 
     def peak_host_bytes(self) -> list[float]:
         """Returns for each mesh the most bytes of activations in the memory of its host at once."""
-        return [_peak(deltas) for _, deltas in (self.live_bytes(mesh, "host") for mesh in self._meshes)]
+        return [_peak(self.live_bytes(mesh, "host")) for mesh in self._meshes]
 
     @cached_property
     def memory(self) -> Memory:
         """The memory in use on each mesh, in bytes, or in microbatches' activations if the costs give no bytes."""
         if any(self.costs.bytes("activation_bytes", self.schedule)):
-            return Memory("bytes", [curve(*self.live_bytes(mesh)) for mesh in self._meshes])
-        return Memory("microbatches", [curve(*self.activations(mesh)) for mesh in self._meshes])
+            return Memory("bytes", [curve(self.live_bytes(mesh)) for mesh in self._meshes])
+        return Memory("microbatches", [curve(self.activations(mesh)) for mesh in self._meshes])
 
     def to_chrome_trace(self) -> str:
         """Returns the run as JSON for Perfetto and chrome://tracing, in microseconds (`formats.chrome_trace`).
@@ -248,20 +256,22 @@ class Report:
     def _meshes(self) -> range:
         return range(self.schedule.meshes)
 
-    def _rows(self, numbers: list[float]) -> tuple[Floats, ...]:
+    def _rows(self, numbers: list[float]) -> tuple[NDArray[np.float64], ...]:
+        import numpy as np  # imported here: schedules start faster, and the docs' playground has no NumPy
+
         array = np.array(numbers)
         return tuple(array[row.start : row.stop] for row in self.schedule.graph.rows)
 
     @cached_property
-    def _cells(self) -> list[Floats]:
+    def _cells(self) -> list[list[tuple[float, float]]]:
         """For each mesh the (start, end) of its cells in order, without cells that run beside it."""
-        graph = self.schedule.graph
-        first = np.array(graph.spans) > 0
-        first[list(graph.asides)] = False
-        times = np.stack([self.run.starts, self.run.ends], axis=1)
-        return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
+        graph, starts, ends = self.schedule.graph, self.run.starts, self.run.ends
+        spans, asides = graph.spans, graph.asides
+        return [
+            [(starts[each], ends[each]) for each in row if spans[each] and each not in asides] for row in graph.rows
+        ]
 
-    def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> tuple[Floats, Floats]:
+    def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> Changes:
         """Returns the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
 
         Raises:
@@ -271,18 +281,18 @@ class Report:
             raise ScheduleError(f"{self.schedule.name} has no mesh {mesh}: there are {len(self._meshes)}")
         if pool not in ("here", "host"):
             raise ScheduleError(f"pool must be 'here' or 'host', found {pool!r}")
-        times: list[float] = []
-        deltas: list[float] = []
+        starts, ends = self.run.starts, self.run.ends
+        found: Changes = []
         for number, start, end in changes(self.schedule.graph, mesh, sizes, pool):
-            for time, delta in ((self.run.starts[number], start), (self.run.ends[number], end)):
-                if delta:
-                    times.append(time)
-                    deltas.append(delta)
-        return in_order(times, deltas)
+            if start:
+                found.append((starts[number], start))
+            if end:
+                found.append((ends[number], end))
+        return sorted(found)  # at equal times, negative changes come first
 
 
-def _peak(deltas: Floats) -> float:
-    return float(max(deltas.cumsum(), default=0.0))
+def _peak(changes: Changes) -> float:
+    return max(accumulate(change for _, change in changes), default=0.0)
 
 
 def _label(task: Task) -> Label:

@@ -9,9 +9,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from typing import TypeAlias, cast
 
-import numpy as np
-
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, is_bool
 from jaxpp.schedules.model.kinds import KIND_NAME
 
 PerStage: TypeAlias = float | Sequence[float]
@@ -40,7 +38,7 @@ def number(value: object, what: str, *, positive: bool, infinite: bool = False) 
         ScheduleError: when it is not one.
     """
     try:
-        found = float(cast("float", value)) if not isinstance(value, (str, bytes, bool, np.bool_)) else math.nan
+        found = float(cast("float", value)) if not (isinstance(value, (str, bytes)) or is_bool(value)) else math.nan
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if (0 < found if positive else 0 <= found) and (found < math.inf or infinite):

@@ -17,7 +17,7 @@ import html
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.engine.simulate import simulate
@@ -25,7 +25,9 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.plot.pages import report_page
 from jaxpp.schedules.plot.scene import Scene
-from jaxpp.schedules.search.found import Found
+
+if TYPE_CHECKING:
+    from jaxpp.schedules.search.found import Found
 
 Drawn: TypeAlias = Report | Schedule
 

@@ -23,7 +23,6 @@ from jaxpp.schedules.plot.scene import (
     Box,
     Frame,
     Scene,
-    corners,
     from_top,
     number_of,
     stage_of,
@@ -185,7 +184,7 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
         axes.add_artist(PathPatch(_outlines(scene.level_frames(levels)), facecolor=colour, linewidth=0))
     for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
         base, edges = from_top(mesh, 0.0), np.append(times, makespan)
-        top = base - amounts * (1 - GAP) / scene.highest
+        top = base - np.array(amounts) * (1 - GAP) / scene.highest
         axes.hlines(base, 0, makespan, color=MEMORY_LINE, linewidth=0.4)
         axes.stairs(top, edges, baseline=None, edgecolor=MEMORY_LINE, linewidth=0.6)
     for mesh in _labelled(meshes, down):
@@ -203,6 +202,7 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
 
 def _outlines(shapes: Iterable[Box | Frame]) -> Path:
     """Returns many rectangles as one path, so that the picture of a long run has a few shapes, not thousands."""
-    left, right, top, bottom = corners(shapes)
+    sides = [(each.start, each.end, from_top(each.mesh, each.top), from_top(each.mesh, each.bottom)) for each in shapes]
+    left, right, top, bottom = np.array(sides).reshape(-1, 4).T
     vertices = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
     return Path.make_compound_path_from_polys(vertices)

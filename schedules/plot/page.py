@@ -10,14 +10,14 @@ import base64
 import gzip
 import html
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-
-import numpy as np
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.engine.chrome_trace import Memory
@@ -129,7 +129,7 @@ def _step(step: PageStep, quantum: float) -> dict[str, Any]:
     functions = list(dict.fromkeys(span.function for span in spans))
     shapes: dict[tuple[Any, ...], int] = {}
     bases = [_base(span) for span in spans]
-    start, end = (np.rint(np.array(each) / quantum).astype(int) for each in _times(spans))
+    start, end = ([round(each / quantum) for each in times] for times in _times(spans))
     of_track, of_function = ({name: number for number, name in enumerate(names)} for names in (tracks, functions))
     bubbles = bubbles_of(step.spans, step.meshes)
     found = {
@@ -151,7 +151,7 @@ def _step(step: PageStep, quantum: float) -> dict[str, Any]:
                 shapes.setdefault(_shape(span, base), len(shapes)) for span, base in zip(spans, bases, strict=True)
             ],
             "start": _differences(start),
-            "length": (end - start).tolist(),
+            "length": list(map(operator.sub, end, start)),
             "after": [-1 if span.after is None else place[span.after] for span in spans],
             "bytes": [_whole(span.bytes) for span in spans],
         },
@@ -202,16 +202,16 @@ def _has_chunks(spans: Iterable[Span]) -> bool:
 def _memory(step: PageStep, memory: Memory, quantum: float) -> dict[str, Any]:
     curves = [
         {
-            "times": _differences(np.rint(np.asarray(times) / quantum).astype(int)),
-            "amounts": [_whole(each) for each in np.diff(amounts, prepend=0.0).tolist()],
+            "times": _differences([round(each / quantum) for each in times]),
+            "amounts": [_whole(each) for each in _differences(amounts)],
         }
         for times, amounts in memory.curves
     ]
     return {"unit": memory.unit, "title": step.memory_title, "curves": curves, "limits": step.limits}
 
 
-def _differences(numbers: np.ndarray[Any, Any]) -> list[int]:
-    return np.diff(numbers, prepend=0).tolist()
+def _differences(numbers: Iterable[float]) -> list[float]:
+    return [after - before for before, after in pairwise([0, *numbers])]
 
 
 def _whole(value: float) -> float:

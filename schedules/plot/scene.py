@@ -12,9 +12,6 @@ from functools import cached_property
 from itertools import repeat
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from jaxpp.schedules.engine.chrome_trace import Memory
 from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.errors import counted
@@ -221,8 +218,7 @@ class Scene:
         """The levels of memory of all meshes, mesh by mesh."""
         found: list[Level] = []
         for mesh, (times, amounts) in enumerate(self.report.memory.curves):
-            ends = np.append(times[1:], self.report.makespan)
-            found += map(Level, repeat(mesh), times.tolist(), ends.tolist(), amounts.tolist())
+            found += map(Level, repeat(mesh), times, [*times[1:], self.report.makespan], amounts)
         return found
 
     def level_frames(self, levels: Iterable[Level]) -> list[Frame]:
@@ -240,7 +236,7 @@ class Scene:
 
     def peak(self, mesh: int) -> float:
         """Returns the highest amount of memory on a mesh."""
-        return float(max(self.report.memory.curves[mesh][1], default=0.0))
+        return max(self.report.memory.curves[mesh][1], default=0.0)
 
     def amount(self, value: float) -> str:
         """Returns an amount of memory in words, in the unit of the report."""
@@ -261,12 +257,6 @@ def track_of(graph: Graph, number: int) -> str:
 def from_top(mesh: float, height: float) -> float:
     """Maps a height in the row of a mesh to an axis that counts rows from the top, with a gap below each row."""
     return mesh + (1 - GAP) * (1 - height)
-
-
-def corners(shapes: Iterable[Box | Frame]) -> NDArray[np.float64]:
-    """Returns an array of shape (4, shapes): the left, right, top and bottom sides, on the axis of `from_top`."""
-    sides = [(each.start, each.end, from_top(each.mesh, each.top), from_top(each.mesh, each.bottom)) for each in shapes]
-    return np.array(sides).reshape(-1, 4).T
 
 
 def number_of(task: Task) -> str:

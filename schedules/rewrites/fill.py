@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 
 from jaxpp.schedules.builders.language import Operation
 from jaxpp.schedules.costs import Costs, one
@@ -112,8 +113,9 @@ def _position(report: Report, bubble: Bubble) -> int:
 
 def _most_bytes(report: Report, bubble: Bubble) -> float:
     """Returns the most bytes of activations that the mesh of a bubble holds during the bubble."""
-    times, deltas = report.live_bytes(bubble.mesh)
-    levels = deltas.cumsum()
-    begin = max(int(times.searchsorted(bubble.start, "right")) - 1, 0)
-    end = int(times.searchsorted(bubble.start + bubble.length, "left"))
-    return float(max(levels[begin:end], default=0.0))
+    changes = report.live_bytes(bubble.mesh)
+    times = [time for time, _ in changes]
+    levels = list(accumulate(change for _, change in changes))
+    begin = max(bisect_right(times, bubble.start) - 1, 0)
+    end = bisect_left(times, bubble.start + bubble.length)
+    return max(levels[begin:end], default=0.0)
