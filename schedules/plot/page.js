@@ -323,7 +323,7 @@ function draw() {
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
-    for (const step of data.steps) {
+    for (const step of data?.steps ?? []) {
       drawTasks(step);
       if (step.memory) drawMemory(step);
     }
@@ -454,7 +454,7 @@ function listen(canvas, hover, click) {
 
 function toggle(kind) {
   const swatch = element("i", { style: `background: ${data.kinds[kind]}` });
-  return element("button", { class: "toggle", "data-kind": kind, "aria-pressed": "true", title: "show or hide", onclick: (event) => {
+  return element("button", { class: "toggle", "data-kind": kind, "aria-pressed": String(!hidden.has(kind)), title: "show or hide", onclick: (event) => {
     if (!hidden.delete(kind)) hidden.add(kind);
     event.currentTarget.setAttribute("aria-pressed", String(!hidden.has(kind)));
     draw();
@@ -462,7 +462,7 @@ function toggle(kind) {
 }
 
 function tools() {
-  const mark = element("button", { class: "mark", id: "path", "aria-pressed": "false", onclick: () => {
+  const mark = element("button", { class: "mark", id: "path", "aria-pressed": String(path), onclick: () => {
     path = !path;
     mark.setAttribute("aria-pressed", String(path));
     draw();
@@ -497,8 +497,9 @@ function table({ title, columns, rows, note }) {
   return made;
 }
 
-async function start() {
-  data = await unpacked(document.getElementById("data").textContent.trim());
+// Shows data in place of those that the page shows; kinds stay hidden, and the critical path stays marked.
+function show(given) {
+  data = given;
   data.steps.forEach(prepare);
   whole = { from: Math.min(0, ...data.steps.map((each) => each.start)), to: Math.max(...data.steps.map((each) => each.end)) };
   view = { ...whole };
@@ -507,15 +508,21 @@ async function start() {
   const found = new Set(data.steps.flatMap((step) => step.idle.flat().map((each) => each.cause)));
   const causes = Object.entries(data.waits).filter(([name]) => found.has(name)).map(([name, words]) =>
     element("span", {}, element("i", { style: `background: var(--${name})` }), `idle: ${words}`));
-  document.getElementById("page").append(element("h1", {}, data.title), ...data.notes.map((each) => element("p", {}, each)),
+  const page = document.getElementById("page");
+  page.replaceChildren(element("h1", {}, data.title), ...data.notes.map((each) => element("p", {}, each)),
     element("div", { class: "facts" }, ...facts));
   if (data.steps.length) {
-    document.getElementById("page").append(tools(), element("div", { class: "causes" }, ...causes), ...data.steps.map(section));
-    dark.addEventListener("change", () => { readColours(); draw(); });
-    new ResizeObserver(draw).observe(document.body);
+    page.append(tools(), element("div", { class: "causes" }, ...causes), ...data.steps.map(section));
   }
-  document.getElementById("page").append(element("div", { class: "tables" }, ...data.tables.map(table)));
-  draw();
+  page.append(element("div", { class: "tables" }, ...data.tables.map(table)));
+  select(null);
+}
+
+async function start() {
+  dark.addEventListener("change", () => { if (data) { readColours(); draw(); } });
+  new ResizeObserver(draw).observe(document.body);
+  const packed = document.getElementById("data"); // a page that is told what to show has none
+  if (packed) show(await unpacked(packed.textContent.trim()));
 }
 
 const started = start();

@@ -10,6 +10,7 @@ from jaxpp.schedules.engine.chrome_trace import Memory
 from jaxpp.schedules.engine.read_trace import ReadTrace
 from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.engine.spans import CAUSES, Span, bubbles_of, critical_path, hops_of, makespan_of, own_spans, parts
+from jaxpp.schedules.errors import counted
 from jaxpp.schedules.plot.page import PageStep, PageTable, make_page
 from jaxpp.schedules.plot.scene import Scene, amount
 
@@ -22,8 +23,18 @@ def report_page(reports: Sequence[Report], memory: bool = True) -> bytes:
     for step, report in zip(steps, reports, strict=True):
         tables += step_tables(step, report.costs.unit, report.schedule.name if len(reports) > 1 else "")
     title = reports[0].schedule.name if len(reports) == 1 else "schedules"
-    facts = step_facts(steps[0].spans, steps[0].meshes, units[0]) if len(steps) == 1 else []
+    facts: list[tuple[str, str]] = []
+    if len(steps) == 1:
+        facts = step_facts(steps[0].spans, steps[0].meshes, units[0])
+        if steps[0].memory:
+            facts.insert(2, ("memory, at most", _most(steps[0].memory)))
     return make_page(title, steps, " or ".join(units), facts=facts, tables=tables)
+
+
+def _most(memory: Memory) -> str:
+    """Returns the most memory that a mesh has in use, with its unit."""
+    most = max((peak for _, amounts in memory.curves for peak in amounts), default=0.0)
+    return amount(most, memory) if memory.unit == "bytes" else counted(float(amount(most, memory)), "microbatch", "es")
 
 
 def simulated_step(report: Report, title: str = "", start: float = 0.0) -> PageStep:
