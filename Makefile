@@ -18,7 +18,7 @@ LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
 # Schedules, sources, sockets and launchers have nothing of JAX, and of modules that are given as text the lit tests run
 # all again.
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
-  $(addprefix tests/unit/test_,$(addsuffix .py,ci cluster release repository site benchmarks_published benchmarks_search benchmarks_partition prose)) \
+  $(addprefix tests/unit/test_,$(addsuffix .py,ci cluster playground release repository site benchmarks_published benchmarks_search benchmarks_partition prose)) \
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
   ir/test_min_cut ir/test_recomputation planning/test_collectives \
   $(addprefix runtime/processes/test_,faults watchdog wire))) \
@@ -102,9 +102,11 @@ docs: $(STAMP) ## Write docs/passes.md and the excerpts of docs/tour.md
 	$(BIN)/python -m jaxpp.tools.docs
 
 docs-site: $(STAMP) ## Build the site of docs/ in build/site; a link to a page or section that is not there fails
+	$(BIN)/python docs/playground/assemble.py
 	$(BIN)/mkdocs build --strict
 
 docs-serve: $(STAMP) ## Show the site on http://localhost:8000, and follow edits
+	$(BIN)/python docs/playground/assemble.py
 	$(BIN)/mkdocs serve
 
 images: $(STAMP) ## Make the pictures of docs/images/, one of which needs chromium

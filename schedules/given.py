@@ -200,7 +200,12 @@ def _from_words(words: str, meshes: int | None, microbatches: int | None, option
         values[key] = option.convert(value) if option else value
     if name is not None and (meshes is None or microbatches is None):
         raise WordsError(f"{name} is a schedule of the library: it needs the numbers of meshes and microbatches")
-    return make(match["name"], meshes=meshes or 0, microbatches=microbatches or 0, **values)
+    return make(
+        match["name"],
+        meshes=0 if meshes is None else meshes,
+        microbatches=0 if microbatches is None else microbatches,
+        **values,
+    )
 
 
 def check_words(given: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.simulate import simulate
@@ -17,8 +17,8 @@ from jaxpp.schedules.library import LIBRARY, options_of
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.plot.pages import report_page
 
-COSTS: Final = ("forward", "input_grad", "weight_grad", "hop")
-"""The costs that the page has an input for."""
+TIMES: Final = ("forward", "input_grad", "weight_grad")
+"""The costs that may differ between stages."""
 
 
 def choices() -> str:
@@ -36,7 +36,7 @@ def play(text: str) -> str:
     given = "grid" if "grid" in chosen else "schedule"
     part = "costs"
     try:
-        costs = Costs(**{name: cast("float", _cost(chosen[name])) for name in COSTS})
+        costs = Costs(**{name: _cost(chosen[name]) for name in TIMES}, hop=_read(float, chosen["hop"]))
         part = given
         schedule = Schedule.parse(chosen["grid"]) if given == "grid" else _named(chosen, costs)
         part = "costs"
@@ -56,18 +56,18 @@ def play(text: str) -> str:
 def _named(chosen: dict[str, str], costs: Costs) -> Schedule:
     """Returns the schedule of the library that was chosen, with its options."""
     name, words = chosen["schedule"], chosen["options"].strip()
-    sizes = {what: cast("int", _read(int, chosen[what])) for what in ("meshes", "microbatches")}
-    options = {"costs": costs} if "costs" in options_of(name) else {}
-    return resolve(f"{name}{{{words}}}" if words else name, **sizes, **options)
+    meshes, microbatches = (_read(int, chosen[what]) for what in ("meshes", "microbatches"))
+    options: dict[str, object] = {"costs": costs} if "costs" in options_of(name) else {}
+    return resolve(f"{name}{{{words}}}" if words else name, meshes=meshes, microbatches=microbatches, **options)
 
 
-def _cost(text: str) -> object:
+def _cost(text: str) -> Any:
     """Returns a number, or a list of one number per stage."""
     words = text.replace(",", " ").split()
     return _read(float, text) if len(words) < 2 else [_read(float, word) for word in words]
 
 
-def _read(kind: Callable[[str], object], text: str) -> object:
+def _read(kind: Callable[[str], object], text: str) -> Any:
     """Returns a number; a text that is none stays a text, which the library refuses by name."""
     try:
         return kind(text)

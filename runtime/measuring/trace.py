@@ -15,7 +15,7 @@ from jaxpp.ir.program import Call, Receive, Send, TaskName
 from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.steps import StepLabel
 from jaxpp.runtime.measuring.events import Event, StepEvents, joined
-from jaxpp.schedules.engine.chrome_trace import Memory, curve, in_order, print_chrome_trace
+from jaxpp.schedules.engine.chrome_trace import Memory, curve, print_chrome_trace
 from jaxpp.schedules.engine.spans import COMPUTE, Span
 
 
@@ -78,8 +78,7 @@ def _memory(events: Sequence[Event]) -> Memory:
             changes[each.mesh if each.target is None else each.target].append((each.start, each.made))
         if each.freed:
             changes[each.mesh].append((each.end, -each.freed))
-    lines = [([time for time, _ in line], [change for _, change in line]) for line in changes]
-    return Memory("bytes", [curve(*in_order(*line)) for line in lines])
+    return Memory("bytes", [curve(sorted(line)) for line in changes])
 
 
 def _since_epoch() -> float:

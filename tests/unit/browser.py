@@ -66,14 +66,14 @@ class Browser:
             self._loaded = True
         return message
 
-    def open(self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
-        """Opens a page in a window of this size, and waits until it is drawn."""
+    def open(self, path: Path | str, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+        """Opens a page, a file or an address, in a window of this size, and waits until it is drawn."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         self._loaded = False
-        self.send("Page.navigate", url=path.as_uri())
+        self.send("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         while not self._loaded:
             self._next()
         self.evaluate("started")
