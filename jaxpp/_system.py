@@ -33,9 +33,11 @@ def write_file(path: str, data: bytes) -> None:
             os.chmod(temporary, os.stat(path).st_mode & 0o7777)
         os.replace(temporary, path)
         sync_folder(os.path.dirname(path))
-    except BaseException:  # Ctrl-C too: no incomplete file is left
+    except BaseException as error:  # Ctrl-C too: no incomplete file is left
         if os.path.exists(temporary):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename == temporary:
+            error.filename = path  # the file that the user named
         raise
 
 

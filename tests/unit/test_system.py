@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -85,3 +86,9 @@ def test_the_collector_is_paused_and_leaves_imports_alone() -> None:
     assert len(later) == 100
     assert gc.get_freeze_count() <= imported
     gc.unfreeze()
+
+
+def test_an_error_names_the_users_file(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "step.html"
+    with pytest.raises(FileNotFoundError, match=re.escape(f"'{path}'") + "$"):
+        write_file(str(path), b"")
