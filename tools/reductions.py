@@ -1,5 +1,6 @@
 """The reductions of `jaxpp-reduce`. Each lists the sites in a module where it applies, and rewrites some of them."""
 
+import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, erase_dead, recarried, replace, set_returned, shardings
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     CONDITIONALS,
     blocks_of,
@@ -27,6 +29,7 @@ from jaxpp.ir.functions import (
 from jaxpp.ir.loop import entries
 from jaxpp.ir.values import is_used
 from jaxpp.schedules import Placement, Schedule
+from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.given import of_text
 from jaxpp.tools.isolate import Isolate
 
@@ -142,22 +145,19 @@ class FewerStages(Reduction):
 
     def sites(self, module: ir.Module) -> Sequence[int]:
         """Returns the stages that have marks."""
-        return sorted({boundary.read(op).stage for op in nested(module.operation) if boundary.is_mark(op)})
+        return sorted({mark.stage for _, mark in _marks(module)})
 
     def apply(self, module: ir.Module, sites: Sequence[int]) -> ir.Module:
         """Drops the marks of the stages, and renumbers the other stages."""
         kept = [stage for stage in self.sites(module) if stage not in set(sites)]
-        for op in [op for op in nested(module.operation) if boundary.is_mark(op)]:
-            mark = boundary.read(op)
+        for op, mark in _marks(module):
             if mark.stage in kept:
                 boundary.write(op, replace_fields(mark, stage=kept.index(mark.stage)))
             else:
                 replace(op, op.operands)
-        for loop in _microbatch_loops(module):
-            fields = entries(loop)
-            if fields["schedule"]:
-                fields["schedule"] = str(_with_stages(of_text(fields["schedule"]), kept))
-                loop.attributes[at.LOOP] = at.attribute_of(fields)
+        for loop, fields in _scheduled_loops(module):
+            fields["schedule"] = str(_with_stages(of_text(fields["schedule"]), kept))
+            loop.attributes[at.LOOP] = at.attribute_of(fields)
         return module
 
 
@@ -311,9 +311,8 @@ class SmallerNumbers(Reduction):
     def apply(self, module: ir.Module, sites: Sequence[tuple[int, int]]) -> ir.Module:
         """Replaces the numbers, and drops the tasks of the microbatches that no longer exist."""
         smaller = dict(reversed(sites))  # of several smaller numbers the first
-        for loop in _microbatch_loops(module):
-            fields = entries(loop)
-            if fields["schedule"] and (count := smaller.get(fields["length"])):
+        for loop, fields in _scheduled_loops(module):
+            if count := smaller.get(fields.get("length", 0)):
                 fields["schedule"] = str(_with_microbatches(of_text(fields["schedule"]), count))
                 loop.attributes[at.LOOP] = at.attribute_of(fields)
 
@@ -368,8 +367,23 @@ def _is_public(function: ir.Operation) -> bool:
     return str(function.attributes.get("sym_visibility")) != '"private"'
 
 
-def _microbatch_loops(module: ir.Module) -> list[ir.Operation]:
-    return [op for op in nested(module.operation) if at.LOOP in op.attributes]
+def _marks(module: ir.Module) -> list[tuple[ir.Operation, boundary.Boundary]]:
+    """Returns the stage marks, each with what it says. One that can't be read may be what the test looks for."""
+    found: list[tuple[ir.Operation, boundary.Boundary]] = []
+    for op in filter(boundary.is_mark, nested(module.operation)):
+        with contextlib.suppress(PassError):
+            found.append((op, boundary.read(op)))
+    return found
+
+
+def _scheduled_loops(module: ir.Module) -> list[tuple[ir.Operation, dict[str, Any]]]:
+    """Returns the microbatch loops that have a schedule, each with its entries, but those that can't be read."""
+    found: list[tuple[ir.Operation, dict[str, Any]]] = []
+    for op in nested(module.operation):
+        with contextlib.suppress(PassError):
+            fields = entries(op)
+            found += [(op, fields)] * bool(fields.get("schedule"))
+    return found
 
 
 def _smaller(number: int) -> list[int]:
@@ -378,7 +392,12 @@ def _smaller(number: int) -> list[int]:
 
 
 def _with_stages(schedule: Schedule, kept: Sequence[int]) -> Schedule:
-    """Returns the schedule of some of the stages, on the meshes that hold one of them."""
+    """Returns the schedule of some of the stages, on the meshes that hold one of them.
+
+    Raises ScheduleError if it lacks one of these stages.
+    """
+    if kept and kept[-1] >= schedule.stages:
+        raise ScheduleError(f"there is a mark of stage {kept[-1]}, the schedule has {schedule.stages} stages")
     homes = [schedule.placement.homes[stage] for stage in kept]
     meshes = sorted({mesh for each in homes for mesh in each})
     placement = Placement.of(*(tuple(meshes.index(mesh) for mesh in each) for each in homes))

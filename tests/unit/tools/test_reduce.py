@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import runline
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
+from jaxpp.schedules.errors import ScheduleError
 from jaxpp.tools import reduce, reduce_run
 from jaxpp.tools.reduce_run import Reducer
 from jaxpp.tools.reductions import (
@@ -202,6 +204,38 @@ def test_stages_and_microbatches_leave_the_schedule_of_the_loop() -> None:
     assert "length = 1 : i64" in found
     assert "mesh 0: 0F0" in found
     assert "0F1" not in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stages"),
+    [
+        (r"stage = 0\b", 'stage = "x"', [1]),
+        (r"stage = 0\b", "stage = -1", [1]),
+        (r"\{[^{}]*stage = 0\b[^{}]*\}", "7", [1]),
+        (r"microbatch_loop = \{[^{}]*\}", "microbatch_loop = {}", [0, 1]),
+        (r"microbatch_loop = \{[^{}]*\}", "microbatch_loop = 7", [0, 1]),
+    ],
+)
+def test_marks_and_loops_that_can_not_be_read_stay(old: str, new: str, stages: list[int]) -> None:
+    text, count = re.subn(old, new, (ROOT / "tests/lit/opt/validate.mlir").read_text())
+    assert count
+    with make_context() as context, ir.Location.unknown():
+        assert FewerStages().sites(ir.Module.parse(text, context)) == stages
+    less = reduced(text, FewerStages())
+    assert less.count("jaxpp.boundary") == text.count("jaxpp.boundary") - sum(
+        text.count(f"stage = {n}") for n in stages
+    )
+    assert "tensor<2" in text
+    assert "tensor<2" not in reduced(text, SmallerNumbers())
+
+
+def test_a_schedule_without_a_stage_that_has_a_mark(tmp_path: Path) -> None:
+    text = (ROOT / "tests/lit/opt/validate.mlir").read_text()
+    grid = "schedule: gpipe\\0Aplacement: 0\\0Amesh 0: 0F0 0F1 0F2 0B0 0B1 0B2"
+    text = text.replace('schedule = ""', f'schedule = "{grid}"')
+    with pytest.raises(ScheduleError, match=r"^there is a mark of stage 1, the schedule has 1 stages$"):
+        reduced(text, FewerStages(), end=1)
+    assert "stage = 1" not in search(text, tmp_path, lambda each: "stablehlo.while" in each).best
 
 
 def test_attributes_go() -> None:
