@@ -24,6 +24,7 @@ from jaxpp.hlo_passes import PASSES, PIPELINES
 from jaxpp.ir.errors import PassError
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.tools import diagnostics, source
+from jaxpp.tools.isolate import CrashError
 from jaxpp.tools.pipeline_text import Option, options_of, quote
 from jaxpp.tools.reductions import REDUCTIONS, clean
 
@@ -102,25 +103,36 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 
 
 @cache
-def _of_test(path: Path) -> list[list[tuple[runline.Command, bytes]]]:
-    """Returns the commands of a lit test, each with its stdin, after it has run."""
+def _lines(path: Path) -> tuple[Path, list[list[runline.Command]]]:
+    """Returns where a lit test writes, and its commands."""
     temporary = Path(_folder().name) / str(path.relative_to(LIT)).replace("/", "-")
-    lines: list[list[tuple[runline.Command, bytes]]] = []
-    for commands in runline.pipelines(path, temporary):
-        data, line = b"", list[tuple[runline.Command, bytes]]()
-        for command in commands:
-            line.append((command, data))
-            if command.tool != "filecheck":
-                data = Invocation(command.tool, list(command.arguments), data).run().stdout
-                if command.output is not None:
-                    command.output.write_bytes(data)
-        lines.append(line)
-    return lines
+    return temporary, runline.pipelines(path, temporary)
+
+
+@cache
+def _output(path: Path, line: int, place: int) -> bytes:
+    """Runs a command of a lit test and those before it in its line; returns what it prints. It writes its files."""
+    command, stdin = _lines(path)[1][line][place], _stdin(path, line, place)
+    if command.tool == "filecheck":
+        return b""
+    output = Invocation(command.tool, list(command.arguments), stdin).run().stdout
+    if command.output is not None:
+        command.output.write_bytes(output)
+    return output
+
+
+def _stdin(path: Path, line: int, place: int) -> bytes:
+    return _output(path, line, place - 1) if place else b""
 
 
 def _of_a_test(path: Path, line: int, place: int) -> Invocation:
-    """Returns a command of a lit test, with copies of its files."""
-    command, stdin = _of_test(path)[line][place]
+    """Returns a command of a lit test, with copies of its files. Only the commands run that make these."""
+    temporary, lines = _lines(path)
+    command = lines[line][place]
+    if any(str(temporary) in word for word in command.arguments):
+        for earlier, commands in enumerate(lines[:line]):
+            _output(path, earlier, len(commands) - 1)
+    stdin = _stdin(path, line, place)
     made = Invocation(command.tool, [], stdin, words=[command.tool])
     for word in command.arguments:
         is_output = made.arguments[-1:] in (["-o"], ["--save"], ["--trace"], ["--reproducer"])
@@ -175,11 +187,14 @@ def _smaller(draw: random.Random, made: Invocation) -> None:
     context = make_context()
     with context, ir.Location.unknown(), diagnostics.collected(context, name):
         for _ in range(draw.choice((1, 2, 4))):
-            reduction = draw.choice(REDUCTIONS)
-            with contextlib.suppress(ir.MLIRError, ValueError, PassError, ScheduleError):
+            try:
                 module = ir.Module.parse(part, context)
-                sites = reduction.sites(module)
-                sites = [each for each in sites if draw.random() < 2 / len(sites)]
+            except ir.MLIRError:
+                break
+            reduction = draw.choice(REDUCTIONS)
+            sites = reduction.sites(module)
+            sites = [each for each in sites if draw.random() < 2 / len(sites)]
+            with contextlib.suppress(ir.MLIRError, ValueError, PassError, ScheduleError, CrashError):
                 module = reduction.apply(module, sites) if sites else module
                 clean(module)
                 if module.operation.verify():
