@@ -140,7 +140,6 @@ class _TransferPlan:
         self._kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}
         self._shardings = Shardings(module)
         self._stacks = Stacks.of(self._main)
-        self._whole_stacks = self._stacks.whole
         self._sources: dict[ir.Value, tuple[_Growing, int, int]] = {}
         """The first mesh with a value, the index of its maker in `steps` there (-1: an argument), its register."""
         self._constants: dict[ir.Value, Step] = {}
@@ -187,11 +186,9 @@ class _TransferPlan:
 
     def read(self, steps: Sequence[Step]) -> MeshLines:
         """Plans the operations and transfers of each mesh, given `@main`. Raises PassError for a value on no mesh."""
+        self._note_others(steps)
         for step in steps:
-            if step.function is None:
-                self._add_other(step)
-                continue
-            for mesh in step.meshes:
+            for mesh in step.meshes if step.function is not None else ():
                 self._add(step, self._growing[mesh], late=form_of(step.kind).sends_late)
         self._return()
         for sends in (sends for each in self._growing for sends in each.sends.values()):
@@ -213,9 +210,7 @@ class _TransferPlan:
             for value in growing.numbers:
                 homes.setdefault(value, []).append(growing.line.mesh)
         results = {growing.line.mesh: growing.results for growing in self._growing}
-        for step in steps:
-            if step.function is None:
-                self._add_other(step)
+        self._note_others(steps)
         channels: dict[MeshTransfer, int] = {}
         actions = TransferScheduler(steps, homes, results, beside).run()
         for mesh, what in with_early_receives(actions, beside) if early else actions:
@@ -241,12 +236,10 @@ class _TransferPlan:
     def _lines(self) -> MeshLines:
         return MeshLines([growing.finished(self._unknown) for growing in self._growing])
 
-    def _add_other(self, step: Step) -> None:
-        """Notes a constant for its users. Raises PassError for any operation but constants and blocks of stacks."""
-        if step.name == "stablehlo.constant":
-            self._constants[step.results[0]] = step
-        elif self._stacks.blocks.keys().isdisjoint(step.results) and self._whole_stacks.isdisjoint(step.results):
-            raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
+    def _note_others(self, steps: Sequence[Step]) -> None:
+        """Notes the constants for their users. Raises PassError for other operations, but those of stacks."""
+        self._stacks.check_others(steps)
+        self._constants.update({step.results[0]: step for step in steps if step.name == "stablehlo.constant"})
 
     def _add(self, step: Step, growing: _Growing, *, late: bool) -> None:
         """Appends a call to the line of a mesh."""

@@ -1,6 +1,6 @@
 """Reads the arguments and results of `@main` that are stacks in blocks (`jaxpp.blocks`), and each block's mesh."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from jaxpp.ir.functions import body_of, terminator
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import slice_bounds
+from jaxpp.ir.steps import Step
 from jaxpp.ir.values import defining_op
 
 _HINT = f"leave {at.BLOCKS} to split-stacks, which writes it with a slice for each block: run the whole pipeline"
@@ -82,6 +83,15 @@ class Stacks:
     def whole(self) -> set[ir.Value]:
         """The concatenations: the values of results that are stacks."""
         return {stack.op.results[0] for stack in self.results.values()}
+
+    def check_others(self, steps: Iterable[Step]) -> None:
+        """Raises PassError for an operation of `@main` that is no call, no constant, and no part of a stack."""
+        known = self.blocks.keys() | self.whole
+        for step in steps:
+            if step.function is None and step.name != "stablehlo.constant" and known.isdisjoint(step.results):
+                raise PassError(
+                    f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first"
+                )
 
     def home_of(self, block: ir.Value) -> int:
         """Returns the mesh of a block of an argument."""

@@ -48,6 +48,7 @@ class StepCopies:
         self._arguments = list(body_of(self._main).arguments)
         self._returned = list(terminator(body_of(self._main)).operands)
         self._stacks = Stacks.of(self._main)
+        self._stacks.check_others(steps)
         self._tables = at.argument_attributes(self._main), at.result_attributes(self._main)
         self._shardings = Shardings(module)
         self._check()

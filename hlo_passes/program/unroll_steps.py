@@ -11,6 +11,7 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.step_copies import CallOfStep, StepCopies
 from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.kinds import AROUND, HALVES
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.phases import main_of_phase
@@ -45,7 +46,10 @@ class UnrollSteps(Pass):
     """
 
     def run(self, module: ir.Module) -> None:
-        """Repeats the step. Raises PassError if the schedule runs a task before an update that the task needs."""
+        """Repeats the step.
+
+        Raises PassError if the schedule runs a task before an update that the task needs, or is not one of all steps.
+        """
         loop = TrainLoopAttr.of(module)
         if loop is None:
             line = handed(module, MainLine)
@@ -54,7 +58,8 @@ class UnrollSteps(Pass):
             return
         copies = StepCopies(module, loop, main_of_phase(module, placed=True).steps)
         plan = loop.plan
-        if plan is not None:
+        if plan is not None and copies.microbatches:  # otherwise there is no task to order
+            _check_microbatches(plan, loop, copies.microbatches)
             for call in _ScheduledCalls(copies, plan).run():
                 copies.emit(call)
         else:
@@ -62,6 +67,16 @@ class UnrollSteps(Pass):
         line = copies.finish()
         del module.operation.attributes[at.TRAIN_LOOP]
         leave(module, line)
+
+
+def _check_microbatches(plan: schedules.Schedule, loop: TrainLoopAttr, microbatches: int) -> None:
+    """Raises PassError unless a schedule of all steps has as many microbatches as they have."""
+    if plan.microbatches != loop.steps * microbatches:
+        raise PassError(
+            f"the schedule of {at.TRAIN_LOOP} has {plan.microbatches} microbatches, "
+            f"expected {loop.steps * microbatches}: {microbatches} in each of {loop.steps} steps",
+            hint="give a schedule of all steps, or none",
+        )
 
 
 def _one_after_the_other(copies: StepCopies, steps: int) -> None:

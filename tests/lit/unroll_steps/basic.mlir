@@ -109,3 +109,23 @@ module attributes {jaxpp.meshes = 1 : i64, jaxpp.train_loop = {steps = 2 : i64, 
     return %v : tensor<f32>
   }
 }
+
+// -----
+
+// A step without tasks of microbatches: the schedule has nothing to order.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         %[[W1:.*]] = call @after_0(
+// CHECK-NEXT:    %[[W2:.*]] = call @after_0(%[[W1]])
+// CHECK-NEXT:    return %[[W2]]
+module attributes {jaxpp.meshes = 1 : i64, jaxpp.train_loop = {steps = 2 : i64, state = 1 : i64, delay = 0 : i64,
+    schedule = "schedule: gpipe\0Aplacement: 0\0Akind optimizer: backward|weight_grad\0Amesh 0: 0F0 0B0 0optimizer0 0F1 0B1 0optimizer1\0A"}} {
+  func.func public @main(%w: tensor<4xf32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<4xf32> {jaxpp.meshes = array<i64: 0>}) {
+    %v = call @after_0(%w) {jaxpp.mesh = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+    return %v : tensor<4xf32>
+  }
+  func.func private @after_0(%w: tensor<4xf32>) -> tensor<4xf32> attributes {jaxpp.kind = "after"} {
+    %v = stablehlo.cosine %w : tensor<4xf32>
+    return %v : tensor<4xf32>
+  }
+}
