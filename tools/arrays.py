@@ -1,7 +1,5 @@
 """Files of named arrays: of `numpy.savez`, and of safetensors where the name ends with `.safetensors`."""
 
-import io
-import zipfile
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -10,6 +8,7 @@ import numpy as np
 
 from jaxpp.ir.errors import one_line
 from jaxpp.tools import streams
+from jaxpp.validation.records import read_npz, write_npz
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -37,23 +36,14 @@ def read_arrays(path: str) -> Arrays:
 
 def write_arrays(path: str, arrays: Arrays) -> None:
     """Writes arrays to a file. Raises InputError."""
-    written = io.BytesIO()
-    if path.endswith(_SUFFIX):
-        written.write(_safetensors(path, arrays))
-    else:
-        named: dict[str, Any] = {**arrays}  # numpy's stub takes the names for options
-        np.savez(written, **named)
-    streams.write(path, written.getvalue())
+    streams.write(path, _safetensors(path, arrays) if path.endswith(_SUFFIX) else write_npz(arrays))
 
 
 def _read_npz(path: str) -> Arrays:
     try:
-        with zipfile.ZipFile(path) as archive:
-            files = [name for name in archive.namelist() if name.endswith(".npy")]
-            return {name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name)) for name in files}
-    except Exception as error:  # of any kind: zipfile, the decompressors and numpy meet whatever bytes they find
-        what = one_line(str(error))
-        raise streams.InputError(f"{path}: error: cannot read arrays of numpy.savez: {what}") from None
+        return read_npz(path)
+    except ValueError as error:
+        raise streams.InputError(f"{path}: error: cannot read arrays of numpy.savez: {error}") from None
 
 
 def _read_safetensors(path: str) -> Arrays:

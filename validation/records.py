@@ -5,11 +5,12 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
 
+from jaxpp.ir.errors import one_line
 from jaxpp.ir.program import TaskName
 from jaxpp.validation.compare import Difference, Expected, HostArray, Tolerance, coarsest_tolerance, compare
 from jaxpp.validation.observed import Observed, WrongValue, first_wrong
@@ -87,16 +88,15 @@ class Record:
             "types": {name: value.dtype.name for name, value in arrays.items()},
             "values": [_fields(each) for each in self.values],
         }
-        written = io.BytesIO()
-        text: Any = np.frombuffer(json.dumps(about).encode(), np.uint8)
-        every: dict[str, Any] = {**arrays, _ABOUT: text}
-        np.savez(written, **every)
-        return written.getvalue()
+        return write_npz({**arrays, _ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Record":
         """Reads the contents of a file. Raises ValueError for any other data."""
-        arrays = _arrays(data)
+        try:
+            arrays = read_npz(io.BytesIO(data))
+        except ValueError as error:
+            raise ValueError(f"it is no record of a run: {error}") from None
         try:
             about = json.loads(arrays.pop(_ABOUT).tobytes())
             if about["format"] != _FORMAT:
@@ -118,13 +118,22 @@ def is_record(data: bytes) -> bool:
     return data.startswith(b"PK")
 
 
-def _arrays(data: bytes) -> dict[str, HostArray]:
+def write_npz(arrays: Mapping[str, Any]) -> bytes:
+    """Returns the contents of a file of `numpy.savez` with named arrays."""
+    written = io.BytesIO()
+    named: dict[str, Any] = {**arrays}  # numpy's stub takes the names for options
+    np.savez(written, **named)
+    return written.getvalue()
+
+
+def read_npz(file: str | IO[bytes]) -> dict[str, HostArray]:
+    """Reads the arrays of a file of `numpy.savez`. Raises ValueError for any other file."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        with zipfile.ZipFile(file) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
             return {name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name)) for name in names}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"it is no record of a run: {error}") from None
+    except Exception as error:  # of any kind: zipfile, the decompressors and numpy meet whatever bytes they find
+        raise ValueError(one_line(str(error))) from None
 
 
 def _described(shape: tuple[str, tuple[int, ...]] | None) -> str:

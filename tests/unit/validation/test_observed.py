@@ -1,6 +1,7 @@
 """`first_wrong` on values that are given, and records of them."""
 
 import dataclasses
+import random
 from typing import Any
 
 import ml_dtypes
@@ -147,3 +148,17 @@ def test_files_that_are_no_records_are_refused(tmp_path: Any) -> None:
         Record.from_bytes((tmp_path / "a.npz").read_bytes())
     with pytest.raises(ValueError, match=r"^it is no record of a run: File is not a zip file$"):
         Record.from_bytes(b"PK")
+
+
+def test_a_damaged_record_is_refused_in_words() -> None:
+    data, generator = record().to_bytes(), random.Random(0)
+    refused = 0
+    for _ in range(500):
+        changed = bytearray(data)
+        for _ in range(generator.randint(1, 3)):
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
+        try:
+            Record.from_bytes(bytes(changed))
+        except ValueError:
+            refused += 1
+    assert refused > 300
