@@ -1,23 +1,16 @@
 """Finds the first NaN that a module makes: the task, the operation and the user's line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp._compat import own_copy
-from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
-from jaxpp.ir import attributes as at
-from jaxpp.ir.build import set_returned
-from jaxpp.ir.functions import body_of, clone_alone, main_of, operations
-from jaxpp.ir.locations import source_of
-from jaxpp.ir.ops import float_width
 from jaxpp.ir.program import Call
 from jaxpp.validation.compare import is_inexact
 from jaxpp.validation.cpu import Array, Runner
-from jaxpp.validation.interpreter import Interpreter
-from jaxpp.validation.signature import public_main
+from jaxpp.validation.observe import ValueRunner
+from jaxpp.validation.observed import Observed
 
 
 @dataclass(frozen=True)
@@ -56,14 +49,14 @@ def first_nan(module: ir.Module, arguments: Mapping[int, Array], runner: Runner)
     Raises:
         PassError: the module can't be run.
     """
-    if (main := public_main(module)) is not None:
-        operands = [arguments[number] for number in range(len(body_of(main).arguments))]
-        return _inside(module, "main", operands, runner, "@main")
+    values = ValueRunner(module, runner)
+    if values.program is None:
+        return _first(values.run(arguments)[0], "@main")
     try:
-        Interpreter(module, runner).run(arguments, _watch)
+        values.program.run(arguments, _watch)
     except _FoundError as found:
         task = f"{found.call} on mesh {found.mesh}"
-        inside = _inside(module, found.call.function, found.operands, runner, task)
+        inside = _first(values.values_of(values.program.bodies[found.call.function], found.operands), task)
         return inside or FirstNan(task, "", next(filter(None, map(_share, found.results))), "")
     return None
 
@@ -73,29 +66,9 @@ def _watch(mesh: int, call: Call, operands: Sequence[Array], results: Sequence[A
         raise _FoundError(mesh, call, operands, results)
 
 
-def _inside(module: ir.Module, function: str, operands: Sequence[Array], runner: Runner, task: str) -> FirstNan | None:
-    """Runs a function that returns each of its values, and returns the first NaN among them."""
-    module = own_copy(module)
-    with module.context, ir.Location.unknown():
-        alone = ir.Module.create()
-        for name in module.operation.attributes:
-            alone.operation.attributes[name] = module.operation.attributes[name]
-        clone_alone(module, function, alone)
-        InlineCalls().run(alone)
-        main = main_of(alone)
-        values = [result for op in operations(body_of(main)) for result in op.results if _is_float(result)]
-        made = [(op.name, source_of(op.location) or "") for op in (value.owner.operation for value in values)]
-        set_returned(main, values)
-        at.set_tables(main, results=[{} for _ in values])
-        results = runner.compile(alone, "main")(operands)
-    for (name, line), result in zip(made, results, strict=True):
-        if share := _share(result):
-            return FirstNan(task, name, share, line)
-    return None
-
-
-def _is_float(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType) and float_width(value) > 0
+def _first(values: Iterable[Observed], task: str) -> FirstNan | None:
+    found = ((each, _share(each.value)) for each in values)
+    return next((FirstNan(task, each.operation, share, each.line) for each, share in found if share), None)
 
 
 def _share(value: Array) -> str:

@@ -35,7 +35,7 @@ from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.observed import CARRIED, Observed, Unit
 from jaxpp.validation.signature import public_main
-from jaxpp.validation.steps import NamedResults, all_steps
+from jaxpp.validation.steps import NamedResults, all_steps, named
 from jaxpp.validation.task_values import Outputs, TaskValues
 
 _MOST_TRIPS = 64
@@ -125,6 +125,8 @@ class ValueRunner:
 
     Conditionals, and loops whose number of trips is large or unknown, count as one operation.
 
+    program: the interpreter of a module that is a program; None for a module with `@main`.
+
     Raises PassError where the module can't be run.
     """
 
@@ -138,17 +140,23 @@ class ValueRunner:
         with self._module.context, ir.Location.unknown():
             self._shardings = Shardings(self._module)
             self._functions = functions(self._module)
-            self._main = public_main(self._module)
-            self._program = Interpreter(self._module, runner) if self._main is None else None
+            self.program = Interpreter(self._module, runner) if public_main(self._module) is None else None
 
-    def run(self, arguments: Mapping[int, Array]) -> list[Observed]:
-        """Runs the step; returns all values of arrays in the order in which they were made."""
+    def run(self, arguments: Mapping[int, Array]) -> tuple[list[Observed], NamedResults]:
+        """Runs the step; returns all values of arrays in the order in which they were made, and the results."""
         self._found, self._first_microbatch = [], 0
         with self._module.context, ir.Location.unknown():
-            if self._program is None:
-                all_steps(TrainLoopAttr.of(self._module), self._one_step, self._runner)(arguments)
+            if self.program is None:
+                results = all_steps(TrainLoopAttr.of(self._module), self._one_step, self._runner)(arguments)
             else:
-                self._run_program(self._program, arguments)
+                results = self._run_program(self.program, arguments)
+        return self._found, results
+
+    def values_of(self, function: ir.Operation, operands: Sequence[Array]) -> list[Observed]:
+        """Runs a function of the module; returns all values of arrays that it makes."""
+        self._found = []
+        with self._module.context, ir.Location.unknown():
+            self._run(self._code(name_of(function)), [_Known(each, frozenset()) for each in operands], _Where())
         return self._found
 
     def _one_step(self, arguments: Mapping[int, Array]) -> NamedResults:
@@ -158,7 +166,7 @@ class ValueRunner:
         self._first_microbatch += self._length
         return {number: [("", each.array)] for number, each in enumerate(results)}
 
-    def _run_program(self, program: Interpreter, arguments: Mapping[int, Array]) -> None:
+    def _run_program(self, program: Interpreter, arguments: Mapping[int, Array]) -> NamedResults:
         tasks = TaskValues(program.program, program.bodies)
 
         def watch(mesh: int, call: Call, operands: Sequence[Array], results: Sequence[Array]) -> None:
@@ -169,7 +177,7 @@ class ValueRunner:
                 self._run(code, list(map(_Known, operands, places)), where)
             self._found += tasks.of(mesh, call, results)
 
-        program.run(arguments, watch)
+        return named(program.run(arguments, watch))
 
     def _code(self, name: str) -> _Code:
         if name not in self._codes:

@@ -160,8 +160,11 @@ class Validator:
             for trial in self._trials:
                 if self._differences(step, [trial]):
                     moved = perturbed({number: np.asarray(value) for number, value in trial.inputs.items()}, self._seed)
-                    values = with_noise(right.run(trial.inputs), right.run(self._put(moved)))
-                    found = first_wrong(values, wrong.run(trial.inputs), self._tolerance)
+                    values, moved_values, others = (
+                        each.run(inputs)[0]
+                        for each, inputs in ((right, trial.inputs), (right, self._put(moved)), (wrong, trial.inputs))
+                    )
+                    found = first_wrong(with_noise(values, moved_values), others, self._tolerance)
                     if found is not None:
                         return found
         except PassError as error:
@@ -175,18 +178,16 @@ class Validator:
         """
         try:
             runner = Runner(partitions_of(module), self._most_trips)
-            step, observer = step_function(module, runner), ValueRunner(module, runner)
-            every = [
-                {number: runner.put(value) for number, value in each.items()}
+            observer = ValueRunner(module, runner)
+            (values, results), (moved_values, moved) = (
+                observer.run({number: runner.put(value) for number, value in each.items()})
                 for each in (arguments, perturbed(arguments, self._seed))
-            ]
-            results, moved = (_numbers(step(each)) for each in every)
-            values, moved_values = (observer.run(each) for each in every)
+            )
         except PassError as error:
             raise ValidationError.because("the module does not run", error) from None
         types = (str(value.type) for op in nested(module.operation) for value in op.results)
         of_tasks = [each for each in with_noise(values, moved_values) if each.place[0] == RESULT]
-        return Record.of(arguments, results, moved, of_tasks, types)
+        return Record.of(arguments, _numbers(results), _numbers(moved), of_tasks, types)
 
     def findings(self) -> Findings:
         """Returns the findings of all comparisons so far."""

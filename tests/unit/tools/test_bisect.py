@@ -70,6 +70,33 @@ def test_the_first_nan_before_there_are_tasks(tmp_path: Path) -> None:
     assert (code, output.splitlines()[0], output.splitlines()[2]) == (1, "first NaN: @main", f"line: {path}:2:8")
 
 
+def test_the_first_nan_in_a_loop(tmp_path: Path) -> None:
+    path = tmp_path / "step.mlir"
+    path.write_text(
+        """\
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4xf32>
+  cond {
+    %two = stablehlo.constant dense<2> : tensor<i32>
+    %more = stablehlo.compare LT, %i, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    %root = stablehlo.sqrt %y : tensor<4xf32>
+    stablehlo.return %next, %root : tensor<i32>, tensor<4xf32>
+  }
+  return %0#1 : tensor<4xf32>
+}
+"""
+    )
+    code, output, _ = runline.call(bisect.main, path, "-p", "inline-calls", "--nan").texts
+    first, value, line = output.splitlines()
+    assert (code, first, line) == (1, "first NaN: @main", f"line: {path}:11:13")
+    assert value.startswith("value: stablehlo.sqrt, ")
+
+
 def test_the_root_of_the_state_of_an_optimizer_is_no_nan(tmp_path: Path) -> None:
     path = tmp_path / "step.mlir"
     path.write_text(
