@@ -70,7 +70,7 @@ def page_of(shown: ShownProgram, events: Sequence[Event], costs: schedules.Costs
     if predicted is not None and not shown.is_planned:
         start = min((span.start for span in steps[0].spans if _is_task(span)), default=0.0) if steps else 0.0
         steps.append(simulated_step(predicted, _title(predicted), start))
-    facts = step_facts(steps[0].spans, steps[0].meshes, unit) if steps else []
+    facts = step_facts(steps[0], unit) if steps else []
     if predicted is not None and events:
         facts.insert(1, ("the loop, predicted", f"{predicted.makespan:.4g} {unit}"))
     tables = step_tables(steps[0], unit) if steps else []

@@ -21,7 +21,16 @@ from typing import Any, Final, NamedTuple
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.engine.chrome_trace import Memory
-from jaxpp.schedules.engine.spans import CAUSES, COMPUTE, Span, bubbles_of, critical_path, makespan_of
+from jaxpp.schedules.engine.spans import (
+    CAUSES,
+    COMPUTE,
+    Bubble,
+    Span,
+    bubbles_of,
+    critical_path,
+    makespan_of,
+    own_spans,
+)
 from jaxpp.schedules.plot.colours import colours_of
 
 _STEPS: Final = 1_000_000
@@ -77,6 +86,26 @@ class PageStep:
         """The end of the last task or transfer."""
         return max((span.end for span in self.spans), default=0.0)
 
+    @cached_property
+    def makespan(self) -> float:
+        """The end of the last task."""
+        return makespan_of(self.spans)
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """The indices of the own tasks of each mesh."""
+        return own_spans(self.spans, self.meshes)
+
+    @cached_property
+    def bubbles(self) -> list[Bubble]:
+        """The idle times of all meshes."""
+        return bubbles_of(self.spans, self.meshes)
+
+    @cached_property
+    def path(self) -> list[int]:
+        """The indices of the spans of a critical path."""
+        return critical_path(self.spans)
+
 
 def make_page(
     title: str,
@@ -131,13 +160,13 @@ def _step(step: PageStep, quantum: float) -> dict[str, Any]:
     bases = [_base(span) for span in spans]
     start, end = ([round(each / quantum) for each in times] for times in _times(spans))
     of_track, of_function = ({name: number for number, name in enumerate(names)} for names in (tracks, functions))
-    bubbles = bubbles_of(step.spans, step.meshes)
+    bubbles = step.bubbles
     found = {
         "title": step.title,
         "note": step.note,
         "meshes": step.meshes,
         "start": round(step.start / quantum),
-        "end": round(makespan_of(step.spans) / quantum),
+        "end": round(step.makespan / quantum),
         "chunks": _has_chunks(spans),
         "tracks": tracks,
         "functions": functions,
@@ -155,7 +184,7 @@ def _step(step: PageStep, quantum: float) -> dict[str, Any]:
             "after": [-1 if span.after is None else place[span.after] for span in spans],
             "bytes": [_whole(span.bytes) for span in spans],
         },
-        "path": [place[number] for number in critical_path(step.spans)],
+        "path": [place[number] for number in step.path],
         "bubbles": {
             "mesh": [each.mesh for each in bubbles],
             "start": [round(each.start / quantum) for each in bubbles],

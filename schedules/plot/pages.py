@@ -9,7 +9,7 @@ from dataclasses import replace
 from jaxpp.schedules.engine.chrome_trace import Memory
 from jaxpp.schedules.engine.read_trace import ReadTrace
 from jaxpp.schedules.engine.report import Report
-from jaxpp.schedules.engine.spans import CAUSES, Span, bubbles_of, critical_path, hops_of, makespan_of, own_spans, parts
+from jaxpp.schedules.engine.spans import CAUSES, hops_of, parts
 from jaxpp.schedules.errors import counted
 from jaxpp.schedules.plot.page import PageStep, PageTable, make_page
 from jaxpp.schedules.plot.scene import Scene, amount
@@ -25,7 +25,7 @@ def report_page(reports: Sequence[Report], memory: bool = True) -> bytes:
     title = reports[0].schedule.name if len(reports) == 1 else "schedules"
     facts: list[tuple[str, str]] = []
     if len(steps) == 1:
-        facts = step_facts(steps[0].spans, steps[0].meshes, units[0])
+        facts = step_facts(steps[0], units[0])
         if steps[0].memory:
             facts.insert(2, ("memory, at most", _most(steps[0].memory)))
     return make_page(title, steps, " or ".join(units), facts=facts, tables=tables)
@@ -52,22 +52,20 @@ def trace_page(trace: ReadTrace, name: str) -> bytes:
         "bytes of the values that the step makes" if trace.memory.unit == "bytes" else "activations, in microbatches"
     )
     step = PageStep(name, trace.spans, meshes, trace.memory, memory_title=title)
-    facts = step_facts(trace.spans, meshes, "ms")
-    return make_page(name, [step], "ms", facts=facts, tables=step_tables(step, "ms"))
+    return make_page(name, [step], "ms", facts=step_facts(step, "ms"), tables=step_tables(step, "ms"))
 
 
-def step_facts(spans: Sequence[Span], meshes: int, unit: str) -> list[tuple[str, str]]:
+def step_facts(step: PageStep, unit: str) -> list[tuple[str, str]]:
     """Returns the length of a step, its share of idle time, and what its critical path consists of."""
-    makespan = makespan_of(spans)
-    busy = sum(spans[each].end - spans[each].start for row in own_spans(spans, meshes) for each in row)
-    path = critical_path(spans)
+    makespan = step.makespan
+    busy = sum(step.spans[each].end - step.spans[each].start for row in step.rows for each in row)
     on_path: Counter[str] = Counter()
-    for kind, time in parts(spans, path):
+    for kind, time in parts(step.spans, step.path):
         on_path[kind] += time  # pyright: ignore[reportArgumentType] # Counter is typed for whole numbers
     shares = [f"{kind.replace('_', ' ')} {time / makespan:.0%}" for kind, time in on_path.most_common(4) if makespan]
     return [
         ("a step", f"{makespan:.4g} {unit}"),
-        ("idle, on average", f"{1 - busy / (makespan * meshes):.1%}" if makespan else "0 %"),
+        ("idle, on average", f"{1 - busy / (makespan * step.meshes):.1%}" if makespan else "0 %"),
         ("critical path", ", ".join(shares) or "empty"),
     ]
 
@@ -80,12 +78,12 @@ def step_tables(step: PageStep, unit: str, of: str = "") -> list[PageTable]:
 
 def _idle(step: PageStep, unit: str, suffix: str) -> PageTable:
     idle = {(mesh, cause): 0.0 for mesh in range(step.meshes) for cause in CAUSES}
-    for each in bubbles_of(step.spans, step.meshes):
+    for each in step.bubbles:
         idle[each.mesh, each.cause] += each.length
     causes = [cause for cause in CAUSES if any(idle[mesh, cause] for mesh in range(step.meshes))]
-    makespan = makespan_of(step.spans)
+    makespan = step.makespan
     rows: list[list[str]] = []
-    for mesh, row in enumerate(own_spans(step.spans, step.meshes)):
+    for mesh, row in enumerate(step.rows):
         busy = sum(step.spans[each].end - step.spans[each].start for each in row)
         times = [busy, *(idle[mesh, cause] for cause in causes)]
         rows.append([str(mesh), *(f"{time:.4g}" for time in times), f"{1 - busy / makespan:.1%}" if makespan else "-"])

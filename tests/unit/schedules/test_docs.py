@@ -17,21 +17,9 @@ def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.M
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
 
 
-def test_the_examples_of_searching() -> None:
-    failed, tried = doctest.testfile(str(ROOT / "docs" / "search.md"), module_relative=False)
-    assert (failed, tried) == (0, 23)
-
-
-def test_the_examples_of_choosing() -> None:
-    failed, tried = doctest.testfile(str(ROOT / "docs" / "choose-a-schedule.md"), module_relative=False)
-    assert (failed, tried) == (0, 2)
-
-
-def test_the_examples_of_partition() -> None:
-    failed, tried = doctest.testfile(str(ROOT / "docs" / "partition.md"), module_relative=False)
-    assert (failed, tried) == (0, 9)
-
-
-def test_the_examples_of_steps() -> None:
-    failed, tried = doctest.testfile(str(ROOT / "docs" / "steps.md"), module_relative=False)
-    assert (failed, tried) == (0, 43)
+@pytest.mark.parametrize(
+    ("page", "examples"), [("search", 23), ("choose-a-schedule", 2), ("partition", 9), ("steps", 43)]
+)
+def test_the_examples_of_a_page(page: str, examples: int) -> None:
+    failed, tried = doctest.testfile(str(ROOT / "docs" / f"{page}.md"), module_relative=False)
+    assert (failed, tried) == (0, examples)
