@@ -55,6 +55,9 @@ HALVES: Final = ("input_grad", "weight_grad")
 FRAGMENT: Final = "fragment"
 """The kind of a function that Shardy made (`import-shardy-mpmd`)."""
 
+ARGUMENT, TASK, TRANSFER = PLACED = "argument", "task", "transfer"
+"""The kinds of the notes `jaxpp.placed`, which lowering puts on the values of a step of explicit tasks."""
+
 AROUND: Final = ("before", "after", "gather", "scatter", "reshard", FRAGMENT)
 """The kinds of functions that are no tasks."""
 

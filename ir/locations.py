@@ -30,15 +30,7 @@ def source_of(location: ir.Location) -> str | None:
 
 def name_stacks(location: ir.Location) -> Iterator[str]:
     """Yields the names of a location, such as `jit(f)/jvp(layer0)/tanh`: of each call site, without its frames."""
-    if isinstance(location, ir.NameLoc):
-        yield location.name_str
-    elif isinstance(location, ir.CallSiteLoc):
-        yield from name_stacks(location.callee)
-        yield from name_stacks(location.caller)
-    elif isinstance(location, ir.FusedLoc):
-        for part in location.locations:
-            if isinstance(part, ir.Location):
-                yield from name_stacks(part)
+    yield from (part.name_str for part in _parts(location) if isinstance(part, ir.NameLoc))
 
 
 def is_backward(location: ir.Location) -> bool:
@@ -55,14 +47,21 @@ def is_in_scope(location: ir.Location, scope: str) -> bool:
 
 def _lines(location: ir.Location) -> Iterator[str]:
     """Yields `file:line` of each frame of a location."""
-    if isinstance(location, ir.NameLoc):
-        yield from _lines(location.child_loc)
-    elif isinstance(location, ir.CallSiteLoc):
-        yield from _lines(location.callee)
-        yield from _lines(location.caller)
+    for part in _parts(location):
+        if isinstance(part, ir.NameLoc):
+            yield from _lines(part.child_loc)
+        elif isinstance(part, ir.FileLineColLoc):
+            yield f"{part.filename}:{part.start_line}"
+
+
+def _parts(location: ir.Location) -> Iterator[ir.Location]:
+    """Yields the locations of all call sites, and those that were fused."""
+    if isinstance(location, ir.CallSiteLoc):
+        yield from _parts(location.callee)
+        yield from _parts(location.caller)
     elif isinstance(location, ir.FusedLoc):
         for part in location.locations:
             if isinstance(part, ir.Location):
-                yield from _lines(part)
-    elif isinstance(location, ir.FileLineColLoc):
-        yield f"{location.filename}:{location.start_line}"
+                yield from _parts(part)
+    else:
+        yield location

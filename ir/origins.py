@@ -183,14 +183,15 @@ def check_origins(program: Program, functions: Mapping[str, ir.Operation | None]
     """
     values, makers = _values(program)
     groups = _groups(program, values)
-    finished = set[_Value]()
+    finished: set[_Value] | None = None
     for group in groups:
-        sums = _sums(functions[group.function])
-        if all(operand in sums for operand, *_ in group.strangers(makers)):
+        function = functions[group.function]
+        if all(_sum(function, operand) is not None for operand, *_ in group.strangers(makers)):
             continue
-        finished = finished or _finished(program, values, makers, functions)
+        if finished is None:
+            finished = _finished(program, values, makers, functions)
         for operand, (mesh, call), usual in group.without(finished, values).strangers(makers):
-            if operand not in sums:
+            if _sum(function, operand) is None:
                 task = call.tasks[group.parts[operand]]
                 found = _described(values[mesh][call.operands[operand]], makers)
                 if usual is None:
@@ -308,17 +309,13 @@ def _check_numbers(groups: Sequence[_Group], makers: Sequence[Maker]) -> None:
             raise OriginError(f"the {task} reads {_described(number, makers)}, expected {expected}", mesh, call)
 
 
-def _sums(function: ir.Operation | None) -> dict[int, int]:
-    """Returns the result of each argument that a function only adds to, or writes into, and returns."""
-    found = dict[int, int]()
+def _sum(function: ir.Operation | None, position: int) -> int | None:
+    """Returns the result of an argument that a function only adds to, or writes into; None for another argument."""
     if function is None:
-        return found
-    body = body_of(function)
-    for position in range(len(body.arguments)):
-        update = updates(body, position, (*UPDATES, CONSTRAINT))
-        if update is not None and any(use.owner.operation.name != CONSTRAINT for use in update.uses):
-            found[position] = update.result
-    return found
+        return None
+    update = updates(body_of(function), position, (*UPDATES, CONSTRAINT))
+    is_sum = update is not None and any(use.owner.operation.name != CONSTRAINT for use in update.uses)
+    return update.result if update is not None and is_sum else None
 
 
 def _finished(
@@ -328,11 +325,14 @@ def _finished(
     functions: Mapping[str, ir.Operation | None],
 ) -> set[_Value]:
     """Returns the sums over several microbatches to which no task adds more."""
-    sums = {name: _sums(functions[name]) for name in {call.function for line in program.calls for call in line}}
+    called = {call.function: range(len(call.operands)) for line in program.calls for call in line}
+    sums = {name: {n: _sum(functions[name], n) for n in operands} for name, operands in called.items()}
     made, added = set[_Value](), set[_Value]()
     for here, line in zip(values, program.calls, strict=True):
         for call in line:
             for operand, result in sums[call.function].items():
+                if result is None:
+                    continue
                 before, after = here[call.operands[operand]], here[call.results[result]]
                 # What adds a bias to a value is no sum: the value is not from the same task of another microbatch.
                 if type(before) is tuple and type(after) is tuple and makers[before[1]][:3] == makers[after[1]][:3]:

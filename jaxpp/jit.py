@@ -381,7 +381,7 @@ class MpmdFunction:
         if self._leader and self._leader._is_fixed:
             raise ValueError(f'schedule: {self._leader!r} is not tuned: give its own, or "auto" to that step')
         owners = {device.process_index for mesh in self._mesh.unstack for device in mesh.devices.flat}
-        if self._mesh.is_present and not self._mesh.backend and 1 < len(owners) < jax.process_count():
+        if self._mesh.runs_here and 1 < len(owners) < jax.process_count():
             raise ValueError(
                 f'schedule="auto": the mesh is on {len(owners)} of {jax.process_count()} processes, expected all of '
                 "them, which agree on what is tried, or a mesh on one; give a schedule"

@@ -177,15 +177,14 @@ def rewrite(
     if dump:
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
-    carried = mesh.is_present and mesh.backend is None
-    options = {"transport": transport_between(mesh.jax_mesh.devices.flat) if carried else "pull", **options}
+    options = {"transport": transport_of(mesh), **options}
     if options.get("share_tasks") == "auto":
         options["share_tasks"] = shared_from(mesh.platform)
     text = options.pop("schedule", "") or _schedule_text(module, schedule, mesh.mpmd_dim)
     rates = Rates(costs=costs)
     if not mesh.is_present:
         rates = rates.on(target_of(mesh.jax_mesh).chip, lowered.module)
-    elif carried:
+    elif mesh.runs_here:
         rates = replace(rates, has_host=_without_host_memory(mesh) is None)
     observers = [ShardedMicrobatches(lowered.in_names), *([dump] if dump else [])]
     program = rewritten(module, text, mesh.mpmd_dim, options, observers, rates)
@@ -199,11 +198,16 @@ def rewrite(
     _warn_of_idle(meshes, mesh)
     warn_of_unused_axes(lowered.module, mesh)
     _check_stacks(lowered.stacks, program)
-    if carried:
+    if mesh.runs_here:
         _check_host_memory(program, mesh)
     if dump:
         dump.program(program.as_text())
     return program
+
+
+def transport_of(mesh: MpmdMesh) -> str:
+    """Returns the transport that will carry values between the processes of a mesh; "pull" where JAX runs nothing."""
+    return transport_between(mesh.jax_mesh.devices.flat) if mesh.runs_here else "pull"
 
 
 def shared_from(platform: str) -> str:

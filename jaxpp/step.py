@@ -168,7 +168,7 @@ class LoweredStep:
     def _agree(self) -> None:
         """Checks that all processes of the mesh have the same settings; raises ProcessError otherwise."""
         mesh = self._lowered.mpmd_mesh
-        if mesh.is_present and mesh.backend is None:
+        if mesh.runs_here:
             passes = {name: str(value) for name, value in self._passes.items() if value and name != "schedule"}
             settings = numeric_settings() | passes | named(self._compiler_options or {})
             job.agree_on(mesh.jax_mesh, settings, self._lowered.described)

@@ -191,6 +191,11 @@ class MpmdMesh:
         return self.backend is not None or all(map(is_present, {mesh.devices.flat[0] for mesh in self.unstack}))
 
     @property
+    def runs_here(self) -> bool:
+        """Whether JAX itself runs programs on it: its devices are present, and no backend runs them."""
+        return self.backend is None and self.is_present
+
+    @property
     def device_kind(self) -> str:
         """The kind of the devices, in words for people."""
         return str(self.jax_mesh.devices.flat[0].device_kind) if self.backend is None else self.backend.platform

@@ -11,7 +11,6 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp._rules import register_key_use
 from jaxpp.ir import attributes as at
 
-ARGUMENT, TASK, TRANSFER = "argument", "task", "transfer"
 Axes = tuple[tuple[str, ...], ...]
 """The axes of a mesh over which each dimension of an array is sharded."""
 
@@ -19,7 +18,7 @@ Axes = tuple[tuple[str, ...], ...]
 def place(leaves: Sequence[Any], kind: str, meshes: Sequence[int], axes: Sequence[Axes] = ()) -> list[Any]:
     """Returns the leaves unchanged. The lowered module notes the mesh of each, and its sharding.
 
-    kind: ARGUMENT, TASK for the results of a task, or TRANSFER.
+    kind: ARGUMENT, TASK for the results of a task, or TRANSFER (`ir.kinds`).
     meshes: the index of the mesh of each leaf; -1 for the mesh of the operands of the task.
     axes: the sharding of each leaf; empty for arguments, which have theirs.
     """

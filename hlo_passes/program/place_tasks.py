@@ -11,11 +11,10 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.build import replace
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, main_of, operations, terminator
-from jaxpp.ir.kinds import FRAGMENT
+from jaxpp.ir.kinds import ARGUMENT, FRAGMENT, PLACED, TASK, TRANSFER
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.values import defining_op
 
-ARGUMENT, TASK, TRANSFER = KINDS = "argument", "task", "transfer"
 _CONSTRAINT = "sdy.sharding_constraint"
 _HINT = "put it into a function, and call that as mpmd.task(function, out_shardings=...)"
 
@@ -221,7 +220,7 @@ def _read(op: ir.Operation, count: int) -> _Placed:
     least = -1 if kind == TASK else 0
     if (
         op.name == "stablehlo.optimization_barrier"
-        and kind in KINDS
+        and kind in PLACED
         and isinstance(meshes, list)
         and len(meshes) == results
         and all(least <= mesh < count for mesh in meshes)

@@ -26,14 +26,14 @@ from jaxpp.hlo_passes.program.place_tasks import PlaceTasks
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir import attributes as at
+from jaxpp.ir.kinds import ARGUMENT, TASK, TRANSFER
 from jaxpp.jit import MpmdFunction
 from jaxpp.lowering.arguments import per_leaf
 from jaxpp.lowering.locations import here, name_of_function
 from jaxpp.lowering.lower import lower
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
-from jaxpp.lowering.placing import ARGUMENT, TASK, TRANSFER, Axes, place
-from jaxpp.program import ProgramModule
-from jaxpp.runtime.processes.choice import transport_between
+from jaxpp.lowering.placing import Axes, place
+from jaxpp.program import ProgramModule, transport_of
 from jaxpp.step import LoweredStep
 
 __all__ = ["LoweredMpmdFun", "MpmdFunction", "MpmdMesh", "mpmd", "slice", "stack", "task", "transfer"]
@@ -250,8 +250,7 @@ class LoweredMpmdFun(LoweredStep):
         if self._program is None:
             mesh = self._lowered.mpmd_mesh
             module = own_copy(self._lowered.module)
-            carried = mesh.is_present and mesh.backend is None
-            transport = transport_between(mesh.jax_mesh.devices.flat) if carried else "pull"
+            transport = transport_of(mesh)
             with module.context:
                 module.operation.attributes[at.MESHES] = at.i64(mesh.mpmd_dim)
             passes = PlaceTasks(), InsertTransfers(transport), PlanBuffers(), VerifyProgram("", "", transport)
