@@ -160,7 +160,7 @@ def _follow(
     while (use := only_use(accumulator.values[-1])) is not None:
         op = use.owner.operation
         if op.name != "func.call":
-            return op == terminator(loop.body) and use.operand_number == position and bool(accumulator.stages)
+            return op == terminator(loop.body) and use.operand_number == position and bool(accumulator.operator)
         function = functions[callee(op)]
         result = _through(loop, op, body_of(function), use.operand_number, accumulator)
         if result is None:

@@ -1,11 +1,14 @@
 """Chains of updates, and the sums of meshes that are put together after the loop."""
 
+from pathlib import Path
+
 import pytest
 from jaxlib.mlir import ir
 
 from jaxpp import _compat
-from jaxpp.ir.accumulators import ADD, BARRIER, CONSTRAINT, INSERT, SUBTRACT, Accumulator, updates
-from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.accumulators import ADD, BARRIER, CONSTRAINT, INSERT, SUBTRACT, Accumulator, find_accumulators, updates
+from jaxpp.ir.functions import body_of, functions, main_of, operations
+from jaxpp.ir.loop import MicrobatchLoop
 
 NAMES = ADD, SUBTRACT, INSERT, CONSTRAINT, BARRIER
 
@@ -63,3 +66,16 @@ def test_a_sum_has_the_part_of_a_mesh_that_is_no_home_of_its_stage() -> None:
             total.update((mesh, None), mesh, value)
         end.operands[0] = total.total([[0]], ir.InsertionPoint(end))
         assert "%0 = stablehlo.add %arg0, %arg1" in str(module)
+
+
+@pytest.mark.parametrize(("is_sum", "positions"), [(True, [1, 2, 3]), (False, [2, 3])])
+def test_what_tasks_hand_on_unchanged_is_no_sum(is_sum: bool, positions: list[int]) -> None:
+    """Parts of it on several meshes were combined by an operation without a name."""
+    basic = Path(__file__).parents[2] / "lit" / "unroll_microbatches" / "basic.mlir"
+    text = basic.read_text(encoding="utf-8").partition("// -----")[0]
+    if not is_sum:
+        text = text.replace("%1 = stablehlo.add %loss, %0 : tensor<f32>", "")
+        text = text.replace("return %w, %1, %2", "return %w, %loss, %2")
+    with _compat.make_context() as context:
+        module = ir.Module.parse(text, context)
+        assert sorted(find_accumulators(MicrobatchLoop.of(module), functions(module))) == positions
