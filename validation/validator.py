@@ -71,10 +71,10 @@ class Validator:
     """Compares modules with a first one, on random inputs: normal numbers scaled by the array's size, and integers.
 
     XLA runs a module with a public `@main` on the CPU, on as many virtual devices as it has partitions. The reference
-    interpreter runs a program module. Further trials set the state of an optimizer (arrays that no stage sees) to zero,
-    so that the new state shows each gradient in full. One of them keeps the other inputs; the other one enlarges them,
-    so that gradients are clipped. If a result was not finite (the root of a negative second moment), a last trial has
-    only positive inputs.
+    interpreter runs a program module. A second trial sets the state of an optimizer (arrays that no stage sees) to zero,
+    so that the new state shows each gradient in full. Another one also enlarges the inputs, so that gradients are
+    clipped, and so that a fault too small for the tolerance of bfloat16 grows. If a result was not finite (the root of
+    a negative second moment), a last trial has only positive inputs.
 
     Results agree when their largest difference is within a tolerance of the array's largest value. The tolerance is
     1e-5 in float32, and looser for a module that computes in bfloat16 or float16. Added to it is a multiple of the
@@ -222,9 +222,8 @@ class Validator:
         normal = random_inputs(shapes, self._seed)
         self._varying = self._find_varying(module, run, normal)
         trials, self._trials = [normal], list[_Trial]()
-        if signature.state:
-            fresh = {n: np.zeros_like(value) if n in signature.state else value for n, value in normal.items()}
-            trials += [fresh, enlarged(fresh)]
+        fresh = {n: np.zeros_like(value) if n in signature.state else value for n, value in normal.items()}
+        trials += [fresh, enlarged(fresh)] if signature.state else [enlarged(normal)]
         for inputs in trials:
             trial = self._trial(inputs, run)
             self._trials.append(trial)
