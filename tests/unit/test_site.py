@@ -5,9 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from unit.test_prose import paragraphs
+
 import jaxpp
 
 ROOT = Path(__file__).parents[2]
+MOST = 1200
+"""The most words of prose of a page: its paragraphs and lists, without code, tables and headings."""
+MOST_OF_ALL = 30_000
+REFERENCES = ("ir.md", "passes.md")
+"""Pages that people look things up in, and do not read from the beginning."""
+GENERATED = ("passes.md",)
 
 
 def test_the_site_builds_and_its_links_hold(tmp_path: Path) -> None:
@@ -29,6 +37,18 @@ def test_the_guide_has_every_public_name() -> None:
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     in_code = set(re.findall(r"\w+", " ".join(re.findall(r"```.*?```|`[^`]+`", guide, re.DOTALL))))
     assert {*vars(jaxpp)["_NAMES"], *vars(jaxpp)["_MODULES"]} - in_code == set()
+
+
+def test_pages_are_short() -> None:
+    words = {
+        path.name: sum(len(text.split()) for _, text in paragraphs(path.read_text(encoding="utf-8")))
+        for path in (ROOT / "docs").glob("*.md")
+    }
+    long = {name: count for name, count in words.items() if count > MOST and name not in REFERENCES}
+    assert not long, (
+        f"a page has at most {MOST} words of prose: say things once, or make two pages of two ideas: {long}"
+    )
+    assert sum(count for name, count in words.items() if name not in GENERATED) <= MOST_OF_ALL
 
 
 def test_the_readme_is_short() -> None:

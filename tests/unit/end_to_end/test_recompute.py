@@ -1,8 +1,6 @@
 """What a recompute keeps is the user's choice, and the numbers are those of a step that keeps everything."""
 
-import doctest
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,13 +35,6 @@ def program(step: Any, arguments: Any, meshes: int, **options: Any) -> tuple[Pro
     """The program of a step, and the peak bytes of its meshes."""
     made = lowered(step, arguments, make_mesh(meshes), **options).program()
     return load(made.module), made.peak_bytes
-
-
-def test_the_examples_of_the_documentation() -> None:
-    docs = Path(__file__).parents[3] / "docs" / "memory.md"
-    failed, tried = doctest.testfile(str(docs), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert tried > 8
-    assert failed == 0
 
 
 def recomputed(program: Program) -> set[int | None]:

@@ -102,7 +102,7 @@ MOST_TIME = [
     ("device_put", 2, (1.06, 1.31)),
     ("pair", 2, (1.06, 1.31)),
 ]
-"""A transport, devices of a mesh, and the most time that the order takes for each hop: docs/schedules.md says so."""
+"""A transport, devices of a mesh, and the most time that the order takes for each hop: docs/search.md says so."""
 
 
 @pytest.mark.parametrize("name", schedules.names())

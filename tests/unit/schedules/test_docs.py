@@ -1,4 +1,4 @@
-"""What the dialogues of pages about schedules show is what happens."""
+"""What the dialogues of pages show is what happens."""
 
 import doctest
 import json
@@ -9,17 +9,31 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    failed, tried = doctest.testfile(str(ROOT / "docs" / "schedules.md"), module_relative=False)
-    assert tried > 8
-    assert failed == 0
-    assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+def check(page: str, examples: int) -> None:
+    path = ROOT / "docs" / f"{page}.md"
+    assert doctest.testfile(str(path), module_relative=False, optionflags=doctest.ELLIPSIS) == (0, examples)
 
 
 @pytest.mark.parametrize(
-    ("page", "examples"), [("search", 23), ("choose-a-schedule", 2), ("partition", 9), ("steps", 43)]
+    ("page", "examples"),
+    [
+        ("schedules", 15),
+        ("search", 23),
+        ("choose-a-schedule", 2),
+        ("graphs", 15),
+        ("partition", 9),
+        ("steps", 38),
+        ("optimistic", 13),
+        ("memory", 19),
+        ("memory-limit", 14),
+        ("frozen", 16),
+    ],
 )
 def test_the_examples_of_a_page(page: str, examples: int) -> None:
-    failed, tried = doctest.testfile(str(ROOT / "docs" / f"{page}.md"), module_relative=False)
-    assert (failed, tried) == (0, examples)
+    check(page, examples)
+
+
+def test_the_page_of_operations_writes_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check("operations", 26)
+    assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
