@@ -25,8 +25,9 @@ def on_post_build(config: Any) -> None:
 
 def complete(folder: Path) -> None:
     """Adds the renderer of pages, the Python modules, and Pyodide or its address to the folder of the playground."""
-    for name in ("page.js", "page.css"):
-        shutil.copyfile(ROOT / "schedules" / "plot" / name, folder / name)
+    for kind in ("js", "css"):
+        for path in (ROOT / "schedules" / "plot").glob(f"*.{kind}"):
+            shutil.copyfile(path, folder / path.name)
     with zipfile.ZipFile(folder / "modules.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in modules():
             archive.write(path, f"jaxpp/{path.relative_to(ROOT / 'src' / 'jaxpp')}")

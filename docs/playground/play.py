@@ -14,7 +14,9 @@ from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.given import library_options, resolve
 from jaxpp.schedules.library import LIBRARY, options_of
+from jaxpp.schedules.model.check import check
 from jaxpp.schedules.model.schedule import Schedule
+from jaxpp.schedules.model.task import Cell, Task
 from jaxpp.schedules.plot.pages import report_page
 
 TIMES: Final = ("forward", "input_grad", "weight_grad")
@@ -30,15 +32,18 @@ def choices() -> str:
 def play(text: str) -> str:
     """Simulates a schedule, by its name or by its grid if that is edited, with the given costs.
 
-    Returns the grid and the page, or an error and the part of the form (costs, schedule or grid) that has to change.
+    With `move`, a task first takes another place in the order of its mesh. Returns the grid and the page, or an error
+    and the part of the form (costs, schedule or grid) that has to change.
     """
-    chosen: dict[str, str] = json.loads(text)
+    chosen: dict[str, Any] = json.loads(text)
     given = "grid" if "grid" in chosen else "schedule"
     part = "costs"
     try:
         costs = Costs(**{name: _cost(chosen[name]) for name in TIMES}, hop=_read(float, chosen["hop"]))
         part = given
         schedule = Schedule.parse(chosen["grid"]) if given == "grid" else _named(chosen, costs)
+        if "move" in chosen:
+            schedule = _moved(schedule, **chosen["move"])
         part = "costs"
         found = {"grid": str(schedule), "page": report_page([simulate(schedule, costs)]).decode()}
     except ScheduleError as error:
@@ -53,7 +58,24 @@ def play(text: str) -> str:
     return json.dumps(found)
 
 
-def _named(chosen: dict[str, str], costs: Costs) -> Schedule:
+def _moved(schedule: Schedule, task: dict[str, Any], before: dict[str, Any] | None) -> Schedule:
+    """Returns the schedule with a task before another one of its mesh, or at the end; fused tasks stay fused."""
+    rows = [list(row) for row in schedule.cells]
+    row = rows[task["mesh"]]
+    cell = row.pop(_place(row, task))
+    row.insert(len(row) if before is None else _place(row, before), cell)
+    moved = Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
+    check(moved)
+    return moved
+
+
+def _place(row: list[Cell], task: dict[str, Any]) -> int:
+    """Returns the position of the cell that has a task."""
+    wanted = Task(task["kind"], task["stage"], task["microbatch"], task["slice"])
+    return next(place for place, cell in enumerate(row) if wanted in cell)
+
+
+def _named(chosen: dict[str, Any], costs: Costs) -> Schedule:
     """Returns the schedule of the library that was chosen, with its options."""
     name, words = chosen["schedule"], chosen["options"].strip()
     meshes, microbatches = (_read(int, chosen[what]) for what in ("meshes", "microbatches"))

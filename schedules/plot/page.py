@@ -1,4 +1,4 @@
-"""A page of one file that shows steps: HTML with data as compressed JSON, which `page.js` draws on canvases.
+"""A page of one file that shows steps: HTML with data as compressed JSON, which `SCRIPTS` draw on canvases.
 
 The page needs no network. It has the tasks and the memory of one or several steps on one axis of time, simulated or
 measured, tables, and texts of functions. The data are columns of whole numbers: a time is a multiple of `quantum`.
@@ -35,6 +35,9 @@ from jaxpp.schedules.plot.colours import colours_of
 
 _STEPS: Final = 1_000_000
 """The number of quanta of time in the longest step: more than a screen can show at any zoom."""
+
+SCRIPTS: Final = ("drawing.js", "pointer.js", "page.js")
+"""The files of a page's script, in the order in which a browser runs them."""
 
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -146,9 +149,9 @@ def make_page(
         }
         packed = gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), 6, mtime=0)
     folder = Path(__file__).parent
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, *scripts = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", *SCRIPTS))
     text = base64.b64encode(packed).decode()
-    return _PAGE.format(title=html.escape(title), style=style, script=script, data=text).encode()
+    return _PAGE.format(title=html.escape(title), style=style, script="\n".join(scripts), data=text).encode()
 
 
 def _step(step: PageStep, quantum: float) -> dict[str, Any]:

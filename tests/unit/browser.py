@@ -68,16 +68,20 @@ class Browser:
 
     def open(self, path: Path | str, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
         """Opens a page, a file or an address, in a window of this size, and waits until it is drawn."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.send("Emulation.setDeviceMetricsOverride", **size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self.window(width, height, dark=dark)
         self._loaded = False
         self.send("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         while not self._loaded:
             self._next()
         self.evaluate("started")
         self.frame()
+
+    def window(self, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+        """Sets the size and the colours of the window."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
 
     def evaluate(self, script: str) -> Any:
         """Returns the value of an expression of JavaScript, as soon as it is there if it is a promise."""
@@ -96,9 +100,23 @@ class Browser:
 
     def click(self, x: float, y: float) -> None:
         """Presses and releases the left button."""
-        for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self._button("mousePressed", x, y)
+        self.release(x, y)
+
+    def drag(self, *places: tuple[float, float]) -> None:
+        """Presses the left button at the first place, and moves the pointer to the others."""
+        self._button("mousePressed", *places[0])
+        for place in places[1:]:
+            self._button("mouseMoved", *place)
+            self.frame()
+
+    def release(self, x: float, y: float) -> None:
+        """Releases the left button."""
+        self._button("mouseReleased", x, y)
         self.frame()
+
+    def _button(self, kind: str, x: float, y: float) -> None:
+        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def picture(self) -> bytes:
         """Returns the window as PNG."""

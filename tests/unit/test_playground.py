@@ -9,7 +9,8 @@ import sys
 import threading
 import zipfile
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from dataclasses import asdict
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,8 +18,10 @@ from typing import Any
 
 import pytest
 from unit.browser import Browser, browser
+from unit.schedules.pages import place
 
 from jaxpp.schedules.library import LIBRARY
+from jaxpp.schedules.model.schedule import Schedule
 
 FOLDER = Path(__file__).parents[2] / "docs" / "playground"
 CHOSEN = {
@@ -31,6 +34,10 @@ CHOSEN = {
     "weight_grad": "1",
     "hop": "0",
 }
+
+MAKESPAN = "document.querySelector('.facts b')?.textContent"
+GRID = "document.getElementById('form').elements.grid.value"
+ERROR = "document.querySelector('.error:not([hidden])')?.textContent"
 
 
 def loaded(name: str) -> Any:
@@ -80,8 +87,26 @@ def test_an_error_is_the_library_s_and_has_its_place(change: dict[str, str], par
     assert found["error"].startswith(error)
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Generator[str]:
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_move_keeps_fused_tasks_together(part: int) -> None:
+    play = loaded("play").play
+    chosen = CHOSEN | {"schedule": "interleaved-1f1b", "options": "fused=true", "meshes": "2", "microbatches": "4"}
+    text = json.loads(play(json.dumps(chosen)))["grid"]
+    schedule = Schedule.parse(text)
+    cells = schedule.cells[0]
+    place = next(place for place, cell in enumerate(cells) if len(cell) > 1)
+    move = {"task": {"mesh": 0, **asdict(cells[place][part])}, "before": None}
+    refused = json.loads(play(json.dumps(chosen | {"grid": text, "move": move})))
+    reason = "mesh 0 position 9: B(stage 0, mb 2) needs F(stage 0, mb 2), which comes later on mesh 0"
+    assert (refused["part"], refused["error"].splitlines()[0]) == ("grid", reason)
+    move["before"] = {"mesh": 0, **asdict(cells[place + 2][0])}
+    moved = Schedule.parse(json.loads(play(json.dumps(chosen | {"grid": text, "move": move})))["grid"])
+    assert moved.cells[0] == (*cells[:place], cells[place + 1], cells[place], *cells[place + 2 :])
+    assert moved.cells[1] == schedule.cells[1]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """The address of a playground that is served with Pyodide. Without npm's package it is skipped, but not in CI."""
     assemble = loaded("assemble")
     try:
@@ -90,7 +115,7 @@ def address(tmp_path: Path) -> Generator[str]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"Pyodide can't be fetched: {error}")
-    folder = tmp_path / "playground"
+    folder = tmp_path_factory.mktemp("site") / "playground"
     shutil.copytree(FOLDER, folder)
     assemble.complete(folder)
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
@@ -125,32 +150,108 @@ def fill(page: Browser, name: str, value: str) -> None:
     )
 
 
-def test_a_browser_simulates_what_is_chosen(address: str) -> None:
-    makespan, error = (
-        "document.querySelector('.facts b')?.textContent",
-        "document.querySelector('.error:not([hidden])')",
-    )
-    grid, drawn = (
-        "document.getElementById('form').elements.grid.value",
-        "document.querySelectorAll('canvas').length === 2",
-    )
+def choose(page: Browser, width: int = 1280, *, dark: bool = False) -> None:
+    """Chooses 1F1B without edits, whatever was chosen before."""
+    page.window(width, dark=dark)
+    for name in ("schedule", "hop"):
+        fill(page, name, CHOSEN[name])
+    assert awaited(page, f"{MAKESPAN} === '33 units' && !{ERROR}")
+    page.evaluate("select(null); data.steps[0].canvas.scrollIntoView()")
+    page.frame()
+
+
+@pytest.fixture(scope="module")
+def opened(address: str) -> Iterator[Browser]:
+    """The playground in a browser, opened once, as Python takes long to start there."""
     with browser() as page:
         page.open(address)
-        assert awaited(page, makespan) == "33 units"
-        assert awaited(page, drawn)
-        page.evaluate("hidden.add('forward')")
-        fill(page, "schedule", "zb-h1")
-        assert awaited(page, f"{makespan} === '27 units'")
-        assert page.evaluate("document.querySelector('.toggle[data-kind=forward]').ariaPressed") == "false"
-        fill(page, "hop", "1")
-        assert awaited(page, f"{makespan} !== '27 units' && {makespan}").endswith("units")
-        text = page.evaluate(grid)
-        assert text.startswith("schedule: zb-h1\n")
-        fill(page, "grid", text.replace("3W7", "3W6"))
-        message = awaited(page, f"{error}?.textContent")
-        assert "mesh 3" in message
-        assert page.evaluate(f"{error}.dataset.part") == "grid"
-        page.evaluate("document.getElementById('undo').click()")
-        assert awaited(page, f"!{error}")
-        assert page.evaluate(grid) == text
+        assert awaited(page, MAKESPAN) == "33 units"
+        yield page
         assert page.errors == []
+
+
+def test_a_browser_simulates_what_is_chosen(opened: Browser) -> None:
+    page = opened
+    assert awaited(page, "document.querySelectorAll('canvas').length === 2")
+    page.evaluate("hidden.add('forward')")
+    fill(page, "schedule", "zb-h1")
+    assert awaited(page, f"{MAKESPAN} === '27 units'")
+    assert page.evaluate("document.querySelector('.toggle[data-kind=forward]').ariaPressed") == "false"
+    page.evaluate("hidden.delete('forward')")
+    fill(page, "hop", "1")
+    assert awaited(page, f"{MAKESPAN} !== '27 units' && {MAKESPAN}").endswith("units")
+    text = page.evaluate(GRID)
+    assert text.startswith("schedule: zb-h1\n")
+    fill(page, "grid", text.replace("3W7", "3W6"))
+    assert "mesh 3" in awaited(page, ERROR)
+    assert page.evaluate("document.querySelector('.error:not([hidden])').dataset.part") == "grid"
+    page.evaluate("document.getElementById('undo').click()")
+    assert awaited(page, f"!{ERROR}")
+    assert page.evaluate(GRID) == text
+
+
+def row(page: Browser, mesh: int) -> list[str]:
+    """The tasks of a mesh in the grid of the page."""
+    return [cell for cell in page.evaluate(GRID).splitlines()[2 + mesh].split(":")[1].split() if cell != "."]
+
+
+def held(page: Browser, mesh: int, *times: float) -> tuple[float, float]:
+    """Takes the task of a mesh at the first time to the other times; returns the last place."""
+    places = [place(page, 0, time, mesh) for time in times]
+    page.drag(*places)
+    return places[-1]
+
+
+def test_a_task_is_dragged_to_another_place(opened: Browser) -> None:
+    page = opened
+    choose(page)
+    order = row(page, 0)
+    assert order[:5] == ["0F0", "0F1", "0F2", "0F3", "0B0"]
+    page.release(*held(page, 0, 3.5, 6.0, 3.8))
+    assert row(page, 0) == order, "it was let go in its own place"
+
+    here = held(page, 0, 3.5, 8.0, 11.5)
+    assert awaited(page, "held?.words.startsWith('a step') && held.words") == "a step of 36 units"
+    assert page.evaluate(MAKESPAN) == "33 units", "a task that is held is only tried"
+    page.release(*here)
+    assert awaited(page, f"{MAKESPAN} === '36 units'")
+    assert row(page, 0)[:5] == ["0F0", "0F1", "0F2", "0B0", "0F3"]
+
+
+def test_a_move_that_cannot_be_is_not_made(opened: Browser) -> None:
+    page = opened
+    choose(page)
+    grid = page.evaluate(GRID)
+    here = held(page, 2, 7.0, 3.0, 0.5)  # the first backward of stage 2, before its forward
+    assert awaited(page, "held?.failed && held.words").startswith("mesh 2 position 0: B(stage 2, mb 0) needs F(")
+    page.release(*here)
+    assert awaited(page, ERROR).startswith("The task stays in its place. mesh 2 position 0: ")
+    assert (page.evaluate(GRID), page.evaluate(MAKESPAN)) == (grid, "33 units")
+
+    held(page, 0, 3.5, 8.0, 11.5)
+    page.evaluate("data.steps[0].canvas.onkeydown(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    page.release(0, 0)
+    assert page.evaluate("held") is None
+    assert page.evaluate(GRID) == grid, "Escape lets a task go in its own place"
+
+
+def test_buttons_move_the_selected_task(opened: Browser) -> None:
+    page = opened
+    choose(page, 390)
+    page.click(*place(page, 0, 0.5, 0))
+    assert page.evaluate("[...detail.querySelectorAll('.actions button')].map((each) => each.id)") == ["later"]
+    page.evaluate("document.getElementById('later').click()")
+    assert awaited(page, "document.getElementById('earlier') !== null"), "the task stays selected"
+    assert row(page, 0)[:2] == ["0F1", "0F0"]
+    page.evaluate("document.getElementById('undo').click()")
+    assert awaited(page, "document.getElementById('earlier') === null")
+    assert row(page, 0)[:2] == ["0F0", "0F1"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_playground_fits_its_window(opened: Browser, width: int, dark: bool) -> None:
+    choose(opened, width, dark=dark)
+    assert opened.evaluate("document.documentElement.scrollWidth") == width
+    paper = "rgb(18, 22, 28)" if dark else "rgb(255, 255, 255)"
+    assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == paper

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 from unit.browser import Browser, browser
-from unit.schedules.pages import data_of
+from unit.schedules.pages import data_of, place
 
 from jaxpp import schedules as S
 from jaxpp.schedules.engine.chrome_trace import Memory
@@ -133,15 +133,6 @@ def tab() -> Iterator[Browser]:
 def page(tmp_path: Path) -> Path:
     (tmp_path / "step.html").write_bytes(measured())
     return tmp_path / "step.html"
-
-
-def place(tab: Browser, step: int, time: float, mesh: int) -> tuple[float, float]:
-    """Where the window shows a mesh at a time."""
-    x, y = tab.evaluate(
-        f"(() => {{ const step = data.steps[{step}], box = step.canvas.getBoundingClientRect(), y = {mesh} + 0.5;"
-        f" return [box.left + xOf(step.canvas, {time} / data.quantum), box.top + AXIS + y * step.row]; }})()"
-    )
-    return x, y
 
 
 def colours(tab: Browser) -> Counter[tuple[int, ...]]:
