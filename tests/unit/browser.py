@@ -73,7 +73,7 @@ class Browser:
         self.send("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         while not self._loaded:
             self._next()
-        self.evaluate("started")
+        self.evaluate("typeof started === 'undefined' || started")  # the pages of steps take a while
         self.frame()
 
     def window(self, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
@@ -88,6 +88,21 @@ class Browser:
         found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def until(self, condition: str) -> Any:
+        """Returns the value of a condition of JavaScript as soon as it is true; fails after a minute."""
+        script = f"""new Promise((done) => {{
+            const until = Date.now() + 60000;
+            const look = () => {{
+                const found = {condition};
+                if (found || Date.now() > until) done(found);
+                else setTimeout(look, 20);
+            }};
+            look();
+        }})"""
+        found = self.evaluate(script)
+        assert found, (condition, self.evaluate("document.body.innerText"), self.errors)
+        return found
 
     def frame(self) -> None:
         """Waits until the next frame is drawn."""
@@ -114,6 +129,12 @@ class Browser:
         """Releases the left button."""
         self._button("mouseReleased", x, y)
         self.frame()
+
+    def type(self, text: str) -> None:
+        """Presses and releases the keys of a text, letter by letter."""
+        for letter in text:
+            for kind in ("keyDown", "keyUp"):
+                self.send("Input.dispatchKeyEvent", type=kind, key=letter, text=letter if kind == "keyDown" else "")
 
     def _button(self, kind: str, x: float, y: float) -> None:
         self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)

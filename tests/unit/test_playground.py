@@ -127,22 +127,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         thread.join()
 
 
-def awaited(page: Browser, condition: str) -> Any:
-    """Returns the value of a condition of JavaScript as soon as it is true; fails after a minute."""
-    script = f"""new Promise((done) => {{
-        const until = Date.now() + 60000;
-        const look = () => {{
-            const found = {condition};
-            if (found || Date.now() > until) done(found);
-            else setTimeout(look, 20);
-        }};
-        look();
-    }})"""
-    found = page.evaluate(script)
-    assert found, (condition, page.evaluate("document.body.innerText"), page.errors)
-    return found
-
-
 def fill(page: Browser, name: str, value: str) -> None:
     place = f"document.getElementById('form').elements.{name}"
     page.evaluate(
@@ -155,7 +139,7 @@ def choose(page: Browser, width: int = 1280, *, dark: bool = False) -> None:
     page.window(width, dark=dark)
     for name in ("schedule", "hop"):
         fill(page, name, CHOSEN[name])
-    assert awaited(page, f"{MAKESPAN} === '33 units' && !{ERROR}")
+    assert page.until(f"{MAKESPAN} === '33 units' && !{ERROR}")
     page.evaluate("select(null); data.steps[0].canvas.scrollIntoView()")
     page.frame()
 
@@ -165,28 +149,28 @@ def opened(address: str) -> Iterator[Browser]:
     """The playground in a browser, opened once, as Python takes long to start there."""
     with browser() as page:
         page.open(address)
-        assert awaited(page, MAKESPAN) == "33 units"
+        assert page.until(MAKESPAN) == "33 units"
         yield page
         assert page.errors == []
 
 
 def test_a_browser_simulates_what_is_chosen(opened: Browser) -> None:
     page = opened
-    assert awaited(page, "document.querySelectorAll('canvas').length === 2")
+    assert page.until("document.querySelectorAll('canvas').length === 2")
     page.evaluate("hidden.add('forward')")
     fill(page, "schedule", "zb-h1")
-    assert awaited(page, f"{MAKESPAN} === '27 units'")
+    assert page.until(f"{MAKESPAN} === '27 units'")
     assert page.evaluate("document.querySelector('.toggle[data-kind=forward]').ariaPressed") == "false"
     page.evaluate("hidden.delete('forward')")
     fill(page, "hop", "1")
-    assert awaited(page, f"{MAKESPAN} !== '27 units' && {MAKESPAN}").endswith("units")
+    assert page.until(f"{MAKESPAN} !== '27 units' && {MAKESPAN}").endswith("units")
     text = page.evaluate(GRID)
     assert text.startswith("schedule: zb-h1\n")
     fill(page, "grid", text.replace("3W7", "3W6"))
-    assert "mesh 3" in awaited(page, ERROR)
+    assert "mesh 3" in page.until(ERROR)
     assert page.evaluate("document.querySelector('.error:not([hidden])').dataset.part") == "grid"
     page.evaluate("document.getElementById('undo').click()")
-    assert awaited(page, f"!{ERROR}")
+    assert page.until(f"!{ERROR}")
     assert page.evaluate(GRID) == text
 
 
@@ -211,10 +195,10 @@ def test_a_task_is_dragged_to_another_place(opened: Browser) -> None:
     assert row(page, 0) == order, "it was let go in its own place"
 
     here = held(page, 0, 3.5, 8.0, 11.5)
-    assert awaited(page, "held?.words.startsWith('a step') && held.words") == "a step of 36 units"
+    assert page.until("held?.words.startsWith('a step') && held.words") == "a step of 36 units"
     assert page.evaluate(MAKESPAN) == "33 units", "a task that is held is only tried"
     page.release(*here)
-    assert awaited(page, f"{MAKESPAN} === '36 units'")
+    assert page.until(f"{MAKESPAN} === '36 units'")
     assert row(page, 0)[:5] == ["0F0", "0F1", "0F2", "0B0", "0F3"]
 
 
@@ -223,9 +207,9 @@ def test_a_move_that_cannot_be_is_not_made(opened: Browser) -> None:
     choose(page)
     grid = page.evaluate(GRID)
     here = held(page, 2, 7.0, 3.0, 0.5)  # the first backward of stage 2, before its forward
-    assert awaited(page, "held?.failed && held.words").startswith("mesh 2 position 0: B(stage 2, mb 0) needs F(")
+    assert page.until("held?.failed && held.words").startswith("mesh 2 position 0: B(stage 2, mb 0) needs F(")
     page.release(*here)
-    assert awaited(page, ERROR).startswith("The task stays in its place. mesh 2 position 0: ")
+    assert page.until(ERROR).startswith("The task stays in its place. mesh 2 position 0: ")
     assert (page.evaluate(GRID), page.evaluate(MAKESPAN)) == (grid, "33 units")
 
     held(page, 0, 3.5, 8.0, 11.5)
@@ -241,10 +225,10 @@ def test_buttons_move_the_selected_task(opened: Browser) -> None:
     page.click(*place(page, 0, 0.5, 0))
     assert page.evaluate("[...detail.querySelectorAll('.actions button')].map((each) => each.id)") == ["later"]
     page.evaluate("document.getElementById('later').click()")
-    assert awaited(page, "document.getElementById('earlier') !== null"), "the task stays selected"
+    assert page.until("document.getElementById('earlier') !== null"), "the task stays selected"
     assert row(page, 0)[:2] == ["0F1", "0F0"]
     page.evaluate("document.getElementById('undo').click()")
-    assert awaited(page, "document.getElementById('earlier') === null")
+    assert page.until("document.getElementById('earlier') === null")
     assert row(page, 0)[:2] == ["0F0", "0F1"]
 
 

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from markdown.extensions.toc import slugify
+from unit.browser import browser
 from unit.test_prose import paragraphs
 
 import jaxpp
@@ -18,14 +21,56 @@ REFERENCES = ("ir.md", "passes.md")
 GENERATED = ("passes.md",)
 
 
-def test_the_site_builds_and_its_links_hold(tmp_path: Path) -> None:
-    """`--strict` refuses a link to a page, a section or a file that is not there, and a page that no menu has."""
-    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site. `--strict` refuses a link to a page, a section or a file that is not there, and a page in no menu."""
+    folder = tmp_path_factory.mktemp("site")
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "search" / "search_index.js").exists()  # the search works without a server
+    return folder
+
+
+def test_the_site_has_the_files_that_pages_link_to(site: Path) -> None:
     for name in ("examples/two_towers.py", "benchmarks/index.html", "benchmarks/oracle.py"):
-        assert (tmp_path / "source" / name).exists()
+        assert (site / "source" / name).exists()
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        assert not re.findall(r"<(?:script|link|img|iframe)[^>]* (?:src|href)=.?https?:[^ >]*", page), path
+
+
+def test_the_search_finds_a_word_without_a_server(site: Path) -> None:
+    link = "[...document.querySelectorAll('.md-search-result__link')].find((each) => each.hash)"
+    with browser() as page:
+        for width in (1280, 390):
+            page.open(site / "index.html", width)
+            page.evaluate("document.querySelector('label[for=__search]').click()")
+            page.evaluate("document.querySelector('.md-search__input').focus()")
+            page.type("cholesky")
+            found = page.until(f"{link}?.href")
+            assert found.startswith(f"{(site / 'extend.html').as_uri()}?h=cholesky#an-operation"), found
+        page.open(found)
+        assert page.until("document.querySelector('mark')?.innerText").lower() == "cholesky"
+        assert page.errors == []
+
+
+def links(path: Path) -> list[str]:
+    """The links of a page to files of the repository."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"\]\((?!\w+:)([^)\s]+)\)", text)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*.md")), ids=lambda path: path.name)
+def test_links_of_the_root_hold(path: Path) -> None:
+    for link in links(path):
+        name, _, section = link.partition("#")
+        target = ROOT / name if name else path
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE) if section else []
+        assert not section or section in {slugify(heading, "-") for heading in headings}, link
 
 
 def test_the_api_has_every_public_name() -> None:
