@@ -23,12 +23,19 @@ class PlannedProgram:
 
     plan: the predicted time and memory of a step.
     events: the predicted events of a step.
+    compile_seconds: the seconds in which each function was compiled, or read from the cache.
     """
 
     def __init__(
-        self, program: Program, compiled: Mapping[str, Compiled], plan: Plan, events: Sequence[Event] = ()
+        self,
+        program: Program,
+        compiled: Mapping[str, Compiled],
+        plan: Plan,
+        events: Sequence[Event] = (),
+        compile_seconds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.program, self.plan, self.events, self._compiled = program, plan, events, compiled
+        self.compile_seconds = compile_seconds
 
     @cached_property
     def stats(self) -> Stats:
@@ -82,9 +89,10 @@ def plan_program(
     """
     loaded = program.loaded
     meshes = meshes[: loaded.meshes] or _in_order(loaded, target)
-    compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks)
+    seconds: dict[str, float] = {}
+    compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks, seconds)
     plan, events = make_plan(loaded, compiled, meshes, target, name=name, schedule=program.schedule)
-    return PlannedProgram(loaded, compiled, plan, events)
+    return PlannedProgram(loaded, compiled, plan, events, seconds)
 
 
 def _in_order(program: Program, target: Target) -> list[Sequence[Any]]:

@@ -185,6 +185,10 @@ class Actor:
         """Returns the compiler's statistics of the functions of a program that this actor runs."""
         return self.programs[program].stats
 
+    def compile_seconds(self, program: int) -> dict[str, float]:
+        """Returns the seconds in which this actor compiled each of these functions."""
+        return self.programs[program].compile_seconds
+
     def fetch(self, number: int) -> np.ndarray[Any, Any]:
         """Returns the numbers of an array."""
         return np.asarray(self.arrays[number])

@@ -74,10 +74,21 @@ class RemoteExecutable:
     @cached_property
     def stats(self) -> Stats:
         """The compiler's statistics of each function. The actors are asked once."""
+        return {key: each for part in self._ask("stats", "memory_analysis") for key, each in part.items()}
+
+    @cached_property
+    def compile_seconds(self) -> dict[str, float]:
+        """The seconds in which each function was compiled, on the slowest actor. The actors are asked once."""
+        found: dict[str, float] = {}
+        for part in self._ask("compile_seconds", "report"):
+            for name, seconds in part.items():
+                found[name] = max(seconds, found.get(name, 0.0))
+        return found
+
+    def _ask(self, method: str, what: str) -> list[Any]:
+        """Returns the answers of the actors about this program; `what` names the user's call."""
         self.pool.ship(self._number)
-        calls = [self.pool.call(actor, "stats", self._number) for actor in self.actors]
-        parts = self.pool.calls.get(calls, "memory_analysis")
-        return {key: each for part in parts for key, each in part.items()}
+        return self.pool.calls.get([self.pool.call(actor, method, self._number) for actor in self.actors], what)
 
     def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
         """Returns the pending calls, the results, and the name of the step in messages."""

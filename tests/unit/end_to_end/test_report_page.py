@@ -135,6 +135,9 @@ def test_a_planned_step(tmp_path: Path) -> None:
     (planned,) = page["steps"]
     assert planned["title"].startswith("planned: ")
     assert planned["memory"]["limits"] == [compiled.plan.facts.memory_bytes] * 2
+    times = {name: float(seconds.removesuffix(" s")) for name, _, seconds in rows(page, "Compile times")}
+    assert times.keys() == {each.name for each in compiled.plan.programs}
+    assert min(times.values()) > 0
 
 
 def test_a_first_trace_runs_a_step_that_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,7 @@ def test_the_actors_tell_what_their_tasks_take(step: Any) -> None:
     compiled = step.compile(steps.init(2), steps.batch(0))
     assert all(each is not None and each.peak_memory_in_bytes > 0 for each in compiled.memory_analysis())
     assert len(compiled.cost_analysis()) == 2
+    assert compiled.executable.compile_seconds.keys() == compiled.executable.program.functions.keys()
     assert "all" in [line.split()[0] for line in compiled.summary().splitlines() if line]
 
 
