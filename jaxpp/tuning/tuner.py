@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -17,6 +16,7 @@ from jaxpp.hlo_passes import PassError
 from jaxpp.ir.errors import ProgramError
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen
+from jaxpp.runtime.execution.progress import Story
 from jaxpp.schedules import Costs, Schedule, ScheduleError
 from jaxpp.step import CompiledStep
 from jaxpp.tuning.argument_moves import Moves
@@ -123,6 +123,7 @@ class Tuner:
         self._trial: Choice | None = None
         self._failed: dict[Any, str] = {}
         self._slow: Mapping[int, float] = {}
+        self._story, self._steps = Story("auto"), 0
         with auto.lock:
             if auto.choice is None and may_lead:
                 auto.choice = ways.first
@@ -181,8 +182,13 @@ class Tuner:
             self._layered = None
             self._follow()
         elif current_times() is None and not current_frozen():
-            self._course = self._course or self._tune()
-            return next(self._course, None) or self.current.run
+            if self._course is None:
+                self._course, self._story, self._steps = self._tune(), Story("auto"), 0
+            run = next(self._course, None)
+            if run and self._speaks and not self.auto.is_quiet:
+                self._steps += 1
+                self._story.now(f"step {self._steps} of about {USUAL_STEPS}")
+            return run or self.current.run
         return self.current.run
 
     def _follow(self) -> None:
@@ -321,7 +327,7 @@ class Tuner:
     def _say(self, lines: Sequence[str]) -> None:
         if self._speaks and not self.auto.is_quiet:
             for line in lines:
-                print(f"jaxpp: auto: {line}", file=sys.stderr, flush=True)
+                self._story.tell(line)
 
     def _lead(self, choice: Choice) -> None:
         """Runs by `choice` from now on, and so do the steps that follow."""

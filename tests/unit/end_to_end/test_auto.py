@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from unit.end_to_end import test_partition
 from unit.end_to_end.compare import assert_same, batch, loss, make_mesh, sgd_step, weights
 from unit.end_to_end.tuning import SECONDS, given, quick
+from unit.notebook import in_a_notebook
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules as S
@@ -154,6 +155,21 @@ def test_one_mesh_leaves_nothing_to_choose(capsys: pytest.CaptureFixture[str]) -
         "jaxpp: auto: nothing that was looked for promises to be faster",
         "jaxpp: auto: stays with 4 layers in 1f1b",
     ]
+
+
+def test_a_notebook_shows_the_steps_of_the_tuning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = in_a_notebook(monkeypatch)
+    train(jaxpp.mpmd_jit_with_loop(STEP, make_mesh(1)), {(4,): 10.0})
+    (texts,) = [each.texts for each in outputs if each.texts[0].startswith("jaxpp: auto: tunes for about 55 steps")]
+    assert texts[1].endswith("first 4 layers in 1f1b\njaxpp: auto: step 1 of about 55")
+    assert texts[-2].splitlines()[1:] == [
+        "jaxpp: auto: 4 layers in 1f1b: takes 10 ms a step, of which its meshes compute 100%",
+        "jaxpp: auto: nothing that was looked for promises to be faster",
+    ]
+    assert texts[-1].splitlines()[-1] == "jaxpp: auto: stays with 4 layers in 1f1b"
+    assert said(capsys) == []
 
 
 def test_a_choice_that_is_refused() -> None:

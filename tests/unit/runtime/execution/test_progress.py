@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import pytest
+from unit.notebook import in_a_notebook
 from unit.runtime.programs import Pipeline
 
 from jaxpp.runtime.execution import compiling
-from jaxpp.runtime.execution.progress import Progress
+from jaxpp.runtime.execution.progress import Progress, Story
 
 
 class Clock:
@@ -119,3 +120,77 @@ def test_a_slow_compilation_tells_what_it_compiles(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("jaxpp: compiling stage programs: 0 of 5 after 20 s")
     assert lines[-1] == "jaxpp: compiling stage programs: all 5 after 140 s"
+
+
+def test_a_notebook_has_one_line_that_changes_in_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs, clock = in_a_notebook(monkeypatch), Clock()
+    progress = Progress("compiling", 4, clock=clock)
+    assert progress.wait() == 1.0
+    for tenth in range(31):
+        clock.now = 5.0 + tenth / 10
+        progress.report(tenth // 10, {"sgd"})
+    progress.report(4, ())
+    progress.close()
+    (output,) = outputs
+    assert output.texts == [
+        "jaxpp: compiling: 1 of 4 after 1 s, now sgd",
+        "jaxpp: compiling: 1 of 4 after 2 s, now sgd",
+        "jaxpp: compiling: 2 of 4 after 2 s, now sgd",
+        "jaxpp: compiling: 2 of 4 after 2 s, now sgd",
+        "jaxpp: compiling: 3 of 4 after 3 s, now sgd",
+        "jaxpp: compiling: all 4 after 3 s",
+    ]
+    assert capsys.readouterr().err == ""
+
+
+def test_what_takes_no_time_shows_nothing_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = in_a_notebook(monkeypatch)
+    progress = Progress("compiling", 1, clock=Clock())
+    progress.report(1, ())
+    progress.close()
+    assert outputs == []
+
+
+def test_ipython_on_a_terminal_is_no_notebook(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs, clock = in_a_notebook(monkeypatch, kernel=None), Clock()
+    progress = Progress("compiling", 2, clock=clock)
+    clock.now += 11.0
+    progress.report(1, ())
+    assert capsys.readouterr().err == "jaxpp: compiling: 1 of 2 after 11 s\n"
+    assert outputs == []
+
+
+def test_a_story_is_one_output_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = in_a_notebook(monkeypatch)
+    story = Story("auto")
+    story.now("step 1 of about 2")
+    story.tell("1f1b: takes 10 ms a step")
+    story.now("step 2 of about 2")
+    story.tell("stays with 1f1b")
+    first, kept, last = "jaxpp: auto: step 1 of about 2", "jaxpp: auto: 1f1b: takes 10 ms a step", "jaxpp: auto: "
+    (output,) = outputs
+    assert output.texts == [
+        first,
+        kept,
+        f"{kept}\n{last}step 2 of about 2",
+        f"{kept}\n{last}stays with 1f1b",
+    ]
+
+
+def test_ipython_updates_an_output_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With IPython itself, whose shell has a kernel here."""
+    interactive = pytest.importorskip("IPython.core.interactiveshell")
+    capture = pytest.importorskip("IPython.utils.capture")
+    shell = interactive.InteractiveShell.instance()
+    monkeypatch.setattr(shell, "kernel", "a kernel", raising=False)
+    with capture.capture_output() as captured:
+        story = Story("auto")
+        story.tell("1f1b")
+        story.now("step 2")
+    shown = [(each.data["text/plain"], each.update) for each in captured.outputs]
+    assert shown == [("jaxpp: auto: 1f1b", False), ("jaxpp: auto: 1f1b\njaxpp: auto: step 2", True)]
+    assert len({each.transient["display_id"] for each in captured.outputs}) == 1
