@@ -84,6 +84,14 @@ def test_the_guide_has_every_public_name() -> None:
     assert {*vars(jaxpp)["_NAMES"], *vars(jaxpp)["_MODULES"]} - in_code == set()
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_lists_are_as_deep_as_they_look(path: Path) -> None:
+    """The site takes four spaces for each level of a list, and an empty line after a paragraph in an entry."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"\n\n(?! {4}(?: {4})*\S) +\S.*|^(?! {4}(?: {4})*\S) +(?:-|\d+\.) .*", text, re.MULTILINE) == []
+    assert re.findall(r"^ {4}.*\n(?:-|\d+\.) .*", text, re.MULTILINE) == []
+
+
 def test_pages_are_short() -> None:
     words = {
         path.name: sum(len(text.split()) for _, text in paragraphs(path.read_text(encoding="utf-8")))
