@@ -186,7 +186,8 @@ def rewrite(
         rates = rates.on(target_of(mesh.jax_mesh).chip, lowered.module)
     elif mesh.runs_here:
         rates = replace(rates, has_host=_without_host_memory(mesh) is None)
-    observers = [ShardedMicrobatches(lowered.in_names), *([dump] if dump else [])]
+    batches = ShardedMicrobatches(lowered.in_names)
+    observers = [batches, *([dump] if dump else [])]
     program = rewritten(module, text, mesh.mpmd_dim, options, observers, rates)
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
@@ -196,7 +197,7 @@ def rewrite(
             hint="give a larger mesh, or a schedule that places several stages on one mesh",
         )
     _warn_of_idle(meshes, mesh)
-    warn_of_unused_axes(lowered.module, mesh)
+    warn_of_unused_axes(lowered.module, mesh, batches.advice)
     _check_stacks(lowered.stacks, program)
     if mesh.runs_here:
         _check_host_memory(program, mesh)

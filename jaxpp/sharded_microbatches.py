@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
@@ -14,6 +15,21 @@ from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.train_loop import TrainLoopAttr
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """How the loop takes its microbatches from an argument.
+
+    Attributes:
+        axis: the axis of the argument that has the microbatches, or the rows of all of them.
+        rows: the rows of a microbatch, if the axis has all rows; 0 if it has the microbatches.
+        is_reshaped: whether a reshape of the user makes the microbatch axis from all rows.
+    """
+
+    axis: int
+    rows: int = 0
+    is_reshaped: bool = False
+
+
 class ShardedMicrobatches(Observer):
     """An observer of the passes that warns if devices hold whole microbatches instead of a part of each.
 
@@ -21,12 +37,16 @@ class ShardedMicrobatches(Observer):
     along the axis save no time.
 
     names: the names of the arguments of the step.
+
+    Attributes:
+        advice: how `in_shardings` would shard the examples over an axis `{axis}`; "" where that is not known.
     """
 
     reads_program = False
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
+        self.advice = ""
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Checks the arguments after `find-microbatch-loop`."""
@@ -35,11 +55,18 @@ class ShardedMicrobatches(Observer):
         main, loop, steps = main_of(module), MicrobatchLoop.of(module), TrainLoopAttr.of(module)
         arguments = zip(self._names, body_of(main).arguments, at.argument_attributes(main), strict=False)
         told: list[tuple[str, str]] = []
+        advised: list[str] = []
         for name, value, entry in arguments:
-            has_steps = steps is not None and value.arg_number >= steps.state  # its first dimension, for the user
-            axes = mesh.axes(entry[at.SHARDING]) if at.SHARDING in entry else []
-            if any(axes) and (text := _told(value, axes, loop, mesh, int(has_steps))):
+            before = int(steps is not None and value.arg_number >= steps.state)  # its first dimension, for the user
+            taken = list(_taken(value, loop))
+            axes = mesh.axes(entry[at.SHARDING]) if taken and at.SHARDING in entry else []
+            if any(axes) and (
+                text := next(filter(None, (_told(each, axes, loop, mesh, before) for each in taken)), "")
+            ):
                 told.append((name, text))
+            advised += [_advice(name, each, loop, before) for each in taken if each.rows or _rank(value) > 1]
+        by_yield = " by in_shardings with PartitionSpec('{axis}') for it" if loop.length == 1 else ""
+        self.advice = next(iter(advised), by_yield)
         if told:
             (name, text), *others = told
             warnings.warn(
@@ -48,39 +75,62 @@ class ShardedMicrobatches(Observer):
             )
 
 
-def _told(value: ir.Value, axes: Sequence[Sequence[str]], loop: MicrobatchLoop, mesh: MeshAxes, before: int) -> str:
-    """Returns the rest of the warning about an argument of the step: "" if each device has a part of each microbatch.
-
-    axes: for each dimension of the argument the axes of the mesh that shard it.
-    before: the number of dimensions that the user's argument has before those of `value`.
-    """
-    for axis in _sliced(value, loop):
-        if axes[axis]:
-            spec = ", ".join([*["None"] * (axis + before + 1), _named(axes[axis])])
-            return (
-                f"{_named(axes[axis])} along its microbatch axis, {axis + before}: every device computes all of each "
-                f"microbatch; PartitionSpec({spec}) splits the examples of each instead"
-            )
+def _taken(value: ir.Value, loop: MicrobatchLoop) -> Iterator[_Taken]:
+    """Yields the ways in which the loop takes microbatches of an argument."""
+    yield from map(_Taken, _sliced(value, loop))
     for use in value.uses:
         op = use.owner.operation
         axis = _split_axis(op) if op.name == "stablehlo.reshape" else None
-        if axis is None or not axes[axis]:
+        if axis is None:
             continue
-        rows, devices = ir.RankedTensorType(op.results[0].type).shape[axis], mesh.count(axes[axis])
-        over = f"{_named(axes[axis])} along axis {axis + before}"
         for sliced in _sliced(op.results[0], loop):
-            if sliced == axis:
-                return (
-                    f"{over}, of which a reshape makes the microbatch axis: every device computes all of each "
-                    f"microbatch; leave out the reshape, and give treduce microbatches={loop.length}: then each device "
-                    "has a part of each"
-                )
-            if sliced == axis + 1 and rows % devices:
-                return (
-                    f"{over}: {devices} devices can't share the rows of a microbatch, {rows}, equally, so rows move "
-                    f"between them; expected a multiple of {devices} rows for each microbatch"
-                )
+            if sliced in (axis, axis + 1):
+                shape = ir.RankedTensorType(op.results[0].type).shape
+                yield _Taken(axis, shape[2 * axis + 1 - sliced], sliced == axis)
+
+
+def _told(taken: _Taken, axes: Sequence[Sequence[str]], loop: MicrobatchLoop, mesh: MeshAxes, before: int) -> str:
+    """Returns the rest of the warning about an argument of the step: "" if each device has a part of each microbatch.
+
+    axes: for each dimension of the argument the axes of the mesh that shard it.
+    before: the number of dimensions that the user's argument has before those of the module's.
+    """
+    axis, over = taken.axis + before, axes[taken.axis]
+    if not over:
+        return ""
+    if not taken.rows:
+        return (
+            f"{_named(over)} along its microbatch axis, {axis}: every device computes all of each microbatch; "
+            f"{_spec(axis + 1, _named(over))} splits the examples of each instead"
+        )
+    if taken.is_reshaped:
+        return (
+            f"{_named(over)} along axis {axis}, of which a reshape makes the microbatch axis: every device computes "
+            f"all of each microbatch; leave out the reshape, and give treduce microbatches={loop.length}: then each "
+            "device has a part of each"
+        )
+    if taken.rows % (devices := mesh.count(over)):
+        return (
+            f"{_named(over)} along axis {axis}: {devices} devices can't share the rows of a microbatch, {taken.rows}, "
+            f"equally, so rows move between them; expected a multiple of {devices} rows for each microbatch"
+        )
     return ""
+
+
+def _advice(name: str, taken: _Taken, loop: MicrobatchLoop, before: int) -> str:
+    """Returns how the examples of an argument of the step are sharded over an axis `{axis}`."""
+    free = taken.axis if taken.rows else int(taken.axis == 0)  # beside microbatches the first axis has the examples
+    spec = _spec(free + before, "'{axis}'")
+    text = f" by in_shardings with {spec} for {name}"
+    return f"{text} and microbatches={loop.length} in place of the reshape" if taken.is_reshaped else text
+
+
+def _spec(axis: int, named: str) -> str:
+    return f"PartitionSpec({', '.join([*['None'] * axis, named])})"
+
+
+def _rank(value: ir.Value) -> int:
+    return ir.RankedTensorType(value.type).rank
 
 
 def _split_axis(op: ir.Operation) -> int | None:

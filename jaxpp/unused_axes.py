@@ -13,10 +13,15 @@ _NAMING = {"sdy.sharding_constraint": ("sharding",), at.SHARD_MAP: ("in_sharding
 """The operations that name axes, with the attributes that name them."""
 
 
-def warn_of_unused_axes(module: ir.Module, mesh: MpmdMesh) -> None:
+def warn_of_unused_axes(module: ir.Module, mesh: MpmdMesh, advice: str) -> None:
     """Warns of an axis that no argument, result, constraint or shard_map of a lowered step names.
 
     All devices along such an axis compute the same.
+
+    Args:
+        module: the lowered step.
+        mesh: its mesh.
+        advice: how the examples would be sharded over an axis `{axis}`; "" where that is not known.
     """
     sizes = {name: mesh.jax_mesh.shape[name] for name in mesh.spmd_axis_names}
     unused = {name for name, size in sizes.items() if size > 1}
@@ -33,12 +38,10 @@ def warn_of_unused_axes(module: ir.Module, mesh: MpmdMesh) -> None:
         if not unused:
             return
     name = min(unused)
-    dimensions = 2 if at.TRAIN_LOOP in module.operation.attributes else 1  # of steps, and of microbatches
-    spec = ", ".join([*["None"] * dimensions, repr(name)])
+    how = advice.replace("{axis}", name)
     warnings.warn(
         f"the mesh has {sizes[name]} devices along its axis {name!r}, over which nothing in the step is sharded: "
-        f"all of them compute the same; shard the examples of the batch, as by in_shardings=(None, "
-        f"PartitionSpec({spec})), or leave the axis out",
+        f"all of them compute the same; shard the examples of the batch{how}, or leave the axis out",
         stacklevel=100,  # beyond the stack, because no line of the user is known here
     )
 

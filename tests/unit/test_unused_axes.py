@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import re
 import warnings
 from functools import partial
 from typing import Any
@@ -50,15 +51,85 @@ def test_an_axis_that_something_uses(name: str) -> None:
 @pytest.mark.parametrize("explicit", [False, True])
 def test_an_axis_that_nothing_uses(explicit: bool) -> None:
     message = (
-        r"the mesh has 2 devices along its axis 'data', over which nothing in the step is sharded: .*None, 'data'\)"
+        "the mesh has 2 devices along its axis 'data', over which nothing in the step is sharded: all of them compute "
+        "the same; shard the examples of the batch by in_shardings with PartitionSpec(None, 'data') for batch['x'], or "
+        "leave the axis out"
     )
-    with pytest.warns(UserWarning, match=message):
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         lowered(loss, {}, explicit).program()
+
+
+def of_rows(params: Any, rows: Any, axis: int = 0) -> Any:
+    gradient = partial(jax.value_and_grad(loss), params)
+    losses, gradients = jaxpp.treduce(gradient, rows, "1f1b", axis=axis, microbatches=2)
+    return [w - g for w, g in zip(params, gradients, strict=True)], losses
+
+
+def of_microbatches_along(params: Any, data: Any, axis: int) -> Any:
+    data = jax.tree.map(partial(jnp.moveaxis, source=0, destination=axis), data) if axis < 0 else data
+    losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), params), data, "1f1b", axis=axis)
+    return [w - g for w, g in zip(params, gradients, strict=True)], losses
+
+
+def reshaping(params: Any, rows: Any) -> Any:
+    return sgd_step(params, jax.tree.map(lambda x: x.reshape(2, 4, -1), rows), schedule="1f1b")
+
+
+FLAT = jax.tree.map(lambda x: x.reshape(8, -1), batch(2))
+SPECS: dict[str, tuple[Any, Any, Any, str]] = {
+    "rows": (of_rows, FLAT, P("data"), "with PartitionSpec('data') for rows['x'], or"),
+    "rows along another axis": (
+        partial(of_rows, axis=1),
+        jax.tree.map(lambda x: x[None].repeat(2, 0), FLAT),
+        P(None, "data"),
+        "with PartitionSpec(None, 'data') for rows['x'], or",
+    ),
+    "microbatches along another axis": (
+        partial(of_microbatches_along, axis=1),
+        jax.tree.map(lambda x: x.swapaxes(0, 1), batch(2)),
+        P("data"),
+        "with PartitionSpec('data') for data['x'], or",
+    ),
+    "steps of rows": (
+        jaxpp.train_loop(of_rows, 2),
+        jax.tree.map(lambda x: jnp.stack([x] * 2), FLAT),
+        P(None, "data"),
+        "with PartitionSpec(None, 'data') for batches['x'], or",
+    ),
+    "a moved axis": (
+        partial(of_microbatches_along, axis=-1),
+        batch(2),
+        P(None, "data"),
+        "shard the examples of the batch, or leave the axis out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_spec_is_one_with_which_devices_share_the_work(name: str) -> None:
+    """With it there is no warning; the tests make any an error."""
+    step, data, spec, text = SPECS[name]
+    with pytest.warns(UserWarning, match=re.escape(text)):
+        jaxpp.mpmd_jit_with_loop(step, make_mesh(2, data=2)).lower(weights(2), data).program()
+    jaxpp.mpmd_jit_with_loop(step, make_mesh(2, data=2), in_shardings=(None, spec)).lower(weights(2), data).program()
+
+
+def test_a_reshape_that_makes_the_microbatches() -> None:
+    text = "with PartitionSpec('data') for rows['x'] and microbatches=2 in place of the reshape, or"
+    with pytest.warns(UserWarning, match=re.escape(text)):
+        jaxpp.mpmd_jit_with_loop(reshaping, make_mesh(2, data=2)).lower(weights(2), FLAT).program()
+
+
+def test_a_step_of_one_microbatch() -> None:
+    step = jaxpp.mpmd_jit_by_yield(jax.value_and_grad(loss), make_mesh(2, data=2))
+    data = jax.tree.map(lambda x: x[0], batch(1))
+    with pytest.warns(UserWarning, match=re.escape("of the batch by in_shardings with PartitionSpec('data') for it,")):
+        step.lower(weights(2), data).program()
 
 
 def test_batches_of_several_steps_have_one_dimension_more() -> None:
     loop = jaxpp.train_loop(partial(sgd_step, schedule="1f1b"), 2)
     batches = jax.tree.map(lambda x: jnp.stack([x] * 2), batch(2))
     step = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2, data=2)).lower(weights(2), batches)
-    with pytest.warns(UserWarning, match=r"in_shardings=\(None, PartitionSpec\(None, None, 'data'\)\)"):
+    with pytest.warns(UserWarning, match=r"with PartitionSpec\(None, None, 'data'\) for batches\['x'\]"):
         step.program()
