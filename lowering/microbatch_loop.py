@@ -18,7 +18,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.lowering.expectation import no_expectations
 from jaxpp.lowering.locations import called, check_whole, here
 from jaxpp.lowering.marks import stage_numbering
-from jaxpp.lowering.microbatches import microbatch_count, take
+from jaxpp.lowering.microbatches import explained, microbatch_count, take
 from jaxpp.lowering.results import finished, reduced_results
 from jaxpp.lowering.structures import check_leaves
 from jaxpp.schedules.errors import ScheduleError
@@ -89,7 +89,9 @@ def treduce(
 
     @wraps(called(fn), updated=())
     def on_slice(index: jax.Array) -> Any:
-        return fn(take(batch, index, axis, microbatches))
+        microbatch = take(batch, index, axis, microbatches)
+        with explained(microbatch, axis, length, microbatches is not None):
+            return fn(microbatch)
 
     return _reduce(on_slice, length, schedule, operation, "treduce")
 

@@ -1,5 +1,7 @@
 """The batch of `treduce`: its microbatches, and how one of them is taken."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxpp.lowering.locations import check_whole, here
+from jaxpp.lowering.locations import check_whole, here, is_ours
 from jaxpp.lowering.structures import check_leaves, leaf_names
 
 
@@ -36,6 +38,34 @@ def microbatch_count(batch: Any, axis: int, microbatches: int | None) -> int:
     for name, leaf in zip(leaf_names("batch", batch), jax.tree.leaves(batch), strict=True):
         _check_shares(name, jax.typeof(leaf), axis, count)
     return count
+
+
+@contextmanager
+def explained(microbatch: Any, axis: int, length: int, is_split: bool) -> Generator[None]:
+    """Adds to an error that the user's function raises for a microbatch which shape `treduce` gave to it.
+
+    The function fails on rows where it expects microbatches, and the other way round.
+
+    Args:
+        microbatch: what the function takes.
+        axis: the axis of the batch from which it was taken.
+        length: the number of microbatches.
+        is_split: whether `treduce` split rows into microbatches.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, IndexError) as error:
+        if not is_ours(error) and not isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError)):
+            name, leaf = leaf_names("the microbatch", microbatch)[0], jax.tree.leaves(microbatch)[0]
+            if is_split:
+                did = f"split axis {axis} of the batch into {length} microbatches"
+                hint = f"the axis has microbatches already, leave out microbatches={length}"
+            else:
+                did = f"took the {length} entries along axis {axis} of the batch for microbatches"
+                hint = "they are rows, give treduce microbatches=N"
+            type_ = jax.typeof(leaf).str_short()
+            error.add_note(f"jaxpp: treduce {did}, so its function got {name} as {type_}; if {hint}")
+        raise
 
 
 def take(batch: Any, index: jax.Array, axis: int, microbatches: int | None) -> Any:

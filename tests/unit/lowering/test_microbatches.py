@@ -126,3 +126,40 @@ def test_error(name: str) -> None:
     place, found, message = str(info.value).partition(": treduce")
     assert place.startswith(f"{__file__}:")
     assert found + message == f": {text}"
+
+
+def of_tokens(microbatch: Any) -> jax.Array:
+    rows, _ = microbatch["x"].shape
+    return jnp.sum(microbatch["x"]) / rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "note"),
+    [
+        (
+            (6, 3),
+            None,
+            "jaxpp: treduce took the 6 entries along axis 0 of the batch for microbatches, so its function got the "
+            "microbatch['x'] as float32[3]; if they are rows, give treduce microbatches=N",
+        ),
+        (
+            (6, 2, 3),
+            2,
+            "jaxpp: treduce split axis 0 of the batch into 2 microbatches, so its function got the microbatch['x'] as "
+            "float32[3,2,3]; if the axis has microbatches already, leave out microbatches=2",
+        ),
+    ],
+)
+def test_a_function_that_expects_another_batch(shape: tuple[int, ...], count: int | None, note: str) -> None:
+    with pytest.raises(ValueError, match="values to unpack") as caught:
+        treduce(of_tokens, {"x": jnp.ones(shape)}, operation=Add, microbatches=count)
+    assert note in caught.value.__notes__
+
+
+@pytest.mark.parametrize(
+    "fails", [lambda microbatch: bool(microbatch["x"].sum()), lambda _: {}["x"], lambda _: treduce(of_tokens, {})]
+)
+def test_an_error_that_is_not_of_a_shape_has_no_such_note(fails: Callable[[Any], Any]) -> None:
+    with pytest.raises((jax.errors.JAXTypeError, KeyError, ValueError, TypeError, jax.errors.JAXIndexError)) as caught:
+        treduce(fails, {"x": jnp.ones((6, 3), int)}, operation=Add)
+    assert not [note for note in getattr(caught.value, "__notes__", ()) if note.startswith("jaxpp")]
