@@ -1,5 +1,6 @@
 """The batch of `treduce`: its microbatches, and how one of them is taken."""
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -11,6 +12,9 @@ import jax.numpy as jnp
 
 from jaxpp.lowering.locations import check_whole, here, is_ours
 from jaxpp.lowering.structures import check_leaves, leaf_names
+
+_OF_SHAPES = re.compile("shape|dim|ax[ei]s|rank|unpack|broadcast|size|length|index|concatenat|contract", re.IGNORECASE)
+"""Finds a word of a message about shapes."""
 
 
 def microbatch_count(batch: Any, axis: int, microbatches: int | None) -> int:
@@ -55,7 +59,8 @@ def explained(microbatch: Any, axis: int, length: int, is_split: bool) -> Genera
     try:
         yield
     except (TypeError, ValueError, IndexError) as error:
-        if not is_ours(error) and not isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError)):
+        is_of_jax = isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))  # about what is not known
+        if _OF_SHAPES.search(str(error)) and not is_of_jax and not is_ours(error):
             name, leaf = leaf_names("the microbatch", microbatch)[0], jax.tree.leaves(microbatch)[0]
             if is_split:
                 did = f"split axis {axis} of the batch into {length} microbatches"

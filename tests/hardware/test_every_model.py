@@ -31,8 +31,6 @@ MODELS = (
 )
 EXAMPLES = {
     "delayed": [],
-    "equinox_mlp": [],
-    "flax_nnx": [],
     "two_towers": [],
     "gpt": ["--stages", "4", "--data", "2", "--model", "2"],
 }
@@ -44,6 +42,13 @@ pytestmark = pytest.mark.usefixtures("absent")
 def test_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt_options._find_devices", lambda options: jax.devices()[: options.devices])  # pyright: ignore[reportUnknownLambdaType]
     importlib.import_module(name).main(EXAMPLES[name])
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples" / "models").glob("*_pipelined.py")), ids=lambda path: path.stem
+)
+def test_pipelined_example(path: Path) -> None:
+    importlib.import_module(f"models.{path.stem}").train(1)
 
 
 def _comparisons(module: ModuleType) -> dict[str, object]:

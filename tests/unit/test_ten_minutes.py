@@ -1,16 +1,14 @@
 """docs/ten-minutes.md: the script of one device, the pipeline, and all lines in which they differ."""
 
-import difflib
 import importlib
-import re
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from unit.pairs import ROOT, added, difference, shown
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "ten_minutes"
 
 
@@ -29,13 +27,6 @@ def test_both_scripts_compute_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_the_page_has_the_lines_in_which_they_differ() -> None:
-    page = (ROOT / "docs" / "ten-minutes.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```diff\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    single, pipelined = (
-        (FOLDER / name).read_text(encoding="utf-8").split("\n") for name in ("single.py", "pipelined.py")
-    )
-    start = single.index("import argparse"), pipelined.index("import argparse")  # below the docstrings
-    differences = [*difflib.unified_diff(single[start[0] :], pipelined[start[1] :], n=1, lineterm="")][2:]
-    expected = "\n".join(line for line in differences if not line.startswith("@@"))
-    assert "".join(blocks).strip("\n") == expected, f"docs/ten-minutes.md must show\n\n{expected}"
-    assert sum(line.startswith("+") for line in differences) <= 20
+    lines = difference(FOLDER / "single.py", FOLDER / "pipelined.py")
+    assert shown("ten-minutes") == [lines], f"docs/ten-minutes.md must show\n\n{lines}"
+    assert added(lines) <= 20
