@@ -72,9 +72,20 @@ def test_every_pair_is_tested() -> None:
 )
 def test_the_blocks_of_a_page_go_on_from_its_pipeline(name: str, printed: str) -> None:
     module(name)  # it is skipped without its framework
-    page = (ROOT / "docs" / f"{PAGES[name]}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    text = "\n".join([(FOLDER / f"{name}_pipelined.py").read_text(encoding="utf-8"), *blocks])
+    text = (FOLDER / f"{name}_pipelined.py").read_text(encoding="utf-8")
+    assert re.fullmatch(printed, run(PAGES[name], text))
+
+
+def test_the_recipes_for_models_are_a_program() -> None:
+    """Which compares each step with plain `jax.jit`."""
+    printed = run("recipes-models", "")
+    assert re.fullmatch(r"(packed|captions|contrast|two tokens): loss \d\.\d+\n" * 4, printed)
+
+
+def run(page: str, text: str) -> str:
+    """What the blocks of a page print, behind what `text` defines."""
+    content = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", content, re.MULTILINE | re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        exec(compile(text, f"{PAGES[name]}.md", "exec"), {"__name__": "a_page"})
-    assert re.fullmatch(printed, output.getvalue()), output.getvalue()
+        exec(compile("\n".join([text, *blocks]), f"{page}.md", "exec"), {"__name__": "a_page"})
+    return output.getvalue()
