@@ -176,13 +176,15 @@ def transfer(arrays: T, *, out_shardings: Any) -> TransferFuture[T]:
 
 
 def stack(*arrays: Any) -> NoReturn:
-    """Raises NotImplementedError: here a value is on one mesh."""
-    raise NotImplementedError(f"{here()}mpmd.stack: a value is on one mesh here; return the arrays one by one")
+    """Raises NotImplementedError: it joins arrays of several meshes to one for a task on all of them."""
+    what = "it joins arrays of several meshes for a task on all of them, and a task is on one mesh here"
+    raise NotImplementedError(f"{here()}mpmd.stack: {what}; transfer them to one mesh, and join them in a task there")
 
 
 def slice(array: Any, groups: Any) -> NoReturn:
-    """Raises NotImplementedError: here a value is on one mesh."""
-    raise NotImplementedError(f"{here()}mpmd.slice: a value is on one mesh here; give the step one array for each mesh")
+    """Raises NotImplementedError: it cuts an array of several meshes into one for each group of these."""
+    what = "it cuts an array of several meshes, and a value is on one mesh here"
+    raise NotImplementedError(f"{here()}mpmd.slice: {what}; cut it in a task, and transfer the parts")
 
 
 def _step_mesh(name: str) -> MpmdMesh:
@@ -214,7 +216,7 @@ def _named(step_mesh: MpmdMesh, what: str, sharding: Any) -> int:
         expected = "a NamedSharding over one mesh of mpmd_mesh.unstack"
         raise TypeError(f"{here()}{what}: found a sharding of type {type(sharding).__name__}, expected {expected}")
     if sharding.memory_kind not in (None, "device", "unpinned_host"):
-        hint = "values of a step are on the devices"
+        hint = "values of a step are on the devices, expected no memory_kind"
         raise ValueError(f"{here()}{what}: a sharding with memory_kind={sharding.memory_kind!r}: {hint}")
     return _index(step_mesh, sharding.mesh)
 

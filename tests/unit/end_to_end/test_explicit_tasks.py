@@ -247,6 +247,31 @@ def test_a_task_changes_shardings(kind: AxisType) -> None:
         mpmd.mpmd(mesh, in_shardings=on(mesh, 0, WHOLE))(resharded)(x)
 
 
+def test_one_value_goes_to_several_meshes() -> None:
+    """Both transfers start before one is done; a task constrains its value by axes of its mesh alone."""
+    devices = np.array(jax.devices()[:6]).reshape(3, 2)
+    mesh = mpmd.MpmdMesh(Mesh(devices, ("pp", "data")), "pp")
+
+    def constrained(x: Any) -> Any:
+        return jax.lax.with_sharding_constraint(x + 1, SPEC)
+
+    def step(x: Any) -> Any:
+        futures = [mpmd.transfer(x, out_shardings=on(mesh, number)) for number in (1, 2)]
+        same = mpmd.transfer(x, out_shardings=on(mesh, 0)).done()
+        return [mpmd.task(constrained, out_shardings=SPEC)(each.done()) for each in futures], same
+
+    x = np.arange(8, dtype="f4")
+    found, same = mpmd.mpmd(mesh, in_shardings=on(mesh, 0))(step)(x)
+    for number, array in zip((1, 2, 0), (*found, same), strict=True):
+        np.testing.assert_array_equal(array, x + (number > 0))
+        assert array.sharding.is_equivalent_to(on(mesh, number), 1)
+
+
+def test_out_shardings_are_required() -> None:
+    with pytest.raises(TypeError, match="required keyword-only argument: 'out_shardings'"):
+        mpmd.task(zeros)  # pyright: ignore[reportCallIssue]
+
+
 def test_no_task_outside_of_a_step() -> None:
     mesh = mesh_of()
     task = mpmd.task(zeros, out_shardings=on(mesh, 0))
@@ -301,6 +326,21 @@ REFUSED: dict[str, tuple[Step, type[Exception], str]] = {
         ValueError,
         r"task 'both': its shardings are over meshes \[0, 1\], expected one",
     ),
+    "another mesh than its argument": (
+        lambda mesh, x: mpmd.task(zeros, mesh=mesh.unstack[1], out_shardings=WHOLE)(x),
+        PassError,
+        r"error: task 'zeros' on mesh 1 takes a value of mesh 0, as array 0\n  transfer it first: mpmd\.transfer",
+    ),
+    "another mesh than its result": (
+        lambda mesh, x: mpmd.task(zeros, mesh=mesh.unstack[0], out_shardings=on(mesh, 1))(x),
+        ValueError,
+        r"task 'zeros': its shardings are over meshes \[0, 1\], expected one",
+    ),
+    "a group of meshes": (
+        lambda mesh, x: mpmd.transfer(x, out_shardings=NamedSharding(mesh.mpmd_submesh([0, 1]).jax_mesh, WHOLE)),
+        ValueError,
+        r"a mesh of meshes 0, 1, expected one mesh of mpmd_mesh\.unstack",
+    ),
     "the whole mesh": (
         lambda mesh, x: mpmd.task(zeros, out_shardings=NamedSharding(mesh.jax_mesh, WHOLE))(x),
         ValueError,
@@ -319,7 +359,7 @@ REFUSED: dict[str, tuple[Step, type[Exception], str]] = {
     "the host": (
         lambda mesh, x: mpmd.task(zeros, out_shardings=on(mesh, 0).with_memory_kind("pinned_host"))(x),
         ValueError,
-        r"task: a sharding with memory_kind='pinned_host': values of a step are on the devices",
+        r"task: a sharding with memory_kind='pinned_host': values of a step are on the devices, expected no",
     ),
     "no result": (
         lambda mesh, x: mpmd.task(nothing, out_shardings=WHOLE, name="none")(x),
@@ -331,8 +371,16 @@ REFUSED: dict[str, tuple[Step, type[Exception], str]] = {
         ValueError,
         r"transfer: expected an array at least",
     ),
-    "stack": (lambda mesh, x: mpmd.stack(x, x), NotImplementedError, r"a value is on one mesh here; return the arrays"),
-    "slice": (lambda mesh, x: mpmd.slice(x, [0, 1]), NotImplementedError, r"give the step one array for each mesh"),
+    "stack": (
+        lambda mesh, x: mpmd.stack(x, x),
+        NotImplementedError,
+        r"mpmd\.stack: it joins .*; transfer them to one mesh",
+    ),
+    "slice": (
+        lambda mesh, x: mpmd.slice(x, [0, 1]),
+        NotImplementedError,
+        r"mpmd\.slice: it cuts .*; cut it in a task, and",
+    ),
 }
 
 
