@@ -1,7 +1,7 @@
 """Runs modules, and compares their results with those of the first module."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from jaxpp.validation.observed import RESULT, WrongValue, first_wrong, with_nois
 from jaxpp.validation.records import Record
 from jaxpp.validation.signature import Signature, SignatureError, public_main
 from jaxpp.validation.steps import NamedResults, StepFunction, step_function
+from jaxpp.validation.widen import at_float32
 
 
 class ValidationError(PassError):
@@ -47,10 +48,15 @@ class Given:
 
 @dataclass(frozen=True)
 class _Trial:
-    """One set of inputs, and the results of the first module that are to be compared."""
+    """One set of inputs, and the results of the first module that are to be compared.
+
+    in_float32: whether the modules compute in float32 instead of bfloat16 and float16.
+    """
 
     inputs: dict[int, Array]
     expected: dict[int, Expected]
+    tolerance: Tolerance
+    in_float32: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,15 +77,16 @@ class Validator:
     """Compares modules with a first one, on random inputs: normal numbers scaled by the array's size, and integers.
 
     XLA runs a module with a public `@main` on the CPU, on as many virtual devices as it has partitions. The reference
-    interpreter runs a program module. A second trial sets the state of an optimizer (arrays that no stage sees) to zero,
-    so that the new state shows each gradient in full. Another one also enlarges the inputs, so that gradients are
-    clipped, and so that a fault too small for the tolerance of bfloat16 grows. If a result was not finite (the root of
-    a negative second moment), a last trial has only positive inputs.
+    interpreter runs a program module. There are two trials, with other numbers: a branch may depend on them. Where an
+    optimizer has state (arrays that no stage sees), it is zero in two trials, so that the new state shows each gradient
+    in full. Inputs of the last one are larger, so that gradients are clipped. If a result was not finite (the root of a
+    negative second moment), another trial has only positive inputs.
 
     Results agree when their largest difference is within a tolerance of the array's largest value. The tolerance is
     1e-5 in float32, and looser for a module that computes in bfloat16 or float16. Added to it is a multiple of the
     difference that a change of the inputs in their last bit makes; for inputs in bfloat16, the difference itself.
-    Integers must be equal, and NaNs at the same places.
+    Integers must be equal, and NaNs at the same places. In the last trial such a module computes in float32, where that
+    is possible: rounding to narrow types hides small faults.
     A result counts as not compared if rounding moves it by more than 100 times the tolerance. So does a result that is
     nowhere finite, or that differs from run to run.
 
@@ -101,7 +108,7 @@ class Validator:
         """
         try:
             self._reference = Signature.of(module)
-            self._make_trials(self._reference, module, given)
+            self._make_trials(module, given)
         except PassError as error:
             raise ValidationError.because(cannot, error) from None
         self._last = (b"" if given else bytecode(module.operation)), []
@@ -125,7 +132,7 @@ class Validator:
         if now != self._last[0]:
             try:
                 self._reference.check(Signature.of(module), subject)
-                self._last = now, self._differences(step_function(module, self._runner))
+                self._last = now, self._differences(self._steps(module))
             except SignatureError as error:
                 raise ValidationError(error.message) from None
             except PassError as error:
@@ -134,16 +141,16 @@ class Validator:
 
     def differing(self, results: Mapping[int, HostArray]) -> list[Difference]:
         """Compares results that somebody else has computed from the given arguments."""
-        return self._differences(lambda _: {number: [("", value)] for number, value in results.items()})
+        return self._differences({False: lambda _: {number: [("", value)] for number, value in results.items()}})
 
     def first_nan(self, module: ir.Module) -> FirstNan | None:
         """Returns the first NaN that another module makes; None if it makes none. Raises ValidationError.
 
         The state of an optimizer is zero: the root of a negative second moment is no fault of the module.
         """
-        trials = self._trials[1:] if self._reference.state else self._trials
+        own = [trial for trial in self._trials if not trial.in_float32]
         try:
-            found = (first_nan(module, trial.inputs, self._runner) for trial in trials)
+            found = (first_nan(module, trial.inputs, self._runner) for trial in own[bool(self._reference.state) :])
             return next((each for each in found if each is not None), None)
         except PassError as error:
             raise ValidationError.because("the module does not run", error) from None
@@ -155,16 +162,19 @@ class Validator:
         ValidationError where one of them can't be run.
         """
         try:
-            right, wrong = ValueRunner(before, self._runner), ValueRunner(after, self._runner)
-            step = step_function(after, self._runner)
+            steps = self._steps(after)
             for trial in self._trials:
-                if self._differences(step, [trial]):
+                if self._differences(steps, [trial]):
+                    right, wrong = (
+                        ValueRunner((trial.in_float32 and at_float32(each)) or each, self._runner)
+                        for each in (before, after)
+                    )
                     moved = perturbed({number: np.asarray(value) for number, value in trial.inputs.items()}, self._seed)
                     values, moved_values, others = (
                         each.run(inputs)[0]
                         for each, inputs in ((right, trial.inputs), (right, self._put(moved)), (wrong, trial.inputs))
                     )
-                    found = first_wrong(with_noise(values, moved_values), others, self._tolerance)
+                    found = first_wrong(with_noise(values, moved_values), others, trial.tolerance)
                     if found is not None:
                         return found
         except PassError as error:
@@ -200,35 +210,47 @@ class Validator:
         """Returns why a result was not compared; "" if it was."""
         if number in self._varying:
             return "is not deterministic: not compared"
-        expected = [trial.expected[number] for trial in self._trials]
-        if any(each.is_compared(self._tolerance) for each in expected):
+        if any(trial.expected[number].is_compared(trial.tolerance) for trial in self._trials):
             return ""
-        noise = max(each.noise for each in expected)
+        noise = max(trial.expected[number].noise for trial in self._trials)
         if not noise:
             return "is nowhere finite on these inputs"
         return f"moves by {noise:.1g} where the inputs change in their last bit: not compared"
 
-    def _make_trials(self, signature: Signature, module: ir.Module, given: Given | None) -> None:
-        types = (str(value.type) for op in nested(module.operation) for value in op.results)
-        own = self._given
-        self._tolerance = Tolerance(coarsest_tolerance(types)) if own is None else Tolerance(own, exact=True)
-        self._runner = Runner(partitions_of(module), self._most_trips)
+    def _make_trials(self, module: ir.Module, given: Given | None) -> None:
+        self._runner, self._varying = Runner(partitions_of(module), self._most_trips), set[int]()
         run = step_function(module, self._runner)
-        shapes = {number: shape_and_dtype(type_) for number, type_ in signature.arguments.items()}
         if given:
-            self._varying = set[int]()
-            self._trials = [self._trial_of(given, shapes, signature, run)]
+            self._trials = [self._trial_of(given, run, self._tolerance_of(module))]
             return
+        shapes, state = _shapes(self._reference.arguments), self._reference.state
         normal = random_inputs(shapes, self._seed)
-        self._varying = self._find_varying(module, run, normal)
-        trials, self._trials = [normal], list[_Trial]()
-        fresh = {n: np.zeros_like(value) if n in signature.state else value for n, value in normal.items()}
-        trials += [fresh, enlarged(fresh)] if signature.state else [enlarged(normal)]
-        for inputs in trials:
-            trial = self._trial(inputs, run)
+        self._varying, self._trials = self._find_varying(module, run, normal), list[_Trial]()
+        inputs = [normal, _at_zero(normal, state)] if state else [normal]
+        for each in inputs:
+            trial = self._trial(each, run, self._tolerance_of(module))
             self._trials.append(trial)
-            if inputs is normal and not all(each.is_finite for each in trial.expected.values()):
-                trials.append(random_inputs(shapes, self._seed, positive=True))
+            if each is normal and not all(expected.is_finite for expected in trial.expected.values()):
+                inputs.append(random_inputs(shapes, self._seed, positive=True))
+        wide = at_float32(module) if self._given is None else None
+        if wide is not None:
+            module, shapes = wide, _shapes(Signature.of(wide).arguments)
+            run = step_function(wide, self._runner)
+        last = random_inputs(shapes, self._seed + 1)
+        last = _at_zero(enlarged(last), state) if state else last
+        self._trials.append(self._trial(last, run, self._tolerance_of(module), in_float32=wide is not None))
+
+    def _tolerance_of(self, module: ir.Module) -> Tolerance:
+        if self._given is not None:
+            return Tolerance(self._given, exact=True)
+        return Tolerance(coarsest_tolerance(str(value.type) for op in nested(module.operation) for value in op.results))
+
+    def _steps(self, module: ir.Module) -> dict[bool, StepFunction]:
+        """Returns what runs a module as it is, and, for trials that need it, what runs it in float32."""
+        steps = {False: step_function(module, self._runner)}
+        if any(trial.in_float32 for trial in self._trials) and (wide := at_float32(module)) is not None:
+            steps[True] = step_function(wide, self._runner)
+        return steps
 
     def _find_varying(self, module: ir.Module, run: StepFunction, inputs: Mapping[int, HostArray]) -> set[int]:
         """Finds the results that differ from run to run: by their dependences, and by running the module again."""
@@ -240,7 +262,9 @@ class Validator:
     def _put(self, inputs: Mapping[int, HostArray]) -> dict[int, Array]:
         return {number: self._runner.put(value) for number, value in inputs.items()}
 
-    def _trial(self, inputs: dict[int, HostArray], run: StepFunction) -> _Trial:
+    def _trial(
+        self, inputs: dict[int, HostArray], run: StepFunction, tolerance: Tolerance, *, in_float32: bool = False
+    ) -> _Trial:
         arrays = self._put(inputs)
         values, moved = _numbers(run(arrays)), _numbers(run(self._put(perturbed(inputs, self._seed))))
         of_narrow = perturbed_narrow(inputs, self._seed)
@@ -251,47 +275,51 @@ class Validator:
                 number: Expected.of(values[number], moved[number], narrow.get(number))
                 for number in sorted(values.keys() - self._varying)
             },
+            tolerance,
+            in_float32,
         )
 
-    def _trial_of(
-        self,
-        given: Given,
-        shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]],
-        signature: Signature,
-        run: StepFunction,
-    ) -> _Trial:
+    def _trial_of(self, given: Given, run: StepFunction, tolerance: Tolerance) -> _Trial:
         """Returns the trial with given arguments and results. Raises ValidationError for others than the module has."""
-        results = {number: shape_and_dtype(type_) for number, type_ in signature.results.items()}
+        shapes, results = map(_shapes, (self._reference.arguments, self._reference.results))
         for what, wanted, found in (("argument", shapes, given.arguments), ("result", results, given.results)):
             for number in sorted({*wanted, *found}):
                 expected, shape = wanted.get(number, [None])[0], found[number].shape if number in found else None
                 if shape != expected:
                     raise ValidationError(f"{what} {number} has the shape {shape}, expected {expected}")
         inputs = {number: given.arguments[number].astype(dtype) for number, (_, dtype) in shapes.items()}
-        own = self._trial(inputs, run)
-        return _Trial(
-            own.inputs,
-            {
-                number: Expected(given.results[number].astype(dtype), own.expected[number].noise)
-                for number, (_, dtype) in results.items()
-            },
-        )
+        own = self._trial(inputs, run, tolerance)
+        expected = {
+            number: Expected(given.results[number].astype(dtype), own.expected[number].noise)
+            for number, (_, dtype) in results.items()
+        }
+        return replace(own, expected=expected)
 
-    def _differences(self, run: StepFunction, trials: Sequence[_Trial] = ()) -> list[Difference]:
+    def _differences(self, steps: Mapping[bool, StepFunction], trials: Sequence[_Trial] = ()) -> list[Difference]:
         """Returns the results that differ, each by the first of these trials, or of all, that shows it."""
         found: dict[int, Difference] = {}
         for trial in trials or self._trials:
-            results = run(trial.inputs)
+            if trial.in_float32 not in steps:
+                continue
+            results = steps[trial.in_float32](trial.inputs)
             for number, expected in trial.expected.items():
                 for where, value in results[number]:
-                    distance, problem = compare(expected, np.asarray(value), self._tolerance)
+                    distance, problem = compare(expected, np.asarray(value), trial.tolerance)
                     if problem:
-                        title = f"{self._reference.title(number)}{where}"
+                        title = f"{self._reference.title(number)}{where}{' in float32' if trial.in_float32 else ''}"
                         found.setdefault(number, Difference(title, problem, number, distance))
-                    elif expected.is_compared(self._tolerance):
+                    elif expected.is_compared(trial.tolerance):
                         self._largest = max(self._largest, distance)
         return [found[number] for number in sorted(found)]
 
 
 def _numbers(results: NamedResults) -> dict[int, HostArray]:
     return {number: np.asarray(places[0][1]) for number, places in results.items()}
+
+
+def _shapes(types: Mapping[int, ir.Type]) -> dict[int, tuple[tuple[int, ...], "np.dtype[Any]"]]:
+    return {number: shape_and_dtype(type_) for number, type_ in types.items()}
+
+
+def _at_zero(inputs: Mapping[int, HostArray], state: Collection[int]) -> dict[int, HostArray]:
+    return {number: np.zeros_like(value) if number in state else value for number, value in inputs.items()}

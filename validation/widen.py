@@ -1,14 +1,15 @@
 """Makes a module compute in float32 instead of bfloat16 or float16, to tell rounding from an error."""
 
+import numpy as np
 from jaxlib.mlir import ir
 
+from jaxpp._compat import own_copy
 from jaxpp.ir.functions import nested
+from jaxpp.ir.tensors import read_constant
 from jaxpp.validation.runnable import RunError
 
 _NARROW = ("bf16", "f16")
 _BITCAST = "stablehlo.bitcast_convert"
-_AS_THEY_ARE = ("stablehlo.constant", _BITCAST)
-"""Operations whose results keep their types; a conversion follows them."""
 
 
 def widen(module: ir.Module) -> bool:
@@ -35,6 +36,15 @@ def widen(module: ir.Module) -> bool:
     return True
 
 
+def at_float32(module: ir.Module) -> ir.Module | None:
+    """Returns a copy that computes in float32; None if the module does so already, or can't be changed."""
+    copy = own_copy(module)
+    try:
+        return copy if widen(copy) else None
+    except RunError:
+        return None
+
+
 def _widen(op: ir.Operation) -> None:
     if op.name == "stablehlo.custom_call" and any(_is_narrow(each.type) for each in (*op.operands, *op.results)):
         raise RunError(f"@{op.attributes['call_target_name']} takes or makes bfloat16 or float16")
@@ -42,9 +52,12 @@ def _widen(op: ir.Operation) -> None:
         type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
         inputs, results = ([_wide(each) for each in types] for types in (type_.inputs, type_.results))
         op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
-    if op.name in _AS_THEY_ARE:
+    if op.name == _BITCAST:
         _converted(op)
         return
+    if op.name == "stablehlo.constant" and _is_narrow(op.results[0].type):
+        numbers = read_constant(op).astype(np.float32)
+        op.attributes["value"] = ir.DenseElementsAttr.get(numbers, type=ir.F32Type.get(), shape=numbers.shape)
     if "algorithm" in op.attributes:  # the algorithm of a product names narrow types
         del op.attributes["algorithm"]
     for value in _defined(op):
@@ -53,7 +66,7 @@ def _widen(op: ir.Operation) -> None:
 
 
 def _converted(op: ir.Operation) -> None:
-    """Converts the narrow results of an operation right after it."""
+    """Converts the narrow results of an operation, which keep their type, right after it."""
     for result in op.results:
         if _is_narrow(result.type):
             uses = [(use.owner, use.operand_number) for use in result.uses]
