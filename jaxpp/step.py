@@ -15,6 +15,7 @@ from jaxpp._system import write_file
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
+from jaxpp.gradients import gradients_table
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.structures import differences
@@ -260,6 +261,16 @@ class CompiledStep:
             rows_sent=self._program.rows_sent_bytes,
             rows_padded=self._program.rows_padded_bytes,
         )
+
+    def gradients(self) -> str:
+        """Returns a table to print, with a row for each parameter: over what its gradient is summed, by which factor.
+
+        The table is read from the program that runs. Its rows are the parameters, as in `summary`, and the other
+        results of the step that are sums over the microbatches. What is no such sum is `unknown`, as a maximum is.
+        """
+        program = self._program.copy().module
+        with program.context:
+            return gradients_table(program, self.executable.program, self._lowered)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step. Static arguments are left out, as for `jax.stages.Compiled`."""

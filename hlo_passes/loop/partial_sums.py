@@ -15,6 +15,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD
 from jaxpp.ir.build import constant, remake, sharded
 from jaxpp.ir.functions import reducer
+from jaxpp.ir.linear_terms import is_sum
 from jaxpp.ir.ops import linear_in, shape_of
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes, without
@@ -71,7 +72,7 @@ def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], GroupedDime
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         pairs = zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
         choices: list[dict[int, int]] = [{0: left, 1: right} for left, right in pairs]
-    elif op.name == REDUCE and _is_sum(op):
+    elif op.name == REDUCE and is_sum(op):
         choices = [{0: dimension} for dimension in at.integers(op, "dimensions")]
     elif op.name == SCATTER and reducer(op) == ADD and len(op.operands) == 3 and is_zero(op.operands[0]):
         choices = _rows_of_scatter(op)
@@ -115,10 +116,6 @@ def _rows_of_scatter(op: ir.Operation) -> list[dict[int, int]]:
     return [{1: row, 2: dimension} for row, dimension in zip(rows, kept, strict=True)]
 
 
-def _is_sum(reduce: ir.Operation) -> bool:
-    return reducer(reduce) == ADD and len(reduce.operands) == 2 and is_zero(reduce.operands[1])
-
-
 def _linear_in(op: ir.Operation, body: ir.Block) -> Sequence[int]:
     """Returns the indices of the operands in which `op` is linear, if its other operands may be factors of each
     summand.
@@ -126,7 +123,7 @@ def _linear_in(op: ir.Operation, body: ir.Block) -> Sequence[int]:
     if op.name == "stablehlo.pad":
         return (0,) if is_zero(op.operands[1]) else ()
     if op.name == REDUCE:
-        return (0,) if _is_sum(op) else ()
+        return (0,) if is_sum(op) else ()
     groups = linear_in(op)
     if len(groups) > 1:
         factors = {number for number, value in enumerate(op.operands) if _is_factor(value, body)}

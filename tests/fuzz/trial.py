@@ -36,6 +36,7 @@ from jaxpp import checkpoint, schedules
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.hlo_passes import base
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.kept_sums import KeptSumsOfProgram
 from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested
@@ -88,7 +89,7 @@ class Outcome:
 
 def serve(connection: Connection) -> None:
     """Try each seed that arrives: the process of a worker."""
-    base.STANDING.append(VerifyPhases())
+    base.STANDING.extend((VerifyPhases(), KeptSumsOfProgram()))
     warnings.filterwarnings("error")
     warnings.filterwarnings("default", "Error reading persistent compilation cache entry")
     while True:
@@ -113,7 +114,9 @@ def _judge(error: Exception, outcome: Outcome) -> None:
     """Write down whether an error is a refusal or a fault."""
     text, frames = str(error).strip(), traceback.extract_tb(error.__traceback__)
     first = text.partition("\n")[0][:400]
-    breaks_promise = any(frame.name == "after" and frame.filename.endswith("pipelines.py") for frame in frames)
+    breaks_promise = any(
+        frame.name == "after" and frame.filename.endswith(("pipelines.py", "kept_sums.py")) for frame in frames
+    )
     if isinstance(error, WrongError | ValidationError) or breaks_promise:
         outcome.wrong = first
     elif isinstance(error, ALLOWED) or text.startswith(NO_BACKWARD):

@@ -1,0 +1,125 @@
+"""Observers that compare the sums over the microbatches with those of the step as the user wrote it."""
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Observer, Pass
+from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.program.once_per_run import OncePerRun
+from jaxpp.hlo_passes.program.share_functions import ShareFunctions
+from jaxpp.hlo_passes.program.verify_gradients import HINT
+from jaxpp.hlo_passes.program.verify_program import VerifyProgram
+from jaxpp.hlo_passes.stages.add_tasks import AddTasks
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import main_of
+from jaxpp.ir.linear_terms import LATER
+from jaxpp.ir.step_sums import ResultSums, StepSums, Sum, Sums, step_sums
+from jaxpp.ir.train_loop import TrainLoopAttr
+from jaxpp.schedules.errors import counted
+
+_DESCRIBED = 3
+"""The most sums that a message describes."""
+
+
+class KeptSums(Observer):
+    """Checks that each result of a step keeps its sums: the factor, the axes, the microbatches and the stages.
+
+    The sums of the step are read when its loop is found, and again after some of the later passes. A pass that drops
+    or doubles all terms of a sum alike, or takes a mean for a sum, changes them. A result that is no sum is not
+    compared. Raises PassError.
+    """
+
+    reads_program = False
+    compared_after: ClassVar[Collection[type[Pass]]] = (DelayReductions, AddTasks, OncePerRun, ShareFunctions)
+
+    def __init__(self) -> None:
+        self._module: ir.Module | None = None
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Reads the sums, and compares them with those of an earlier pass."""
+        if type(step) is FindMicrobatchLoop:
+            self._begin(module)
+        elif self._module is module and type(step) in self.compared_after:
+            if type(step) is not VerifyProgram or self._steps == 1:
+                self._compare(step, module)
+        if type(step) is VerifyProgram:
+            self._module = None
+
+    def _begin(self, module: ir.Module) -> None:
+        """Reads the sums that the user wrote."""
+        self._module, self._known, self._before = module, step_sums(module), FindMicrobatchLoop.name
+        loop, table = TrainLoopAttr.of(module), at.result_attributes(main_of(module))
+        self._steps, self._has_rows = 1 if loop is None else loop.steps, False
+        infos = (at.plain(entry.get("jax.result_info")) for entry in table)
+        self._names = [info or f"result {number}" for number, info in enumerate(infos)]
+        self._is_plain = self._known.is_plain
+
+    def _compare(self, step: Pass, module: ir.Module) -> None:
+        sums = step_sums(module)
+        for wrong in sums.wrong if self._is_plain else ():
+            raise PassError(wrong.message, location=wrong.location, hint=HINT)
+        for number, before in self._known.results.items():
+            self._compare_result(self._names[number], before, sums.results.get(number), step)
+        self._known, self._before, self._has_rows = _merged(self._known, sums), step.name, True
+
+    def _compare_result(self, name: str, before: ResultSums, now: ResultSums | None, step: Pass) -> None:
+        """Raises PassError where a result has other sums than before."""
+        expected, found = before.own | before.whole, _NO_SUMS if now is None else now.own | now.whole
+        if not expected:
+            return
+        lasts = {each for each in found if each.microbatches == 1} - expected
+        one, other = _alike(expected, found - lasts, self._has_rows)
+        if one != other:
+            what = _described(one - other) or "no such sum"
+            raise PassError(
+                f"after {step.name}, {name} of the step depends on {_described(other - one) or 'no such sum'}; "
+                f"after {self._before} on {what}",
+                location=(now or before).location,
+                hint=HINT,
+            )
+
+
+class KeptSumsOfProgram(KeptSums):
+    """Checks the same in the program as well, which is written as text for it."""
+
+    reads_program = True
+    compared_after = (*KeptSums.compared_after, VerifyProgram)
+
+
+_NO_SUMS: Sums = frozenset()
+
+
+def _merged(known: StepSums, sums: StepSums) -> StepSums:
+    """Returns the new sums of the results that had sums before: others are not compared."""
+    results = {number: sums.results[number] for number, each in known.results.items() if each.own | each.whole}
+    return StepSums(results)
+
+
+def _alike(one: Sums, other: Sums, has_rows: bool) -> tuple[Sums, Sums]:
+    """Returns two sets of sums without what is known of one of them only."""
+    every = one | other
+    has_counts, has_stages = all(each.microbatches for each in every), all(each.stage >= 0 for each in every)
+
+    def known(each: Sum) -> Sum:
+        axes = tuple(axis for axis in each.axes if has_rows or not axis.endswith(LATER))
+        return Sum(each.scale, axes, each.microbatches * has_counts, each.stage if has_stages else -1)
+
+    return frozenset(map(known, one)), frozenset(map(known, other))
+
+
+def _described(sums: Sums) -> str:
+    texts = list(map(_text, sorted(sums)))
+    return " and ".join(texts[:_DESCRIBED]) + (
+        f" and {len(texts) - _DESCRIBED} more" if len(texts) > _DESCRIBED else ""
+    )
+
+
+def _text(each: Sum) -> str:
+    count = f"{counted(each.microbatches, 'microbatch', 'es')}" if each.microbatches else "the microbatches"
+    stage = f" of stage {each.stage}" if each.stage >= 0 else ""
+    axes = f", added over {' and '.join(each.axes)}" if each.axes else ""
+    return f"{each.scale:g} times the sum over {count}{stage}{axes}"

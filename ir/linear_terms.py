@@ -1,0 +1,192 @@
+"""Linear terms: a value as a sum of scaled terms, each of which an operation makes that is not linear."""
+
+from collections.abc import Callable, Hashable, Sequence
+from graphlib import TopologicalSorter
+from itertools import combinations
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.accumulators import ADD, SUBTRACT
+from jaxpp.ir.boundary import BARRIER
+from jaxpp.ir.functions import body_of, reducer, terminator
+from jaxpp.ir.ops import element_of, float_width, traits
+from jaxpp.ir.shardings import MeshAxes, Shardings
+from jaxpp.ir.tensors import is_splat_constant, read_constant
+from jaxpp.ir.values import defining_op, is_zero, origin
+
+Axes: TypeAlias = tuple[str, ...]
+"""The mesh axes over which devices add their values, in order; an axis occurs twice if they add twice."""
+
+Scales: TypeAlias = dict[Axes, float]
+"""The factors of a term, by the axes over which it is summed."""
+
+MULTIPLY, DIVIDE = "stablehlo.multiply", "stablehlo.divide"
+
+LATER = " after the loop"
+"""The end of the name of an axis over which rows are added that `delay-reductions` keeps apart until then."""
+
+
+class Part(NamedTuple):
+    """A summand of a value: `scale` times another value, summed over the devices along `axes`."""
+
+    value: Hashable
+    scale: float = 1.0
+    axes: Axes = ()
+
+
+Parts: TypeAlias = Sequence[Part] | None
+"""The summands of a value; None for a value that is a term itself."""
+
+
+def terms(value: Hashable, parts_of: Callable[[Hashable], Parts]) -> dict[Hashable, Scales]:
+    """Returns the terms of a value with their factors, in time linear in the number of values that it is made of."""
+    graph, work = dict[Hashable, Parts](), [value]
+    while work:
+        each = work.pop()
+        if each not in graph:
+            graph[each] = parts_of(each)
+            work += [part.value for part in graph[each] or ()]
+    order = TopologicalSorter({each: [part.value for part in parts or ()] for each, parts in graph.items()})
+    factors, found = dict[Hashable, Scales]({value: {(): 1.0}}), dict[Hashable, Scales]()
+    for each in reversed([*order.static_order()]):
+        parts, scales = graph[each], factors[each]
+        if parts is None:
+            found[each] = scales
+        for part in parts or ():
+            add_scales(factors.setdefault(part.value, {}), scales, part)
+    return found
+
+
+def add_scales(total: Scales, scales: Scales, part: Part) -> None:
+    """Adds to `total` the factors `scales` of a value, times those of a part of it."""
+    for axes, factor in scales.items():
+        both = tuple(sorted((*axes, *part.axes))) if part.axes else axes
+        total[both] = total.get(both, 0.0) + factor * part.scale
+
+
+def parts_with(value: Hashable, scales: Scales) -> list[Part]:
+    """Returns a term with these factors as summands."""
+    return [Part(value, scale, axes) for axes, scale in scales.items()]
+
+
+class Linear:
+    """Finds the summands of values of one module."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._mesh, self._shardings = MeshAxes.of(module), Shardings(module)
+
+    def in_task(self, value: Hashable) -> Parts:
+        """Returns the summands of a value in a task, or in the loop; None for a term.
+
+        What adds up or moves rows makes a term there, as a product does: these are gradients of weights.
+        """
+        return self._parts(value) if isinstance(value, ir.Value) else None
+
+    def around(self, value: ir.Value) -> Parts:
+        """Returns the summands of a value around the loop, where sums over dimensions are linear too."""
+        parts, op = self._parts(value), defining_op(value)
+        return self._moved(op) if parts is None and op is not None else parts
+
+    def _parts(self, value: ir.Value) -> Parts:
+        op = defining_op(value)
+        if op is None:
+            argument = ir.BlockArgument(value)
+            parent = argument.owner.owner.operation
+            return [Part(parent.operands[argument.arg_number])] if parent.name == at.SHARD_MAP else None
+        number, name = ir.OpResult(value).result_number, op.name
+        if name == at.SHARD_MAP:
+            return [Part(terminator(body_of(op)).operands[number])]
+        if name == BARRIER:
+            return [Part(op.operands[number])]
+        if name in (ADD, SUBTRACT):
+            return [Part(op.operands[0]), Part(op.operands[1], 1.0 if name == ADD else -1.0)]
+        if name == "stablehlo.negate":
+            return [Part(op.operands[0], -1.0)]
+        if name in (MULTIPLY, DIVIDE):
+            return _scaled(op)
+        if traits(op).collective:
+            return self._collective(op, number)
+        if _is_linear_view(op):
+            keeps_fractions = float_width(op.results[0]) or not float_width(op.operands[0])
+            return [Part(op.operands[0])] if keeps_fractions else None
+        return None
+
+    def _moved(self, op: ir.Operation) -> Parts:
+        """Returns the summands of a value that moves, joins or adds up rows."""
+        operands, name = op.operands, op.name.removeprefix("stablehlo.")
+        if name == "reduce":
+            return [Part(operands[0], 1.0, self._axes_of_rows(op))] if is_sum(op) else None
+        if name == "pad":
+            return [Part(operands[0])] if is_zero(operands[1]) else None
+        rows = {"concatenate": len(operands), "dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}.get(name, 0)
+        return [Part(operands[number]) for number in range(rows)] or None
+
+    def _axes_of_rows(self, reduce: ir.Operation) -> Axes:
+        sharding = self._shardings.of(reduce.operands[0])
+        if self._mesh is None or sharding is None:
+            return ()
+        axes = self._mesh.axes(sharding)
+        return tuple(sorted(axis + LATER for number in at.integers(reduce, "dimensions") for axis in axes[number]))
+
+    def _collective(self, op: ir.Operation, number: int) -> Parts:
+        """Returns the summand of a value that devices exchange, with the axes over which they add it."""
+        name = op.name.removeprefix("stablehlo.")
+        if name in ("all_reduce", "reduce_scatter"):
+            return [Part(op.operands[number], 1.0, self._axes_of_groups(op))] if reducer(op) == ADD else None
+        return [Part(op.operands[number])] if name in ("all_gather", "all_to_all", "collective_permute") else None
+
+    def _axes_of_groups(self, op: ir.Operation) -> Axes:
+        """Returns the axes of the mesh along which the groups of a collective lie; `devices` for other groups."""
+        groups = op.attributes["replica_groups"]
+        if self._mesh is None or not isinstance(groups, ir.DenseIntElementsAttr):
+            return ("devices",)
+        named = [(name, size) for name, size in self._mesh.named if size > 1]
+        devices = np.arange(self._mesh.count(name for name, _ in named)).reshape([size for _, size in named])
+        wanted = {frozenset(row) for row in np.asarray(groups).tolist()}
+        for chosen in (each for count in range(len(named) + 1) for each in combinations(range(len(named)), count)):
+            size = self._mesh.count(named[each][0] for each in chosen)
+            lines = np.moveaxis(devices, chosen, range(len(chosen))).reshape(size, -1).T
+            if {frozenset(row) for row in lines.tolist()} == wanted:
+                return tuple(sorted(named[each][0] for each in chosen))
+        return ("devices",)
+
+
+def is_sum(reduce: ir.Operation) -> bool:
+    """Whether a `stablehlo.reduce` adds up the elements of one array, from zero on."""
+    return reducer(reduce) == ADD and len(reduce.operands) == 2 and is_zero(reduce.operands[1])
+
+
+def number_of(value: ir.Value) -> float | None:
+    """Returns the number that all elements of a value are: a constant, or a product or quotient of two constants."""
+    op = defining_op(origin(value, _is_linear_view))
+    if op is None or op.name not in (MULTIPLY, DIVIDE):
+        return _constant(op)
+    one, other = [_constant(defining_op(origin(each, _is_linear_view))) for each in op.operands]
+    if one is None or other is None or (op.name == DIVIDE and not other):
+        return None
+    return one * other if op.name == MULTIPLY else one / other
+
+
+def _is_linear_view(op: ir.Operation) -> bool:
+    return traits(op).view and bool(traits(op).linear)
+
+
+def _constant(op: ir.Operation | None) -> float | None:
+    if op is None or not is_splat_constant(op) or isinstance(element_of(op.results[0]), ir.ComplexType):
+        return None
+    return next(map(float, read_constant(op).flat[:1]), None)
+
+
+def _scaled(op: ir.Operation) -> Parts:
+    """Returns the summand of a product with a number, or of a quotient by one; None where neither operand is one."""
+    one, other = op.operands
+    factor = number_of(other)
+    if op.name == DIVIDE:
+        return [Part(one, 1 / factor)] if factor else None
+    if factor is not None:
+        return [Part(one, factor)]
+    factor = number_of(one)
+    return None if factor is None else [Part(other, factor)]
