@@ -45,16 +45,16 @@ class TaskTerms:
         return self._known[key]
 
     def _summary(self, name: str, number: int) -> Summary:
-        found = Summary(list[tuple[int, Scales]](), list[Scales]())
+        arguments, own = list[tuple[int, Scales]](), list[Scales]()
         body = body_of(self._functions[name])
         for term, scales in terms(terminator(body).operands[number], self._linear.in_task).items():
             assert isinstance(term, ir.Value)
             op = defining_op(term)
             if op is None:
-                found.arguments.append((ir.BlockArgument(term).arg_number, scales))
+                arguments.append((ir.BlockArgument(term).arg_number, scales))
             elif len(op.operands) or len(op.regions):  # what is equal for all microbatches is no term
-                found.own.append(scales)
-        return found
+                own.append(scales)
+        return Summary(arguments, own)
 
 
 class LoopTerm(NamedTuple):
@@ -85,7 +85,7 @@ class LoopTerms:
         return added
 
     def is_of_others(self, number: int) -> bool:
-        """Whether the loop hands on a value that is a sum of others that it carries, such as the sum before the last."""
+        """Whether a value that the loop hands on sums others that it carries, as the sum before the last one does."""
         return not self._carried(number).keys() <= {self._loop.body.arguments[number]}
 
     def _carried(self, number: int) -> Mapping[Hashable, Scales]:
@@ -124,7 +124,7 @@ class LoopTerms:
         """The values of the body that may differ from microbatch to microbatch."""
         body = self._loop.body
         pairs = zip(body.arguments, terminator(body).operands, strict=True)
-        varying = {argument for argument, value in pairs if argument != value}
+        varying = set[ir.Value](argument for argument, value in pairs if argument != value)
         _spread(operations(body), varying)
         return varying
 

@@ -15,9 +15,9 @@ from jaxpp.schedules.errors import counted
 _COLUMNS = ("parameter", "stages", "summed over", "scale")
 _UNKNOWN = "unknown"
 _NOTES = (
-    "Scale: the factor of the gradient of each microbatch, where the update first reads the sum by an operation that is",
-    "not linear; otherwise in the new value itself, as -0.1 / 8 for a descent by 0.1 times the mean of 8 microbatches.",
-    "Axes: those of collectives in a `shard_map`, or of sums that are reduced after the loop. XLA adds over all others.",
+    "Scale: the factor of each microbatch's gradient, where an operation that is not linear first reads their sum;",
+    "otherwise in the new value itself: -0.1 / 8 for a descent by 0.1 times the mean of 8 microbatches.",
+    "Axes: of collectives in a `shard_map`, and of sums that are reduced after the loop. XLA adds over all others.",
 )
 
 
