@@ -10,13 +10,14 @@ from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.program.once_per_run import OncePerRun
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
-from jaxpp.hlo_passes.program.verify_gradients import HINT
+from jaxpp.hlo_passes.program.verify_gradients import raise_first
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.stages.add_tasks import AddTasks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import main_of
 from jaxpp.ir.linear_terms import LATER
+from jaxpp.ir.manual_sums import unreduced
 from jaxpp.ir.step_sums import ResultSums, StepSums, Sum, Sums, step_sums
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.errors import counted
@@ -51,6 +52,7 @@ class KeptSums(Observer):
 
     def _begin(self, module: ir.Module) -> None:
         """Reads the sums that the user wrote."""
+        raise_first([*unreduced(module)])
         self._module, self._known, self._before = module, step_sums(module), FindMicrobatchLoop.name
         loop, table = TrainLoopAttr.of(module), at.result_attributes(main_of(module))
         self._steps, self._has_rows = 1 if loop is None else loop.steps, False
@@ -60,8 +62,7 @@ class KeptSums(Observer):
 
     def _compare(self, step: Pass, module: ir.Module) -> None:
         sums = step_sums(module)
-        for wrong in sums.wrong if self._is_plain else ():
-            raise PassError(wrong.message, location=wrong.location, hint=HINT)
+        raise_first(sums.wrong if self._is_plain else ())
         for number, before in self._known.results.items():
             self._compare_result(self._names[number], before, sums.results.get(number), step)
         self._known, self._before, self._has_rows = _merged(self._known, sums), step.name, True
@@ -79,7 +80,7 @@ class KeptSums(Observer):
                 f"after {step.name}, {name} of the step depends on {_described(other - one) or 'no such sum'}; "
                 f"after {self._before} on {what}",
                 location=(now or before).location,
-                hint=HINT,
+                hint="a pass between the two dropped a sum, or scaled it",
             )
 
 
@@ -113,9 +114,8 @@ def _alike(one: Sums, other: Sums, has_rows: bool) -> tuple[Sums, Sums]:
 
 def _described(sums: Sums) -> str:
     texts = list(map(_text, sorted(sums)))
-    return " and ".join(texts[:_DESCRIBED]) + (
-        f" and {len(texts) - _DESCRIBED} more" if len(texts) > _DESCRIBED else ""
-    )
+    more = [f"{len(texts) - _DESCRIBED} more"] if len(texts) > _DESCRIBED else []
+    return " and ".join([*texts[:_DESCRIBED], *more])
 
 
 def _text(each: Sum) -> str:

@@ -37,6 +37,14 @@ class Part(NamedTuple):
     axes: Axes = ()
 
 
+class WrongSum(NamedTuple):
+    """What is wrong with a sum, the operation at which it shows, and what to do."""
+
+    message: str
+    location: ir.Location
+    hint: str
+
+
 Parts: TypeAlias = Sequence[Part] | None
 """The summands of a value; None for a value that is a term itself."""
 

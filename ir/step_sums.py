@@ -28,7 +28,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.kinds import AROUND, HALVES
-from jaxpp.ir.linear_terms import Axes, Linear, Part, Parts, Scales, add_scales, parts_with, terms
+from jaxpp.ir.linear_terms import Axes, Linear, Part, Parts, Scales, WrongSum, add_scales, parts_with, terms
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, tasks_of_call
 from jaxpp.ir.ops import shape_of
@@ -70,13 +70,6 @@ class ResultSums(NamedTuple):
 
     own: Sums
     whole: Sums
-    location: ir.Location
-
-
-class WrongSum(NamedTuple):
-    """A sum that lacks a microbatch, or has one by another factor than the others; `location` is where it is read."""
-
-    message: str
     location: ir.Location
 
 
@@ -255,6 +248,8 @@ class LoopSums:
 _Group: TypeAlias = tuple[str, int, int]
 """A kind (`backward` also for its halves), a stage and a slice."""
 
+_HINT = "a pass before this one dropped a term of the sum, or added it in another way"
+
 _CHANGED = "changed"
 """The term of a value to which an earlier microbatch does not only add, such as a moving average."""
 
@@ -334,13 +329,13 @@ class LineSums:
         there = set[int]().union(*(self._microbatches[each, stage, part] for each in kinds))
         if missing := sorted(there - found.keys()):
             what = f"lacks what the {kind} of stage {stage} adds for microbatch {', '.join(map(str, missing))}"
-            self._wrong.append(WrongSum(f"a sum over {len(there)} microbatches {what}", location))
+            self._wrong.append(WrongSum(f"a sum over {len(there)} microbatches {what}", location, _HINT))
             return
         usual = max(found.values(), key=[*found.values()].count)
         odd = min((number for number, each in found.items() if each != usual), default=None)
         if odd is not None:
             what = f"{TaskName(kind, stage, odd, part)}, {_times(found[odd])}, and others {_times(usual)}"
-            self._wrong.append(WrongSum(f"a sum adds what the {what}", location))
+            self._wrong.append(WrongSum(f"a sum adds what the {what}", location, _HINT))
 
 
 def _rounded(scale: float) -> float:

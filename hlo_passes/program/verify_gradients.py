@@ -1,9 +1,13 @@
 """`verify-gradients`: checks that each sum over the microbatches has every microbatch once, by one factor."""
 
+from collections.abc import Sequence
+
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.errors import PassError
+from jaxpp.ir.linear_terms import WrongSum
+from jaxpp.ir.manual_sums import unreduced
 from jaxpp.ir.step_sums import step_sums
 
 
@@ -16,6 +20,7 @@ class VerifyGradients(Pass):
 
     - If several microbatches of a stage have a term in it, all microbatches have one of which the stage has such tasks.
     - Each of these terms has the same factor, and is summed over the same axes. No term is there twice.
+    - What leaves a `shard_map` without an axis in its sharding is no sum of each device's own rows along that axis.
 
     The pass can't tell a sum that the user wrote from one that a pass spoiled in all its terms. `--validate` compares
     the sums of each phase with those of the step as the user wrote it. Nor does it say anything about values of one
@@ -37,8 +42,10 @@ class VerifyGradients(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Checks `module`. Raises PassError, at the operation that reads the sum."""
-        for wrong in step_sums(module).wrong:
-            raise PassError(wrong.message, location=wrong.location, hint=HINT)
+        raise_first([*unreduced(module), *step_sums(module).wrong])
 
 
-HINT = "a pass before this one dropped a term of the sum, or added it in another way"
+def raise_first(found: Sequence[WrongSum]) -> None:
+    """Raises PassError for the first wrong sum, if there is one."""
+    for message, location, hint in found:
+        raise PassError(message, location=location, hint=hint)
