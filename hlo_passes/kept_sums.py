@@ -8,6 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.program.once_per_run import OncePerRun
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.verify_gradients import raise_first
@@ -17,6 +18,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import main_of
 from jaxpp.ir.linear_terms import LATER
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.manual_sums import unreduced
 from jaxpp.ir.step_sums import ResultSums, StepSums, Sum, Sums, step_sums
 from jaxpp.ir.train_loop import TrainLoopAttr
@@ -35,7 +37,13 @@ class KeptSums(Observer):
     """
 
     reads_program = False
-    compared_after: ClassVar[Collection[type[Pass]]] = (DelayReductions, AddTasks, OncePerRun, ShareFunctions)
+    compared_after: ClassVar[Collection[type[Pass]]] = (
+        ForwardRows,
+        DelayReductions,
+        AddTasks,
+        OncePerRun,
+        ShareFunctions,
+    )
 
     def __init__(self) -> None:
         self._module: ir.Module | None = None
@@ -58,19 +66,28 @@ class KeptSums(Observer):
         self._steps, self._has_rows = 1 if loop is None else loop.steps, False
         infos = (at.plain(entry.get("jax.result_info")) for entry in table)
         self._names = [info or f"result {number}" for number, info in enumerate(infos)]
-        self._is_plain = self._known.is_plain
+        found = MicrobatchLoop.of(module)
+        self._is_plain, self._length, self._location = self._known.is_plain, found.length, found.op.location
 
     def _compare(self, step: Pass, module: ir.Module) -> None:
         sums = step_sums(module)
         raise_first(sums.wrong if self._is_plain else ())
         for number, before in self._known.results.items():
             self._compare_result(self._names[number], before, sums.results.get(number), step)
-        self._known, self._before, self._has_rows = _merged(self._known, sums), step.name, True
+        self._compare_terms(sums, step)
+        self._known, self._before, self._has_rows = _merged(self._known, sums), step.name, type(step) is not ForwardRows
+
+    def _compare_terms(self, sums: StepSums, step: Pass) -> None:
+        """Raises PassError where a microbatch adds fewer terms than before. `forward-rows` makes one of each row."""
+        if type(step) is not ForwardRows and sums.terms < self._known.terms and self._length > 1:
+            what = f"{counted(sums.terms, 'term')} to the sums of the step; after {self._before} {self._known.terms}"
+            hint = "a pass between the two dropped a term of a sum"
+            raise PassError(f"after {step.name}, each microbatch adds {what}", location=self._location, hint=hint)
 
     def _compare_result(self, name: str, before: ResultSums, now: ResultSums | None, step: Pass) -> None:
         """Raises PassError where a result has other sums than before."""
         expected, found = before.own | before.whole, _NO_SUMS if now is None else now.own | now.whole
-        if not expected:
+        if not expected or (type(step) is ForwardRows and any(each.is_inside for each in expected)):
             return
         lasts = {each for each in found if each.microbatches == 1} - expected
         one, other = _alike(expected, found - lasts, self._has_rows)
@@ -97,7 +114,7 @@ _NO_SUMS: Sums = frozenset()
 def _merged(known: StepSums, sums: StepSums) -> StepSums:
     """Returns the new sums of the results that had sums before: others are not compared."""
     results = {number: sums.results[number] for number, each in known.results.items() if each.own | each.whole}
-    return StepSums(results)
+    return StepSums(results, terms=sums.terms)
 
 
 def _alike(one: Sums, other: Sums, has_rows: bool) -> tuple[Sums, Sums]:

@@ -47,12 +47,14 @@ class Sum(NamedTuple):
         axes: the axes over which devices add the term.
         microbatches: the number of microbatches; 0 where the schedule may leave some out.
         stage: the stage that makes the term; -1 where it is not known, or where there are slices.
+        is_inside: whether a loop over layers, or a conditional, of the microbatch loop makes the term.
     """
 
     scale: float
     axes: Axes
     microbatches: int
     stage: int = -1
+    is_inside: bool = False
 
 
 Sums: TypeAlias = frozenset[Sum]
@@ -82,11 +84,13 @@ class StepSums:
         wrong: the sums that are not over all microbatches alike.
         is_plain: whether no value that is read after the loop is a sum of other values that the loop carries. If one
             is, such as the sum before the last microbatch, the user may mean an incomplete sum.
+        terms: how many terms each microbatch adds to sums that are read.
     """
 
     results: dict[int, ResultSums] = field(default_factory=dict[int, ResultSums])
     wrong: list[WrongSum] = field(default_factory=list[WrongSum])
     is_plain: bool = True
+    terms: int = 0
 
 
 def step_sums(module: ir.Module) -> StepSums:
@@ -96,12 +100,12 @@ def step_sums(module: ir.Module) -> StepSums:
     if main is not None:
         reader.visit(operations(body_of(main)))
         reader.leave(terminator(body_of(main)), [[n] for n in range(len(at.result_attributes(main)))])
-        return reader.found
+        return reader.result()
     lines = mesh_functions(module)
     reader.visit_meshes([operations(body_of(line)) for line in lines])
     for line in lines:
         reader.leave(terminator(body_of(line)), [_numbers(entry) for entry in at.result_attributes(line)])
-    return reader.found
+    return reader.result()
 
 
 def _numbers(entry: Mapping[str, ir.Attribute]) -> list[int]:
@@ -134,6 +138,11 @@ class _Reader:
         self._tasks = TaskTerms(self._functions, self._linear)
         self._states, self._sent = dict[ir.Value, _State](), dict[int, ir.Value]()
         self._sums: LoopSums | LineSums = LineSums(self._tasks, self._states, self.found.wrong)
+
+    def result(self) -> StepSums:
+        """Returns what was found, after the last visit."""
+        self.found.terms = self._sums.terms
+        return self.found
 
     def visit(self, ops: Iterable[ir.Operation]) -> None:
         """Visits the operations of a function that is no task."""
@@ -225,6 +234,12 @@ class LoopSums:
 
     def __init__(self, loop: MicrobatchLoop, made: LoopTerms, found: StepSums) -> None:
         self._loop, self._made, self._found = loop, made, found
+        self._terms = dict[int, int]()
+
+    @property
+    def terms(self) -> int:
+        """How many terms each microbatch adds to the sums that were read so far."""
+        return sum(self._terms.values())
 
     def of(self, state: _State, location: ir.Location) -> Sums:
         """Returns what a sum of the loop's results is made of."""
@@ -235,13 +250,17 @@ class LoopSums:
             if number in self._loop.indices:
                 continue
             added = self._made.added(number)
+            self._terms[number] = len(added or ())
             self._found.is_plain &= not self._made.is_of_others(number)
             # A schedule may leave out tasks, and their terms.
             microbatches = 0 if "skipped:" in self._loop.schedule else self._loop.length
             for term in added or ():
                 total = Scales()
                 add_scales(total, term.scales, part)
-                sums |= {Sum(_rounded(scale), axes, microbatches, term.stage) for axes, scale in total.items()}
+                sums |= {
+                    Sum(_rounded(scale), axes, microbatches, term.stage, term.is_inside)
+                    for axes, scale in total.items()
+                }
         return frozenset(sums)
 
 
@@ -263,6 +282,12 @@ class LineSums:
         self._microbatches = defaultdict[_Group, set[int]](set)
         self._known = dict[Hashable, Sums]()
         self._has_slices = False
+        self._terms = defaultdict[int, set[OwnTerm]](set)
+
+    @property
+    def terms(self) -> int:
+        """How many terms a microbatch adds to the sums that were read so far: that with most of them."""
+        return max(map(len, self._terms.values()), default=0)
 
     def add_call(self, op: ir.Operation, tasks: Sequence[TaskName], parts: Sequence[int]) -> None:
         """Adds a call of tasks. parts: for each result the index of its task."""
@@ -302,16 +327,20 @@ class LineSums:
 
     def _grouped(self, found: Mapping[Hashable, Scales], location: ir.Location) -> Sums:
         groups = defaultdict[_Group, dict[int, set[tuple[Axes, float]]]](lambda: defaultdict(set))
+        own = defaultdict[_Group, dict[int, set[OwnTerm]]](lambda: defaultdict(set))
         kinds, sums = defaultdict[_Group, set[str]](set), set[Sum]()
         for term, scales in found.items():
             if isinstance(term, OwnTerm):
                 kind, stage, microbatch, part = self._tasks[term.result]
                 group = "backward" if kind in HALVES else kind, stage, part
                 kinds[group].add(kind)
+                own[group][microbatch].add(term)
                 groups[group][microbatch] |= {(axes, _rounded(scale)) for axes, scale in scales.items()}
         for group, terms_of in groups.items():
             if len(terms_of) > 1:  # otherwise it may be a value of one microbatch, such as the last one
                 self._check(group, kinds[group], terms_of, location)
+                for microbatch, each in own[group].items():
+                    self._terms[microbatch] |= each
             stage = -1 if self._has_slices else group[1]
             every = set[tuple[Axes, float]]().union(*terms_of.values())
             sums |= {Sum(scale, axes, len(terms_of), stage) for axes, scale in every}

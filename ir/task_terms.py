@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, callee, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import CONDITIONALS, body_of, callee, operands_with_captures, operations, terminator
 from jaxpp.ir.linear_terms import Linear, Parts, Scales, parts_with, terms
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.tasks import task_inside
@@ -58,11 +58,17 @@ class TaskTerms:
 
 
 class LoopTerm(NamedTuple):
-    """A term that the loop adds for each microbatch: its factors, its stage (-1 if unknown), and its location."""
+    """A term that the loop adds for each microbatch.
+
+    Attributes:
+        scales: its factors.
+        stage: the stage that makes it; -1 if it is not known.
+        is_inside: whether a loop over layers, or a conditional, makes it. These may be taken apart, and the term too.
+    """
 
     scales: Scales
     stage: int
-    location: ir.Location
+    is_inside: bool
 
 
 class LoopTerms:
@@ -81,7 +87,7 @@ class LoopTerms:
             value = term.result if isinstance(term, OwnTerm) else term
             op = defining_op(value) if isinstance(value, ir.Value) else None
             if op is not None and value in self._varying and value not in self._loop.counts:
-                added.append(LoopTerm(scales, self._stage(op), op.location))
+                added.append(LoopTerm(scales, self._stage(op), op.name in (*CONDITIONALS, "stablehlo.while")))
         return added
 
     def is_of_others(self, number: int) -> bool:
