@@ -136,6 +136,7 @@ class _Reader:
         self.found, self._module, self._functions = StepSums(), module, functions(module)
         self._linear = Linear(module)
         self._tasks = TaskTerms(self._functions, self._linear)
+        self._parts = dict[str, Sequence[int]]()
         self._states, self._sent = dict[ir.Value, _State](), dict[int, ir.Value]()
         self._sums: LoopSums | LineSums = LineSums(self._tasks, self._states, self.found.wrong)
 
@@ -199,7 +200,9 @@ class _Reader:
             return
         assert isinstance(self._sums, LineSums)
         self._begin(op)
-        self._sums.add_call(op, tasks, [at.plain(each.get(at.TASK)) or 0 for each in at.result_attributes(function)])
+        if callee(op) not in self._parts:
+            self._parts[callee(op)] = [at.plain(each.get(at.TASK)) or 0 for each in at.result_attributes(function)]
+        self._sums.add_call(op, tasks, self._parts[callee(op)])
 
     def _visit_inside(self, op: ir.Operation, body: ir.Block) -> None:
         """Visits a function that is no task, or the body of a `shard_map`."""

@@ -41,7 +41,7 @@ WITHOUT = {"read_sums"}
 
 @dataclass
 class Outcome:
-    """What came of a seed: for each fault its kind, the pass before it, and the refusal; an `alarm` is without a fault."""
+    """What came of a seed: for each fault its kind, the pass before it, and the refusal. An `alarm` needs no fault."""
 
     seed: int
     words: str = ""
