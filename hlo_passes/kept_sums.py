@@ -20,7 +20,8 @@ from jaxpp.ir.functions import main_of
 from jaxpp.ir.linear_terms import LATER
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.manual_sums import unreduced
-from jaxpp.ir.step_sums import ResultSums, StepSums, Sum, Sums, step_sums
+from jaxpp.ir.microbatch_sums import NO_SUMS, UNKNOWN, Sum, Sums
+from jaxpp.ir.step_sums import ResultSums, StepSums, step_sums
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.errors import counted
 
@@ -60,12 +61,13 @@ class KeptSums(Observer):
         self._steps, self._has_rows = 1 if loop is None else loop.steps, False
         infos = (at.plain(entry.get("jax.result_info")) for entry in table)
         self._names = [info or f"result {number}" for number, info in enumerate(infos)]
-        found = MicrobatchLoop.of(module)
-        self._is_plain, self._length, self._location = self._known.is_plain, found.length, found.op.location
+        found, results = MicrobatchLoop.of(module), self._known.results.values()
+        is_known = all(UNKNOWN not in each.own | each.whole for each in results)  # others may be meant to be incomplete
+        self._is_known, self._length, self._location = is_known, found.length, found.op.location
 
     def _compare(self, step: Pass, module: ir.Module) -> None:
         sums = step_sums(module)
-        raise_first(sums.wrong if self._is_plain else ())
+        raise_first(sums.wrong if self._is_known else ())
         for number, before in self._known.results.items():
             self._compare_result(self._names[number], before, sums.results.get(number), step)
         self._compare_terms(sums, step)
@@ -81,17 +83,21 @@ class KeptSums(Observer):
 
     def _compare_result(self, name: str, before: ResultSums, now: ResultSums | None, step: Pass) -> None:
         """Raises PassError where a result has other sums than before."""
-        expected, found = before.own | before.whole, _NO_SUMS if now is None else now.own | now.whole
-        if not expected or (self._before == FindMicrobatchLoop.name and any(each.is_inside for each in expected)):
+        expected, found = before.own | before.whole, NO_SUMS if now is None else now.own | now.whole
+        if (
+            not expected
+            or UNKNOWN in expected
+            or (self._before == FindMicrobatchLoop.name and any(each.is_inside for each in expected))
+        ):
             return
-        lasts = {each for each in found if each.microbatches == 1} - expected
-        one, other = _alike(expected, found - lasts, self._has_rows)
+        lasts = {each for each in found if each.microbatches == 1 < self._length}
+        one, other = _alike(expected - lasts, found - lasts, self._has_rows)
         if one != other:
             what = _described(one - other) or "no such sum"
             raise PassError(
                 f"after {step.name}, {name} of the step depends on {_described(other - one) or 'no such sum'}; "
                 f"after {self._before} on {what}",
-                location=(now or before).location,
+                location=before.location,
                 hint="a pass between the two dropped a sum, or scaled it",
             )
 
@@ -103,23 +109,25 @@ class KeptSumsOfProgram(KeptSums):
     compared_after = (ForwardRows, DelayReductions, AddTasks, OncePerRun, ShareFunctions, VerifyProgram)
 
 
-_NO_SUMS: Sums = frozenset()
-
-
 def _merged(known: StepSums, sums: StepSums) -> StepSums:
     """Returns the new sums of the results that had sums before: others are not compared."""
-    results = {number: sums.results[number] for number, each in known.results.items() if each.own | each.whole}
+    results = {
+        number: sums.results[number]._replace(location=each.location)
+        for number, each in known.results.items()
+        if each.own | each.whole and UNKNOWN not in each.own | each.whole
+    }
     return StepSums(results, terms=sums.terms)
 
 
 def _alike(one: Sums, other: Sums, has_rows: bool) -> tuple[Sums, Sums]:
     """Returns two sets of sums without what is known of one of them only."""
     every = one | other
+    has_scales = all(each.scale for each in every)
     has_counts, has_stages = all(each.microbatches for each in every), all(each.stage >= 0 for each in every)
 
     def known(each: Sum) -> Sum:
         axes = tuple(axis for axis in each.axes if has_rows or not axis.endswith(LATER))
-        return Sum(each.scale, axes, each.microbatches * has_counts, each.stage if has_stages else -1)
+        return Sum(each.scale * has_scales, axes, each.microbatches * has_counts, each.stage if has_stages else -1)
 
     return frozenset(map(known, one)), frozenset(map(known, other))
 
@@ -134,4 +142,5 @@ def _text(each: Sum) -> str:
     count = f"{counted(each.microbatches, 'microbatch', 'es')}" if each.microbatches else "the microbatches"
     stage = f" of stage {each.stage}" if each.stage >= 0 else ""
     axes = f", added over {' and '.join(each.axes)}" if each.axes else ""
-    return f"{each.scale:g} times the sum over {count}{stage}{axes}"
+    factor = f"{each.scale:g}" if each.scale else "an unknown factor"
+    return f"{factor} times the sum over {count}{stage}{axes}"

@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, SUBTRACT
 from jaxpp.ir.boundary import BARRIER
-from jaxpp.ir.functions import body_of, reducer, terminator
+from jaxpp.ir.functions import CONDITIONALS, body_of, reducer, terminator
 from jaxpp.ir.ops import element_of, float_width, traits
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.tensors import is_splat_constant, read_constant
@@ -29,12 +29,23 @@ LATER = " after the loop"
 """The end of the name of an axis over which rows are added that `delay-reductions` keeps apart until then."""
 
 
+_MOVES = "concatenate dynamic_slice dynamic_update_slice gather pad scatter select"
+
+TAKEN_APART = (*CONDITIONALS, "stablehlo.while", *(f"stablehlo.{name}" for name in _MOVES.split()))
+"""The operations that hold others or move rows. Passes may take them apart, which shows more of a sum."""
+
+
 class Part(NamedTuple):
     """A summand of a value: `scale` times another value, summed over the devices along `axes`."""
 
     value: Hashable
     scale: float = 1.0
     axes: Axes = ()
+
+
+def known_scales(op: ir.Operation, scales: Scales) -> Scales:
+    """Returns the factors of the term that `op` makes: 0 for a product or a quotient, one factor of which is unknown."""
+    return dict.fromkeys(scales, 0.0) if op.name in (MULTIPLY, DIVIDE) else scales
 
 
 class WrongSum(NamedTuple):

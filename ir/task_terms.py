@@ -7,8 +7,8 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import CONDITIONALS, body_of, callee, operands_with_captures, operations, terminator
-from jaxpp.ir.linear_terms import Linear, Parts, Scales, parts_with, terms
+from jaxpp.ir.functions import body_of, callee, operands_with_captures, operations, terminator
+from jaxpp.ir.linear_terms import TAKEN_APART, Linear, Parts, Scales, known_scales, parts_with, terms
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.tasks import task_inside
 from jaxpp.ir.values import block_of, defining_op
@@ -53,7 +53,7 @@ class TaskTerms:
             if op is None:
                 arguments.append((ir.BlockArgument(term).arg_number, scales))
             elif len(op.operands) or len(op.regions):  # what is equal for all microbatches is no term
-                own.append(scales)
+                own.append(known_scales(op, scales))
         return Summary(arguments, own)
 
 
@@ -61,9 +61,9 @@ class LoopTerm(NamedTuple):
     """A term that the loop adds for each microbatch.
 
     Attributes:
-        scales: its factors.
+        scales: its factors; 0 if they are not known.
         stage: the stage that makes it; -1 if it is not known.
-        is_inside: whether a loop over layers, or a conditional, makes it. These may be taken apart, and the term too.
+        is_inside: whether its operation holds others, or moves rows. Passes take both apart, and so the term.
     """
 
     scales: Scales
@@ -87,7 +87,7 @@ class LoopTerms:
             value = term.result if isinstance(term, OwnTerm) else term
             op = defining_op(value) if isinstance(value, ir.Value) else None
             if op is not None and value in self._varying and value not in self._loop.counts:
-                added.append(LoopTerm(scales, self._stage(op), op.name in (*CONDITIONALS, "stablehlo.while")))
+                added.append(LoopTerm(known_scales(op, scales), self._stage(op), op.name in TAKEN_APART))
         return added
 
     def is_of_others(self, number: int) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from jaxlib.mlir import ir
 
 from jaxpp.ir.linear_terms import LATER
-from jaxpp.ir.step_sums import Sum, Sums, step_sums
+from jaxpp.ir.microbatch_sums import UNKNOWN, Sum, Sums
+from jaxpp.ir.step_sums import step_sums
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime import Program
 from jaxpp.runtime.measuring.analysis import parameters
@@ -35,14 +36,14 @@ def gradients_table(module: ir.Module, program: Program, lowered: Lowered) -> st
 
 
 def _row(name: str, sums: Sums) -> tuple[str, str, str, str]:
-    if not sums:
+    if not sums or UNKNOWN in sums:
         return name, _UNKNOWN, _UNKNOWN, _UNKNOWN
     stages = sorted({each.stage for each in sums})
     return (
         name,
         ", ".join(map(str, stages)) if stages[0] >= 0 else _UNKNOWN,
         _joined(_summed_over(each) for each in sorted(sums)),
-        _joined(f"{each.scale:g}" for each in sorted(sums)),
+        _joined(f"{each.scale:g}" if each.scale else _UNKNOWN for each in sorted(sums)),
     )
 
 
