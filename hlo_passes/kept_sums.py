@@ -46,7 +46,9 @@ class KeptSums(Observer):
     def after(self, step: Pass, module: ir.Module) -> None:
         """Reads the sums, and compares them with those of an earlier pass."""
         if type(step) is FindMicrobatchLoop:
-            self._begin(module)
+            raise_first([*unreduced(module)])
+            if MicrobatchLoop.of(module).length > 1:  # otherwise all values may move out of the loop
+                self._begin(module)
         elif self._module is module and type(step) in self.compared_after:
             if type(step) is not VerifyProgram or self._steps == 1:
                 self._compare(step, module)
@@ -55,15 +57,14 @@ class KeptSums(Observer):
 
     def _begin(self, module: ir.Module) -> None:
         """Reads the sums that the user wrote."""
-        raise_first([*unreduced(module)])
         self._module, self._known, self._before = module, step_sums(module), FindMicrobatchLoop.name
         loop, table = TrainLoopAttr.of(module), at.result_attributes(main_of(module))
         self._steps, self._has_rows = 1 if loop is None else loop.steps, False
         infos = (at.plain(entry.get("jax.result_info")) for entry in table)
         self._names = [info or f"result {number}" for number, info in enumerate(infos)]
-        found, results = MicrobatchLoop.of(module), self._known.results.values()
+        results = self._known.results.values()
         is_known = all(UNKNOWN not in each.own | each.whole for each in results)  # others may be meant to be incomplete
-        self._is_known, self._length, self._location = is_known, found.length, found.op.location
+        self._is_known, self._location = is_known, MicrobatchLoop.of(module).op.location
 
     def _compare(self, step: Pass, module: ir.Module) -> None:
         sums = step_sums(module)
@@ -76,7 +77,7 @@ class KeptSums(Observer):
     def _compare_terms(self, sums: StepSums, step: Pass) -> None:
         """Raises PassError where a microbatch adds fewer terms than before."""
         has_rows = self._before != FindMicrobatchLoop.name  # before `forward-rows`, a stack of rows is one term
-        if has_rows and sums.terms < self._known.terms and self._length > 1:
+        if self._is_known and has_rows and sums.terms < self._known.terms:
             what = f"{counted(sums.terms, 'term')} to the sums of the step; after {self._before} {self._known.terms}"
             hint = "a pass between the two dropped a term of a sum"
             raise PassError(f"after {step.name}, each microbatch adds {what}", location=self._location, hint=hint)
@@ -84,14 +85,10 @@ class KeptSums(Observer):
     def _compare_result(self, name: str, before: ResultSums, now: ResultSums | None, step: Pass) -> None:
         """Raises PassError where a result has other sums than before."""
         expected, found = before.own | before.whole, NO_SUMS if now is None else now.own | now.whole
-        if (
-            not expected
-            or UNKNOWN in expected
-            or (self._before == FindMicrobatchLoop.name and any(each.is_inside for each in expected))
-        ):
+        may_be_taken_apart = self._before == FindMicrobatchLoop.name and any(each.is_inside for each in expected)
+        if not expected or UNKNOWN in expected or may_be_taken_apart:
             return
-        lasts = {each for each in found if each.microbatches == 1 < self._length}
-        one, other = _alike(expected - lasts, found - lasts, self._has_rows)
+        one, other = _alike(_several(expected), _several(found), self._has_rows)
         if one != other:
             what = _described(one - other) or "no such sum"
             raise PassError(
@@ -114,9 +111,14 @@ def _merged(known: StepSums, sums: StepSums) -> StepSums:
     results = {
         number: sums.results[number]._replace(location=each.location)
         for number, each in known.results.items()
-        if each.own | each.whole and UNKNOWN not in each.own | each.whole
+        if number in sums.results and each.own | each.whole and UNKNOWN not in each.own | each.whole
     }
     return StepSums(results, terms=sums.terms)
+
+
+def _several(sums: Sums) -> Sums:
+    """Returns the sums of several microbatches, without values of one."""
+    return frozenset(each for each in sums if each.microbatches != 1)
 
 
 def _alike(one: Sums, other: Sums, has_rows: bool) -> tuple[Sums, Sums]:

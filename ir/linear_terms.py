@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 def known_scales(op: ir.Operation, scales: Scales) -> Scales:
-    """Returns the factors of the term that `op` makes: 0 for a product or a quotient, one factor of which is unknown."""
+    """Returns the factors of the term that `op` makes: 0 for a product or a quotient, whose own factor is unknown."""
     return dict.fromkeys(scales, 0.0) if op.name in (MULTIPLY, DIVIDE) else scales
 
 
