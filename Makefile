@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install train test quick lint types unit fuzz faults optimized rest hardware lit coverage docs docs-site docs-serve images format release clean
+.PHONY: help install train test quick lint types unit fuzz faults faults-in-sums optimized rest hardware lit coverage docs docs-site docs-serve images format release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +80,9 @@ fuzz: $(STAMP) ## Generated steps against jax.jit, for SECONDS=600, then INPUTS=
 
 faults: $(STAMP) ## Planted faults, which jaxpp-bisect must find, and sound programs: FAULTS=200, from seed FIRST=0 on; or one, SEED=
 	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz.faults --faults $(FAULTS) $(if $(SEED),--seed $(SEED),--first $(FIRST))
+
+faults-in-sums: $(STAMP) ## Planted faults in the sums of gradients, which the passes must refuse: FAULTS=200, or one SEED=
+	PYTHONPATH=tests PYTHONHASHSEED=0 $(BIN)/python -m fuzz.sum_faults --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)

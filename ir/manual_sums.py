@@ -39,13 +39,16 @@ def _unreduced(shard_map: ir.Operation, mesh: MeshAxes, linear: Linear) -> Itera
     def parts(value: Hashable) -> Parts:
         assert isinstance(value, ir.Value)
         op = defining_op(value)
-        if op is None or block_of(value) != body or (traits(op).collective and op.name not in _ADDING):
+        if op is None or block_of(value) != body or _is_exchanged(value):
             return None
         return linear.in_task(value)
 
     for number, value in enumerate(terminator(body).operands):
         named = frozenset(axis for axes in shardings[number] for axis in axes)
-        for term, scales in terms(value, parts).items():
+        found = terms(value, parts)
+        if any(isinstance(term, ir.Value) and _is_exchanged(term) for term in found):
+            continue
+        for term, scales in found.items():
             assert isinstance(term, ir.Value)
             op = defining_op(term)
             summed = _NO_AXES if op is None else _summed(op, known) & manual
@@ -55,6 +58,12 @@ def _unreduced(shard_map: ir.Operation, mesh: MeshAxes, linear: Linear) -> Itera
                     what = f"result {number} of a shard_map is each device's own sum along axis '{axis}'"
                     hint = f"add jax.lax.psum(x, '{axis}'), or name the axis in out_specs"
                     yield WrongSum(f"{what}, expected the sum of all devices", op.location, hint)
+
+
+def _is_exchanged(value: ir.Value) -> bool:
+    """Whether devices exchange a value in another way than by adding."""
+    op = defining_op(value)
+    return op is not None and traits(op).collective and op.name not in _ADDING
 
 
 def _shardings(shard_map: ir.Operation, name: str, mesh: MeshAxes) -> list[Sequence[Axes]]:

@@ -58,7 +58,7 @@ def lost_sum(module: ir.Module) -> Sites:
 def doubled_term(module: ir.Module) -> Sites:
     """Adds each term twice."""
     for op, term in additions(module):
-        yield op, partial(_apply, op, lambda value, other: stablehlo.add(value, other), op.operands[term])
+        yield op, partial(_apply, op, stablehlo.add, op.operands[term])
 
 
 def mean_for_sum(module: ir.Module) -> Sites:
@@ -133,7 +133,7 @@ def lost_part(module: ir.Module) -> Sites:
 def doubled_part(module: ir.Module) -> Sites:
     """Adds the part of a stage or a mesh twice."""
     for op in _parts(module):
-        yield op, partial(_apply, op, lambda value, other: stablehlo.add(value, other), op.operands[1])
+        yield op, partial(_apply, op, stablehlo.add, op.operands[1])
 
 
 def collectives(module: ir.Module) -> Iterator[ir.Operation]:
@@ -173,7 +173,7 @@ def lost_rows(module: ir.Module) -> Sites:
         replace(op, [stablehlo.reshape(type_, row, ip=ir.InsertionPoint(op), loc=op.location)])
 
     known, tasks = functions(module), {"forward", "backward", "weight_grad", "input_grad", "recompute"}
-    around = [each for name, each in known.items() if not tasks & {*kind_and_stage(each)[0].split("+")}]
+    around = [each for each in known.values() if not tasks & {*kind_and_stage(each)[0].split("+")}]
     for op in (op for function in around for op in operations(body_of(function))):
         is_delayed = op.name == "stablehlo.reduce" and is_sum(op) and at.integers(op, "dimensions") == [0]
         if is_delayed and is_gradient(op.results[0]):

@@ -4,6 +4,8 @@ A fault of each kind comes at a random place behind `find-microbatch-loop`. The 
 another proof of the passes, has to refuse the module, before anything runs. The step without a fault has to pass.
 """
 
+# pyright: reportUnknownLambdaType=false
+
 import argparse
 import itertools
 import random
@@ -28,6 +30,7 @@ from jaxpp._compat import own_copy
 from jaxpp.hlo_passes.base import Pass, run_passes
 from jaxpp.hlo_passes.kept_sums import KeptSumsOfProgram
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.train_loop import TrainLoopAttr
@@ -103,7 +106,7 @@ def run(seed: int, kinds: Sequence[str] = tuple(SUMS)) -> Outcome:
 def refusal(module: ir.Module, steps: Sequence[Pass]) -> str:
     """Returns why the passes are refused, with the comparison of sums; "" where they are not."""
     try:
-        run_passes(own_copy(module), steps, [KeptSumsOfProgram()])
+        run_passes(own_copy(module), steps, [VerifyPhases(), KeptSumsOfProgram()])
     except PassError as error:
         return str(error)
     return ""
