@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from jaxlib.mlir import ir
 
 from jaxpp.ir.linear_terms import LATER
-from jaxpp.ir.microbatch_sums import UNKNOWN, Sum, Sums
+from jaxpp.ir.microbatch_sums import NO_SUMS, UNKNOWN, Sum, Sums
 from jaxpp.ir.step_sums import step_sums
 from jaxpp.lowering.lower import Lowered
 from jaxpp.runtime import Program
-from jaxpp.runtime.measuring.analysis import parameters
+from jaxpp.runtime.measuring.analysis import microbatches, parameters
 from jaxpp.runtime.measuring.units import table
 from jaxpp.schedules.errors import counted
 
@@ -24,14 +24,18 @@ _NOTES = (
 
 def gradients_table(module: ir.Module, program: Program, lowered: Lowered) -> str:
     """Returns a table of the parameters of a step, and of its other results that are sums over microbatches."""
-    results = step_sums(module).results
+    several = microbatches(program) > 1
+    results = {
+        number: frozenset(each for each in found.own if each.microbatches > 1 or not several)
+        for number, found in step_sums(module).results.items()
+    }  # without values of one microbatch, such as the last one
     fed = {argument: result for result, argument in lowered.feeds.items()}
     rows = [
-        _row(lowered.in_names[number], results[fed[number]].own if fed[number] in results else frozenset())
+        _row(lowered.in_names[number], results.get(fed[number], NO_SUMS))
         for number in sorted(parameters(program, set(fed)))
     ]
     others = sorted(results.keys() - lowered.feeds.keys())
-    rows += [_row(lowered.out_names[number], results[number].own) for number in others if results[number].own]
+    rows += [_row(lowered.out_names[number], results[number]) for number in others if results[number]]
     return "\n".join([*table(_COLUMNS, rows), "", *_NOTES])
 
 

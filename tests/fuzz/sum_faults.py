@@ -54,17 +54,16 @@ class Outcome:
 
 
 def experts() -> tuple[ir.Module, Sequence[Pass], str]:
-    """Returns a step of two stages of two experts, one on each device, with a router that both share."""
+    """Returns a step of two stages of two experts, one on each device, with weights that both share."""
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("mpmd", "expert")), "mpmd")
 
     @partial(jax.shard_map, mesh=mesh.jax_mesh, in_specs=(P("expert"), P(), P()), out_specs=P())
-    def layer(expert: Any, router: Any, x: Any) -> Any:
-        share = jax.nn.sigmoid(x @ router)
-        return jax.lax.psum(share * jnp.tanh(x @ expert[0]), "expert") / 2
+    def layer(expert: Any, shared: Any, x: Any) -> Any:
+        return jax.lax.psum(jnp.tanh(x @ (expert[0] + shared)), "expert") / 2
 
     def loss(params: Any, x: Any) -> Any:
-        for expert, router in params:
-            x = jaxpp.mark_stage_end(layer(expert, router, x))
+        for expert, shared in params:
+            x = jaxpp.mark_stage_end(layer(expert, shared, x))
         return jnp.mean(x**2)
 
     def step(params: Any, batch: Any) -> Any:

@@ -25,6 +25,7 @@ def wrong(body: Callable[..., Any], in_specs: Any, out_specs: P = WHOLE) -> list
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
     mapped = jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     module = jax.jit(mapped).lower(*[X] * len(in_specs)).compiler_ir()
+    assert isinstance(module, ir.Module)
     with module.context, ir.Location.unknown():
         return [re.findall(r"axis '(\w+)'", each.message)[0] for each in unreduced(module)]
 
