@@ -174,8 +174,9 @@ def test_what_is_typed_linear_is_linear_with_its_factor(names: list[str]) -> Non
             x = STEPS[name](x)
         return x
 
-    ones, other = np.ones((2, 2), np.float32), np.arange(4, dtype=np.float32).reshape(2, 2)
+    ones, other = jnp.ones((2, 2)), jnp.arange(4.0).reshape(2, 2)
     module = jax.jit(function).lower(ones).compiler_ir()
+    assert isinstance(module, ir.Module)
     with module.context, ir.Location.unknown():
         found = terms(terminator(body_of(main_of(module))).operands[0], Linear(module).in_task)
         ((term, scales),) = found.items()
