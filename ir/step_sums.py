@@ -71,7 +71,7 @@ class StepSums:
 
 def step_sums(module: ir.Module) -> StepSums:
     """Returns the sums of a step of phases 2 to 6. Raises PassError for a module that breaks their promises."""
-    reader = _Reader(module)
+    reader = _StepReader(module)
     main = functions(module).get("main")
     if main is not None:
         reader.visit(operations(body_of(main)))
@@ -90,7 +90,7 @@ def _numbers(entry: Mapping[str, ir.Attribute]) -> list[int]:
     return number[:1] if isinstance(number, list) else [number]
 
 
-class _Reader:
+class _StepReader:
     """Reads the operations around the tasks in their order, and the tasks where a sum leads to them."""
 
     def __init__(self, module: ir.Module) -> None:

@@ -1,5 +1,7 @@
 """The sums of a step, compared from pass to pass."""
 
+from functools import partial
+
 import pytest
 from fuzz import sum_faults
 from fuzz.planted_sums import SumFault
@@ -19,7 +21,7 @@ Material = tuple[ir.Module, list[Pass]]
 @pytest.fixture(scope="module")
 def chain() -> Material:
     """The module and the passes of a step of two stages."""
-    step = jaxpp.mpmd_jit_with_loop(lambda w, x: sgd_step(w, x, schedule="1f1b"), make_mesh(2))
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="1f1b"), make_mesh(2))
     seen = debug.PassesSeen()
     with debug.watching(seen):
         step.lower(weights(2), batch(4)).program()
