@@ -145,6 +145,14 @@ def started_platforms() -> set[str]:
     return {each.platform for each in xla_bridge._backends.values()}
 
 
+def starts_only_cpus() -> bool:
+    """Whether JAX was told to start with CPUs and nothing else."""
+    import jax
+
+    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]  # an option
+    return platforms == "cpu"
+
+
 def start_preemption_service() -> None:
     """Starts the preemption service that `initialize_distributed` put off."""
     from jax._src import distributed

@@ -1,5 +1,6 @@
 """`load`: loads a step that was compiled before, without tracing, rewriting or compiling it."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxlib.mlir import ir
 
-from jaxpp._compat import make_context
+from jaxpp._compat import load_executable, make_context
 from jaxpp._system import tell
 from jaxpp.backend import LocalBackend
 from jaxpp.ir.custom_calls import unregistered
@@ -20,12 +21,20 @@ from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Program
 from jaxpp.runtime import load as read_program
-from jaxpp.runtime.execution.options import Options, from_json, named
+from jaxpp.runtime.execution.options import Options, from_json, named, options_of
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.saved import trees
 from jaxpp.saved.check import check_saved
-from jaxpp.saved.saved_step import SavedStep, SavedStepError, check_surroundings, refused, types
+from jaxpp.saved.saved_step import (
+    SavedStep,
+    SavedStepError,
+    check_processor,
+    check_surroundings,
+    file_of,
+    refused,
+    types,
+)
 from jaxpp.step import CompiledStep
 
 
@@ -106,6 +115,34 @@ def load_for(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> Compil
         return None
 
 
+def try_loading(folder: str | os.PathLike[str], count: int, *, on_cpus: bool) -> None:
+    """Checks that this process could load what each of `count` processes has saved in the folder.
+
+    on_cpus: whether the devices are CPUs. Then XLA loads the machine code for devices of this process. JAX starts for
+        that, and the next load takes a tenth of the time.
+
+    Raises:
+        SavedStepError: a file is damaged, or made by other versions or for another processor.
+        OSError: a file is missing or can't be read.
+        JaxRuntimeError: XLA refuses the machine code.
+    """
+    for process in range(count):
+        saved, path = SavedStep.read(folder, process), file_of(folder, process)
+        if not on_cpus:
+            continue
+        check_processor(saved, path)
+        with refused(path):
+            options = from_json(saved.description["compiler_options"])
+            owners: list[list[int]] = json.loads(saved.description["surroundings"]["owners"])
+            own = [mesh for mesh, each in enumerate(owners) if process in each]
+            sizes = {len(owners[mesh]) for mesh in own}
+        devices = jax.local_devices()[: min(sizes, default=0)]
+        # A program of several processes needs all of them, and which mesh a program is for is known from its size only.
+        if sizes == {len(devices)} and all({*owners[mesh]} == {process} for mesh in own):
+            for code in saved.code.values():
+                load_executable(code, devices, options_of(options, own[0]))
+
+
 @dataclass(frozen=True)
 class ReadStep:
     """A saved step that was read and verified for local devices, but whose machine code XLA has not loaded yet."""
@@ -140,7 +177,7 @@ class ReadStep:
 
 def _read(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None, nodes: trees.Nodes) -> ReadStep:
     saved = SavedStep.read(path)
-    with refused(path):
+    with refused(file_of(path)):
         mesh = mpmd_mesh or _mesh(saved, path)
         check_surroundings(saved, mesh, path)
         with make_context():

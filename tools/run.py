@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=at_least(1), metavar="N", help="how many, on all hosts")
     about = "with how many to go on; as many as there are to be"
     parser.add_argument("--least", type=at_least(1), metavar="N", help=about)
+    about = "how many more wait, to take the place of one that dies; 0"
+    parser.add_argument("--spares", type=at_least(0), default=0, metavar="N", help=about)
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="S", help="seconds that the others wait for one that is started anew"
     )
@@ -60,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", programs)
             os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
             os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-            return _run(options, secret or secrets.token_hex(32).encode(), command)
+            plans = os.path.join(programs, "plans")
+            return _run(options, secret or secrets.token_hex(32).encode(), command, plans)
     except (ConnectionError, OSError) as error:
         print(f"jaxpp-run: {error}", file=sys.stderr)
         return 1
@@ -76,7 +79,7 @@ def _terminated(number: int, _: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> int:
+def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str], plans: str) -> int:
     from jaxpp.healing.launcher import Agent, Office  # after the environment is set: JAX reads it when imported
     from jaxpp.runtime.processes.membership import ProcessError, watchdog_seconds
 
@@ -92,17 +95,19 @@ def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> 
             except OSError as error:
                 raise OSError(f"--join {options.join}: {error}") from None
             own = str(probe.getsockname()[0])
-        return Agent(options.join, secret, command, options.here or 1, own).run()
+        return Agent(options.join, secret, command, options.here or 1, own, plans).run()
     host, _, port = options.listen.rpartition(":")
     count = options.processes
     least = options.least or count
     try:
-        office = Office(count, least, options.wait, host, int(port), secret, prepares=options.prepare)
+        office = Office(
+            count, least, options.wait, host, int(port), secret, prepares=options.prepare, spares=options.spares
+        )
     except OSError as error:
         raise OSError(
             f"--listen {options.listen}: {error}; give a port that is free on an address of this host"
         ) from None
-    return Agent(office.address, secret, command, options.here or count, host).run()
+    return Agent(office.address, secret, command, options.here or count + options.spares, host, plans).run()
 
 
 def _wrong(options: argparse.Namespace) -> str:
@@ -114,14 +119,15 @@ def _wrong(options: argparse.Namespace) -> str:
     if not options.wait >= 0:
         return f"--wait {options.wait:g} is less than 0 seconds"
     if options.join:
-        is_known = options.processes or options.least or options.prepare
-        return "--join knows --processes, --least and --prepare from there" if is_known else ""
+        is_known = options.processes or options.least or options.prepare or options.spares
+        return "--join knows --processes, --least, --spares and --prepare from there" if is_known else ""
     if not options.processes:
         return "give --processes, at least 1"
-    for name in ("least", "here"):
-        value = getattr(options, name)
-        if value is not None and value > options.processes:
-            return f"--{name} {value} is not between 1 and --processes {options.processes}"
+    if (options.least or 0) > options.processes:
+        return f"--least {options.least} is not between 1 and --processes {options.processes}"
+    if (options.here or 0) > options.processes + options.spares:
+        spares = f" and --spares {options.spares}" if options.spares else ""
+        return f"--here {options.here} is not between 1 and --processes {options.processes}{spares}"
     return ""
 
 

@@ -48,6 +48,7 @@ class Worker:
     number: its process number in the running generation; None if it is not in the generation, or has left it.
     took_part: whether it was in any generation.
     is_ready: whether it waits for the next generation.
+    is_told: whether it knows that it waits as a spare.
     is_done: whether it has made all steps.
     """
 
@@ -58,6 +59,7 @@ class Worker:
     number: int | None = None
     took_part: bool = False
     is_ready: bool = False
+    is_told: bool = False
     is_done: bool = False
 
 
@@ -92,13 +94,14 @@ class Generation:
 class Head:
     """The state of the job, and the decisions about it. One thread makes all calls, so that they never overlap.
 
-    processes: the number of processes of the job.
+    processes: the number of processes that compute.
     least: the number of processes with which the job may go on.
     wait: seconds that the remaining processes wait for a restarted one, before they go on without it.
     start_service: starts a coordination service for a number of processes; returns the service and its address.
     drop: called with (generation, step) when the states before that are no longer needed.
     patience: seconds that a process has to leave a broken generation, before it is killed.
     prepares: whether the step is first compiled for each smaller number of processes.
+    spares: the number of processes more, which wait until one dies.
     """
 
     def __init__(
@@ -110,9 +113,12 @@ class Head:
         drop: Callable[[int, int], None],
         patience: float = 45.0,
         prepares: bool = False,
+        spares: int = 0,
     ) -> None:
         self.processes, self.least, self.wait, self.patience = processes, least, wait, patience
         self._start_service, self._drop = start_service, drop
+        self.order = list(range(processes + spares))
+        """The slots in the order of their process numbers. Those after the first `processes` are of spares."""
         self.workers: list[Worker] = []
         self.generation: Generation | None = None
         self.former: list[Generation] = []
@@ -120,6 +126,8 @@ class Head:
         """The addresses of the Stores, one for each host. Each also holds the states of the host before it."""
         self.end: str | None = None
         """Why the job has ended; empty if all steps are made, None while it runs."""
+        self._homes: dict[int, str] = {}
+        """The Store of the host of each slot."""
         self._waits_since: float | None = None
         self._doubted: list[Worker] = []
         self._first_ready: float | None = None
@@ -137,6 +145,7 @@ class Head:
             return
         worker.is_ready = True
         self.workers.append(worker)
+        self._homes[worker.slot] = worker.store
         self._form()
 
     def gone(self, worker: Worker, how: str = "died") -> None:
@@ -192,6 +201,9 @@ class Head:
         for each in self.workers:
             if each.number is not None:
                 each.send(safe=step, regroup=own.regroups)
+            elif own.count == self.processes and not each.is_told:  # the step is saved by now
+                each.is_told = True
+                each.send(spare=own.count)
         self.former, self._was_safe = [], True
         self._drop(generation, step)
 
@@ -258,12 +270,27 @@ class Head:
         except LostError as error:
             self.stop(str(error))
             return
-        taking_part = sorted(ready, key=lambda each: each.slot)
-        smaller = [count for count in self._to_prepare if count < len(ready)]
+        taking_part = self._taking_part(ready)
+        smaller = [count for count in self._to_prepare if count < len(taking_part)]
         if resume is None and smaller:
             self._begin(taking_part[: smaller[-1]], None, prepares=True)
         else:
             self._begin(taking_part, resume)
+
+    def _taking_part(self, ready: list[Worker]) -> list[Worker]:
+        """Returns the processes of the next generation, in the order of their numbers.
+
+        A spare takes the number of a missing process, if possible one of the same host. So the others keep theirs.
+        """
+        by_slot = {each.slot: each for each in ready}
+        for place, slot in enumerate(self.order[: self.processes]):
+            spares = [each for each in self.order[self.processes :] if each in by_slot]
+            if slot not in by_slot and spares:
+                spare = min(spares, key=lambda each: by_slot[each].store != self._homes.get(slot))
+                self.order[self.order.index(spare)], self.order[place] = slot, spare
+                if self.generation is not None:
+                    tell(f"the spare process of slot {spare} takes the place of slot {slot}")
+        return [by_slot[slot] for slot in self.order if slot in by_slot][: self.processes]
 
     def _end_preparation(self, former: Generation) -> None:
         """Counts an attempt to compile ahead. After the last failure the job goes on without that program."""
@@ -286,7 +313,7 @@ class Head:
         if self._waits_told or time.monotonic() - since < max(SETTLE, self.wait):
             return
         self._waits_told = True
-        missing = sorted({*range(self.processes)} - {each.slot for each in ready})
+        missing = sorted({*self.order} - {each.slot for each in ready})
         slots = f"slot{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
         tell(f"{len(ready)} of {self.processes} processes are ready, and wait for {slots}: --least is {self.least}")
 
@@ -338,7 +365,7 @@ class Head:
         self._first_ready, self._waits_told = None, False
         message = {"go": number, "count": len(workers), "coordinator": coordinator, "resume": resume}
         for place, each in enumerate(workers):
-            each.number, each.is_ready, each.took_part = place, False, True
+            each.number, each.is_ready, each.took_part, each.is_told = place, False, True, False
             each.send(**message, number=place, stores=self._stores_for(each), prepares=prepares)
         if prepares:
             tell(f"{len(workers)} of {self.processes} processes compile the step ahead")

@@ -15,7 +15,7 @@ from typing import Any
 from jaxpp import _jobs
 from jaxpp._system import keep_port, lend_port, tell
 from jaxpp.healing.head import Head, Worker
-from jaxpp.healing.member import HEAD, SLOT
+from jaxpp.healing.member import HEAD, PLANS, SLOT
 from jaxpp.healing.messages import Listener, MessageConnection, dial
 from jaxpp.healing.store import Store
 from jaxpp.runtime.processes.waiting import in_a_line
@@ -27,6 +27,8 @@ LAST_WORD = 2.0
 """Seconds that the head has to tell that the job is done, after a process has ended with exit code 0."""
 STARTS = 3
 """The number of starts of a process that never joins, after which the job ends: its script must be wrong."""
+SPARE_FIRST = 1.0
+"""Seconds until a dead process is started anew in a job with spares. Its start would slow down the takeover."""
 KEPT = 64
 """The number of ports of former services that are kept."""
 
@@ -39,9 +41,10 @@ class Agent:
     command: the command of each process.
     count: the number of processes.
     host: the address at which the Store listens.
+    plans: a folder of this host, for the compiled steps of a job with spares.
     """
 
-    def __init__(self, head: str, secret: bytes, command: Sequence[str], count: int, host: str) -> None:
+    def __init__(self, head: str, secret: bytes, command: Sequence[str], count: int, host: str, plans: str) -> None:
         self._command, self._head = command, head
         self._store = Store(host, secret)
         self._connection = dial(head, secret)
@@ -50,9 +53,14 @@ class Agent:
         if "refused" in first:
             raise ConnectionError(first["refused"])
         self._environment = {**os.environ, HEAD: head, "JAXPP_JOB_SECRET": secret.decode()}
+        if first["spares"]:
+            self._environment[PLANS] = plans
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._slots: Sequence[int] = first["slots"]
         self._starts = dict.fromkeys(self._slots, 0)
+        self._rest = SPARE_FIRST if first["spares"] else 0.0
+        self._to_start: dict[int, float] = {}
+        """The slots whose processes are to be started anew, and when."""
         self._end: str | None = None
         self._ended = threading.Event()
         self._connection.beat()
@@ -64,8 +72,11 @@ class Agent:
         try:
             for slot in self._slots:
                 self._start(slot)
-            while self._end is None and self._children:
+            while self._end is None and (self._children or self._to_start):
                 time.sleep(TICK)
+                for slot in [slot for slot, when in self._to_start.items() if when <= time.monotonic()]:
+                    del self._to_start[slot]
+                    self._start(slot)
                 for slot, child in list(self._children.items()):
                     if child.poll() is not None:
                         if child.returncode == 0:  # it has made all steps, or its script has ended before
@@ -115,7 +126,7 @@ class Agent:
             self._finish(f"the process of slot {slot} ended {STARTS} times before it trained: {how}")
             return
         tell(f"the process of slot {slot} (pid {child.pid}) ended by {how}, and is started anew")
-        self._start(slot)
+        self._to_start[slot] = time.monotonic() + self._rest
 
     def _finish(self, why: str) -> None:
         """Ends the job."""
@@ -144,19 +155,28 @@ class Agent:
 class Office:
     """The head with its connections. Each connection has a thread, and one more thread calls the head.
 
-    processes, least, wait, prepares: see Head.
+    processes, least, wait, prepares, spares: see Head.
     host, port: the address to listen at.
     """
 
     def __init__(
-        self, processes: int, least: int, wait: float, host: str, port: int, secret: bytes, *, prepares: bool = False
+        self,
+        processes: int,
+        least: int,
+        wait: float,
+        host: str,
+        port: int,
+        secret: bytes,
+        *,
+        prepares: bool = False,
+        spares: int = 0,
     ) -> None:
         self._host = host
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._kept: collections.deque[socket.socket] = collections.deque()
         """The ports of former services: a process that still waits for one in C++ must not reach another service."""
         self._agents: list[tuple[str, MessageConnection, Sequence[int]]] = []
-        self._head = Head(processes, least, wait, self._start_service, self._drop, prepares=prepares)
+        self._head = Head(processes, least, wait, self._start_service, self._drop, prepares=prepares, spares=spares)
         self.address = Listener(host, secret, self._serve, port).address
         threading.Thread(target=self._run, name="jaxpp-office", daemon=True).start()
 
@@ -198,14 +218,15 @@ class Office:
 
     def _add_agent(self, connection: MessageConnection, address: str, count: int) -> None:
         taken = {slot for _, _, slots in self._agents for slot in slots}
-        free = [slot for slot in range(self._head.processes) if slot not in taken]
+        slots = sorted(self._head.order)
+        free = [slot for slot in slots if slot not in taken]
         if count > len(free):
-            left = f"{count} processes more: {len(free)} of {self._head.processes} are not started yet"
+            left = f"{count} processes more: {len(free)} of {len(slots)} are not started yet"
             _send(connection, refused=left)
             return
         self._agents.append((address, connection, free[:count]))
         self._head.stores.append(address)
-        _send(connection, slots=free[:count])
+        _send(connection, slots=free[:count], spares=len(slots) - self._head.processes)
 
     def _lose_agent(self, address: str, why: str) -> None:
         if address not in self._head.stores:  # the agent was refused

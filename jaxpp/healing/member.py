@@ -18,8 +18,9 @@ from jaxpp.healing.store import Shard, StatePart, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
 from jaxpp.runtime.processes.waiting import aside
 
-HEAD, SLOT = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT"
-"""The variables by which `jaxpp-run` gives a process the address of the head, and the process's slot."""
+HEAD, SLOT, PLANS = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT", "JAXPP_RUN_PLANS"
+"""The variables by which `jaxpp-run` gives a process the address of the head, and the process's slot. In a job with
+spares also a folder for compiled steps."""
 
 ANSWER_SECONDS = 3.0
 """Seconds that a launcher has to give a part of a state, before the next one that holds it is asked."""
@@ -75,6 +76,8 @@ class Membership:
         self._stop: str | None = None
         self._end: str | None = None
         self._safe, self._regroups = -1, False
+        self._spare = 0
+        """The number of processes of a generation for which this process is to prepare as a spare; 0: none."""
         self._stores: dict[str, MessageConnection] = {}  # only for the thread `jaxpp-keep`
         self._not_kept: dict[str, float] = {}
         """The Stores that did not take a copy, and when each is tried again. Only for the thread `jaxpp-keep`."""
@@ -89,20 +92,14 @@ class Membership:
         self._head.send(worker=int(os.environ[SLOT]), pid=os.getpid())
         self._head.beat()
 
-    def join(self) -> Go:
+    def join(self, prepare: Callable[[int], None]) -> Go:
         """Waits for the next generation, and joins its job of `jax.distributed`.
 
+        prepare: called with the number of processes if this process waits as a spare.
         Raises EndError if the job has failed, SystemExit if the job is done without this process, and BrokenError if
         another process is gone before all have joined.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._go is not None or self._end is not None)
-            if self._go is None:
-                if self._end:
-                    raise EndError(self._end)
-                raise SystemExit(0)
-            self.generation, self._go = self._go, None
-        own = self.generation
+        own = self._next(prepare)
         choice.choose(None)
         connect = partial(_jobs.connected_client, own.coordinator, own.number, int(START_SECONDS))
         try:
@@ -112,6 +109,18 @@ class Membership:
         _jobs.join_coordination(client, own.coordinator, own.number, own.count)
         membership.watch_all(START_SECONDS, self._look)
         return own
+
+    def _next(self, prepare: Callable[[int], None]) -> Go:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._go is not None or self._end is not None or self._spare > 0)
+                if self._go is not None:
+                    self.generation, self._go = self._go, None
+                    return self.generation
+                if self._end is not None:
+                    raise EndError(self._end) if self._end else SystemExit(0)
+                count, self._spare = self._spare, 0
+            prepare(count)
 
     def _look(self) -> None:
         """Raises BrokenError if the generation has ended, and EndError if the job has failed."""
@@ -246,10 +255,12 @@ class Membership:
     def _hear(self, message: dict[str, Any]) -> None:
         with self._changed:
             if "go" in message:  # earlier messages were about the former generation
-                self._stop, self._safe, self._regroups = None, -1, False
+                self._stop, self._safe, self._regroups, self._spare = None, -1, False, 0
                 self._go = Go(**message)
             elif "safe" in message:
                 self._safe, self._regroups = message["safe"], message["regroup"]
+            elif "spare" in message:
+                self._spare = message["spare"]
             elif "stop" in message:
                 self._stop = message["stop"]
             elif "end" in message:

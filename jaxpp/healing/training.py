@@ -8,11 +8,12 @@ from typing import Any
 
 import jax
 
+from jaxpp import _jobs
 from jaxpp._system import tell
-from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
+from jaxpp.healing.member import HEAD, PLANS, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.ir.program import Program
-from jaxpp.loading import load_for
+from jaxpp.loading import load_for, try_loading
 from jaxpp.runtime import Event
 from jaxpp.runtime.processes import membership
 from jaxpp.runtime.processes.membership import ProcessError
@@ -75,9 +76,8 @@ def train(
     for name, value, least in (("steps", steps, 1), ("every", every, 1), ("watch", watch, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
-    folder = None if plans is None else Path(plans)
     told = _Told(on_state, on_step)
-    training = _ProcessTraining(make_step, state, batch, steps, every, watch, told, folder)
+    training = _ProcessTraining(make_step, state, batch, steps, every, watch, told, plans)
     while True:
         if (last := training.generation()) is not None:
             return last[0]
@@ -110,10 +110,13 @@ class _ProcessTraining:
         every: int,
         watch: int,
         told: _Told,
-        plans: Path | None,
+        plans: str | os.PathLike[str] | None,
     ) -> None:
         self.make_step, self.make_state, self.batch = make_step, state, batch
-        self.steps, self.every, self.watch, self.told, self.plans = steps, every, watch, told, plans
+        self.steps, self.every, self.watch, self.told = steps, every, watch, told
+        self.must_save = plans is not None
+        folder = os.environ.get(PLANS) if plans is None else plans
+        self.plans = None if folder is None else Path(folder)
         self.membership = Membership()
         self.like: Any = None
         self.slow: dict[int, float] = {}
@@ -122,7 +125,7 @@ class _ProcessTraining:
     def generation(self) -> tuple[Any] | None:
         """Takes part in a generation until it ends; returns (last state,) if all steps are made, otherwise None."""
         try:
-            go = self.membership.join()
+            go = self.membership.join(self._prepare_as_spare)
             if (last := self._steps(go)) is not None:
                 return last
             error, lost = "", []
@@ -136,9 +139,25 @@ class _ProcessTraining:
         self.membership.leave(error, lost)
         return None
 
+    def _prepare_as_spare(self, count: int) -> None:
+        """Does ahead what `_begun` does for a generation of `count` processes, without the other processes.
+
+        JAX starts only on CPUs, because it was never tried to make the clients of accelerators twice.
+        """
+        on_cpus = _jobs.starts_only_cpus()
+        try:
+            if self.plans is not None:
+                try_loading(self._plan(count), count, on_cpus=on_cpus)
+            if self.like is None and on_cpus:
+                self.like = described(self.make_state())
+        except Exception as error:  # from a user's function too: this process may never be needed
+            tell(f"a spare process can't prepare, and does so when it takes a place: {in_a_line(error)}")
+        if on_cpus:
+            _jobs.leave_coordination()
+
     def _steps(self, go: Go) -> tuple[Any] | None:
         if go.prepares:
-            if self.plans is None:
+            if not self.must_save:
                 raise ValueError(
                     "jaxpp-run --prepare compiles steps ahead, and jaxpp.healing.train has no plans= folder"
                 )
@@ -205,21 +224,30 @@ class _ProcessTraining:
         made = self.make_step()
         if self.plans is None:
             return made.lower(self.like, batch).compile()
-        return loaded_or_compiled(made, self.plans / f"{jax.process_count()}_processes", (self.like, batch))
+        folder = self._plan(jax.process_count())
+        return loaded_or_compiled(made, folder, (self.like, batch), must_save=self.must_save)
+
+    def _plan(self, count: int) -> Path:
+        assert self.plans is not None
+        return self.plans / f"{count}_processes"
 
 
-def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...]) -> CompiledStep:
+def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...], *, must_save: bool = True) -> CompiledStep:
     """Loads the step that each process has saved in the folder. If one of them can't load it, all compile and save it.
 
-    made: a step of `mpmd_jit_with_loop`. Raises as `train`.
+    made: a step of `mpmd_jit_with_loop`.
+    must_save: whether a step that can't be saved is an error.
+    Raises as `train`.
     """
     if (step := load_for(folder, arguments)) is not None:
         return step
     step = made.lower(*arguments).compile()
-    if isinstance(step, AutoStep):
-        raise ValueError('healing.train: schedule="auto" changes the step while it runs: give plans or "auto"')
     try:
+        if isinstance(step, AutoStep):
+            raise ValueError('healing.train: schedule="auto" changes the step while it runs: give plans or "auto"')
         step.save(folder)
-    except OSError as error:
+    except (OSError, ValueError, jax.errors.JaxRuntimeError) as error:
+        if must_save and not isinstance(error, OSError):
+            raise
         tell(f"the step is not saved for the next time: {error}")
     return step

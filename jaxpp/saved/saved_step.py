@@ -69,22 +69,22 @@ class SavedStep:
         _system.write_file(str(file_of(folder)), data + hashlib.sha256(data).digest())
 
     @classmethod
-    def read(cls, folder: str | os.PathLike[str]) -> "SavedStep":
-        """Reads the file of this process.
+    def read(cls, folder: str | os.PathLike[str], process: int | None = None) -> "SavedStep":
+        """Reads the file of a process, by default of this one.
 
         Raises:
             SavedStepError: the file is damaged, or was written by other versions of JAX or jaxpp.
             OSError: the file is missing or can't be read.
         """
-        path = file_of(folder)
+        path = file_of(folder, process)
         try:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
                 f"{os.fspath(folder)}: there is no saved step: expected a folder that compiled.save(path) made, and in "
-                f"it {path.name}, the file of this process"
+                f"it {path.name}, the file of {'this' if process is None else 'that'} process"
             ) from None
-        with refused(folder):
+        with refused(path):
             if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
                 raise ValueError("it is not as it was written")
             found = _members(data)
@@ -180,7 +180,7 @@ def _members(data: bytes) -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def refused(folder: str | os.PathLike[str]) -> Generator[None]:
+def refused(path: Path) -> Generator[None]:
     """Turns errors that a damaged file causes into SavedStepErrors; other exceptions pass unchanged."""
     try:
         yield
@@ -188,14 +188,12 @@ def refused(folder: str | os.PathLike[str]) -> Generator[None]:
         raise
     except (zipfile.BadZipFile, ValueError, ir.MLIRError) as error:  # a PassError is a ValueError
         said = str(error).partition("\n")[0][:300] if isinstance(error, ValueError) else in_a_line(error)
-        raise SavedStepError(
-            f"{file_of(folder)}: it is damaged, or no saved step: {said}; save the step again"
-        ) from error
+        raise SavedStepError(f"{path}: it is damaged, or no saved step: {said}; save the step again") from error
 
 
-def file_of(folder: str | os.PathLike[str]) -> Path:
-    """Returns the path of the file of this process."""
-    return Path(folder) / f"process_{jax.process_index()}"
+def file_of(folder: str | os.PathLike[str], process: int | None = None) -> Path:
+    """Returns the path of the file of a process, by default of this one."""
+    return Path(folder) / f"process_{jax.process_index() if process is None else process}"
 
 
 def described(lowered: Lowered, compiler_options: Options) -> dict[str, Any]:
@@ -228,9 +226,7 @@ def surroundings(mesh: MpmdMesh) -> dict[str, str]:
     axes = [dict(each.shape) for each in mesh.unstack]
     found = {name: version(name) for name in _VERSIONS}
     found["devices"] = f"{devices[0].device_kind}, {devices[0].client.platform_version}"
-    found["processor"] = platform.machine()
-    if devices[0].platform == "cpu":
-        found["processor"] += f" {_processor()}"
+    found["processor"] = _processor(devices[0].platform)
     found["processes"] = str(jax.process_count())
     number = len(set(devices))
     found["meshes"] = f"{len(axes)}: {', '.join(dict.fromkeys(map(str, axes)))} on {number} device{'s' * (number > 1)}"
@@ -240,8 +236,17 @@ def surroundings(mesh: MpmdMesh) -> dict[str, str]:
     return found
 
 
-def _processor() -> str:
-    """Returns a digest of the processor's features, on which machine code for CPUs depends."""
+def check_processor(saved: SavedStep, path: Path) -> None:
+    """Raises SavedStepError if the machine code, which is for CPUs, is for another processor."""
+    _check_surrounding(path, saved.description, "processor", _processor("cpu"))
+
+
+def _processor(devices: str) -> str:
+    """Returns the processor's name, for CPUs with a digest of its features, on which their machine code depends."""
+    return f"{platform.machine()} {_features()}" if devices == "cpu" else platform.machine()
+
+
+def _features() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

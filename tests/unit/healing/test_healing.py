@@ -158,7 +158,10 @@ def test_nohup_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--processes", "2"], "no script is given"),
         ([__file__], "give --processes, at least 1"),
         (["--processes", "2", "--least", "3", __file__], "--least 3 is not between 1 and --processes 2"),
-        (["--join", "host0:1", "--least", "3", __file__], "--join knows --processes, --least and --prepare from there"),
+        (
+            ["--join", "host0:1", "--least", "3", __file__],
+            "--join knows --processes, --least, --spares and --prepare from there",
+        ),
         (["--join", "host0:1", __file__], "--join needs JAXPP_JOB_SECRET"),
         (["--processes", "2", "nowhere.py"], "there is no script nowhere.py"),
         (["--processes", "2", "--listen", "host0", __file__], "argument --listen: host0 is not HOST:PORT"),
@@ -213,7 +216,7 @@ def test_the_head_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
     def serve(connection: messages.MessageConnection) -> None:
         connection.receive()
-        connection.send(slots=[1])
+        connection.send(slots=[1], spares=0)
         connection.close()
 
     head = messages.Listener("127.0.0.1", b"secret", serve).address

@@ -51,7 +51,7 @@ def test_launchers_that_hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
     end = time.monotonic() + 30
     while "slots" not in (found := come(own, agent="127.0.0.1:1000", count=1).receive()):
         assert time.monotonic() < end, found
-    assert found == {"slots": [0]}
+    assert found == {"slots": [0], "spares": 0}
 
 
 def test_nonsense_of_a_launcher_ends_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_nonsense_of_a_launcher_ends_its_connection_only(monkeypatch: pytest.Mon
         come(own, nonsense=1).receive()
     with pytest.raises((EOFError, OSError)):
         come(own, agent="127.0.0.1:1").receive()
-    assert come(own, agent="127.0.0.1:1", count=1).receive() == {"slots": [0]}
+    assert come(own, agent="127.0.0.1:1", count=1).receive() == {"slots": [0], "spares": 0}
 
 
 def test_an_error_in_the_head_is_told_and_not_the_end(
@@ -68,7 +68,7 @@ def test_an_error_in_the_head_is_told_and_not_the_end(
 ) -> None:
     own = office(monkeypatch)
     agent = come(own, agent="127.0.0.1:1", count=1)
-    assert agent.receive() == {"slots": [0]}
+    assert agent.receive() == {"slots": [0], "spares": 0}
     worker = come(own, worker=0, pid=os.getpid())
     assert worker.receive()["go"] == 1
     worker.send(held="nonsense")
@@ -94,7 +94,7 @@ def test_a_service_that_can_not_start_is_tried_again(
 
     own = office(monkeypatch, start)
     agent = come(own, agent="127.0.0.1:1", count=1)
-    assert agent.receive() == {"slots": [0]}
+    assert agent.receive() == {"slots": [0], "spares": 0}
     assert come(own, worker=0, pid=os.getpid()).receive()["go"] == 1
     # The office of another test may still say that its launchers are gone.
     found = [line for line in capsys.readouterr().err.splitlines() if "gone" not in line]
@@ -108,10 +108,10 @@ def test_a_launcher_that_falls_silent_is_given_up(
     monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "1")
     own = office(monkeypatch, processes=2)
     silent = come(own, agent="127.0.0.1:1", count=1)
-    assert silent.receive() == {"slots": [0]}  # each connection has a thread: who comes second has to wait for this
+    assert silent.receive() == {"slots": [0], "spares": 0}  # who comes second has to wait for this
     living = come(own, agent="127.0.0.1:2", count=1)
     living.beat()
-    assert living.receive() == {"slots": [1]}
+    assert living.receive() == {"slots": [1], "spares": 0}
     workers = [come(own, worker=slot, pid=slot) for slot in range(2)]
     for each in workers:
         each.beat()
@@ -124,7 +124,7 @@ def test_a_launcher_that_falls_silent_is_given_up(
     assert workers[1].receive() == {"stop": "process 0 of 2 is lost with its launcher"}
     workers[1].send(ready="PeerError", lost=[0], unreachable=[])
     assert workers[1].receive()["stores"] == ["127.0.0.1:2"]
-    assert come(own, agent="127.0.0.1:3", count=1).receive() == {"slots": [0]}
+    assert come(own, agent="127.0.0.1:3", count=1).receive() == {"slots": [0], "spares": 0}
 
 
 def test_a_process_that_falls_silent_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_process_that_falls_silent_is_killed(monkeypatch: pytest.MonkeyPatch) 
     own = office(monkeypatch, processes=2)
     agent = come(own, agent="127.0.0.1:1", count=2)
     agent.beat()
-    assert agent.receive() == {"slots": [0, 1]}
+    assert agent.receive() == {"slots": [0, 1], "spares": 0}
     workers = [come(own, worker=slot, pid=4000 + slot) for slot in range(2)]
     workers[1].beat()
     assert {agent.receive()["joined"] for _ in workers} == {0, 1}

@@ -83,7 +83,7 @@ def test_a_generation_that_ends_while_it_begins(process: Process, monkeypatch: p
     threading.Timer(0.3, lambda: process.head.send(stop="process 1 of 2 died")).start()
     begun = time.monotonic()
     with pytest.raises(BrokenError, match=r"^process 1 of 2 died$"):
-        process.membership.join()
+        process.membership.join(lambda count: None)
     assert time.monotonic() - begun < 20
     over.set()
 
@@ -96,7 +96,7 @@ def test_a_generation_that_never_begins(process: Process, monkeypatch: pytest.Mo
         service = _jobs.start_coordination(address, 2)
         process.head.send(**begin(1, count=2, coordinator=address))
         with pytest.raises(BrokenError, match=rf"^not all processes of the job came to {address} within 1 s$"):
-            process.membership.join()
+            process.membership.join(lambda count: None)
         service.shutdown()
 
 
