@@ -80,7 +80,8 @@ def _terminated(number: int, _: object) -> None:
 
 
 def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str], plans: str) -> int:
-    from jaxpp.healing.launcher import Agent, Office  # after the environment is set: JAX reads it when imported
+    from jaxpp.healing.head import JobOptions
+    from jaxpp.healing.launcher import Agent  # after the environment is set: JAX reads it when imported
     from jaxpp.runtime.processes.membership import ProcessError, watchdog_seconds
 
     try:
@@ -95,19 +96,20 @@ def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str], pla
             except OSError as error:
                 raise OSError(f"--join {options.join}: {error}") from None
             own = str(probe.getsockname()[0])
-        return Agent(options.join, secret, command, options.here or 1, own, plans).run()
+        agent = Agent(secret, command, own, plans)
+        agent.join(options.join, options.here or 1)
+        return agent.run()
     host, _, port = options.listen.rpartition(":")
-    count = options.processes
-    least = options.least or count
+    count, spares = options.processes, options.spares
+    job = JobOptions(count, options.least or count, options.wait, options.prepare, spares)
     try:
-        office = Office(
-            count, least, options.wait, host, int(port), secret, prepares=options.prepare, spares=options.spares
-        )
+        agent = Agent(secret, command, host, plans)
+        agent.begin(job, int(port), options.here or job.slots)
     except OSError as error:
         raise OSError(
             f"--listen {options.listen}: {error}; give a port that is free on an address of this host"
         ) from None
-    return Agent(office.address, secret, command, options.here or count + options.spares, host, plans).run()
+    return agent.run()
 
 
 def _wrong(options: argparse.Namespace) -> str:
@@ -126,7 +128,7 @@ def _wrong(options: argparse.Namespace) -> str:
     if (options.least or 0) > options.processes:
         return f"--least {options.least} is not between 1 and --processes {options.processes}"
     if (options.here or 0) > options.processes + options.spares:
-        spares = f" and --spares {options.spares}" if options.spares else ""
+        spares = f" and --spares {options.spares} together" if options.spares else ""
         return f"--here {options.here} is not between 1 and --processes {options.processes}{spares}"
     return ""
 

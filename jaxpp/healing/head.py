@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from jaxpp._system import tell
+from jaxpp.healing.store import StatePart
 
 SETTLE = 10.0
 """Seconds that a generation of new processes waits for the missing ones, if at least `least` have come."""
@@ -35,6 +36,34 @@ SendMessage = Callable[..., None]
 
 class LostError(Exception):
     """The job can't go on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JobOptions:
+    """The options of a job, which all its launchers know.
+
+    processes: the number of processes that compute.
+    least: the number of processes with which the job may go on.
+    wait: seconds that the remaining processes wait for a restarted one, before they go on without it.
+    prepares: whether the step is first compiled for each smaller number of processes.
+    spares: the number of processes more, which wait until one dies.
+    """
+
+    processes: int
+    least: int
+    wait: float = 0.0
+    prepares: bool = False
+    spares: int = 0
+
+    @property
+    def slots(self) -> int:
+        """The number of all processes."""
+        return self.processes + self.spares
+
+    @property
+    def may_move(self) -> bool:
+        """Whether another launcher may coordinate the job: at most one part of the hosts can go on without the rest."""
+        return 2 * self.least > self.slots
 
 
 @dataclasses.dataclass(eq=False)
@@ -94,30 +123,22 @@ class Generation:
 class Head:
     """The state of the job, and the decisions about it. One thread makes all calls, so that they never overlap.
 
-    processes: the number of processes that compute.
-    least: the number of processes with which the job may go on.
-    wait: seconds that the remaining processes wait for a restarted one, before they go on without it.
+    options: the options of the job.
     start_service: starts a coordination service for a number of processes; returns the service and its address.
     drop: called with (generation, step) when the states before that are no longer needed.
     patience: seconds that a process has to leave a broken generation, before it is killed.
-    prepares: whether the step is first compiled for each smaller number of processes.
-    spares: the number of processes more, which wait until one dies.
     """
 
     def __init__(
         self,
-        processes: int,
-        least: int,
-        wait: float,
+        options: JobOptions,
         start_service: Callable[[int], tuple[Any, str]],
         drop: Callable[[int, int], None],
         patience: float = 45.0,
-        prepares: bool = False,
-        spares: int = 0,
     ) -> None:
-        self.processes, self.least, self.wait, self.patience = processes, least, wait, patience
+        self.processes, self.least, self.wait, self.patience = options.processes, options.least, options.wait, patience
         self._start_service, self._drop = start_service, drop
-        self.order = list(range(processes + spares))
+        self.order = list(range(options.slots))
         """The slots in the order of their process numbers. Those after the first `processes` are of spares."""
         self.workers: list[Worker] = []
         self.generation: Generation | None = None
@@ -134,9 +155,9 @@ class Head:
         self._attempts: list[int] = []
         self._error = ""
         self._start_again, self._start_error = 0.0, ""
-        """When to start the coordination service again after an error, and that error."""
+        """When to start the next coordination service at the earliest, and the last error of such a start."""
         self._was_safe = self._waits_told = False
-        self._to_prepare = dict.fromkeys(range(least, processes) if prepares else (), COMPILES_AHEAD)
+        self._to_prepare = dict.fromkeys(range(self.least, self.processes) if options.prepares else (), COMPILES_AHEAD)
 
     def joined(self, worker: Worker) -> None:
         """Handles a process that waits to take part."""
@@ -214,6 +235,20 @@ class Head:
         for each in self.workers:
             if each.number is None:
                 each.send(end="")
+
+    def found(self, store: str, parts: Sequence[StatePart], was_safe: bool) -> None:
+        """Notes the parts of states that a launcher holds since another head coordinated the job."""
+        for part in parts:
+            own = next((each for each in self.former if each.number == part.generation), None)
+            if own is None:
+                own = Generation(part.generation, part.owners)
+                self.former = sorted([*self.former, own], key=lambda each: each.number)
+            own.held.setdefault(part.step, {}).setdefault(part.owner, []).append(store)
+        self._was_safe = self._was_safe or was_safe
+
+    def rest(self, seconds: float) -> None:
+        """Begins no generation for so many seconds."""
+        self._start_again = time.monotonic() + seconds
 
     def lost_store(self, address: str) -> None:
         """Handles the loss of a host, with all states in its Store."""
@@ -346,11 +381,11 @@ class Head:
         return [*self.stores[place:], *self.stores[:place]][:2]
 
     def _begin(self, workers: list[Worker], resume: dict[str, Any] | None, *, prepares: bool = False) -> None:
-        number = self.generation.number + 1 if self.generation else 1
+        number = max([each.number for each in filter(None, [self.generation, *self.former])], default=0) + 1
         try:
             service, coordinator = self._start_service(len(workers))
         except Exception as error:  # of any kind: another port may work, or this one later
-            self._start_again = time.monotonic() + START_AGAIN
+            self.rest(START_AGAIN)
             if str(error) != self._start_error:
                 tell(f"the coordination service can't start, and is tried again every {START_AGAIN:g} s: {error}")
             self._start_error = str(error)

@@ -14,7 +14,7 @@ from jaxpp import _jobs
 from jaxpp._system import tell
 from jaxpp.healing.messages import MessageConnection, dial
 from jaxpp.healing.state import HeldShard
-from jaxpp.healing.store import Shard, StatePart, get, put, shards_of
+from jaxpp.healing.store import FullError, Shard, StatePart, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
 from jaxpp.runtime.processes.waiting import aside
 
@@ -79,8 +79,8 @@ class Membership:
         self._spare = 0
         """The number of processes of a generation for which this process is to prepare as a spare; 0: none."""
         self._stores: dict[str, MessageConnection] = {}  # only for the thread `jaxpp-keep`
-        self._not_kept: dict[str, float] = {}
-        """The Stores that did not take a copy, and when each is tried again. Only for the thread `jaxpp-keep`."""
+        self._not_kept: dict[str, tuple[float, Exception]] = {}
+        """The Stores that took no copy, when each is tried again, and why. Only for the thread `jaxpp-keep`."""
         self._asked: dict[str, MessageConnection] = {}
         self._unreachable: list[str] = []
         """The launchers that did not give a part of the state to resume from."""
@@ -156,7 +156,7 @@ class Membership:
         """Begins to copy this process's part of the state after `step` steps to the Stores. Returns at once."""
         own = self.generation
         assert own is not None  # it has joined
-        self._to_keep.put((StatePart(own.go, step, own.number), shards, own.stores))
+        self._to_keep.put((StatePart(own.go, step, own.number, own.count), shards, own.stores))
 
     def wait_until_safe(self, step: int) -> bool:
         """Waits until the whole state after `step` steps is held; returns whether to leave the generation then.
@@ -175,8 +175,9 @@ class Membership:
         assert own is not None  # this process has joined
         assert own.resume is not None  # there is a state
         found: list[HeldShard] = []
-        for owner, holders in enumerate(own.resume["holders"]):
-            part = StatePart(own.resume["generation"], own.resume["step"], owner)
+        held = own.resume["holders"]
+        for owner, holders in enumerate(held):
+            part = StatePart(own.resume["generation"], own.resume["step"], owner, len(held))
             ask = partial(self._ask, holders)
             for number, shard in enumerate(ask(shards_of, part)):
                 found.append((shard, partial(ask, get, part, number, shard)))
@@ -207,23 +208,35 @@ class Membership:
         while True:
             part, shards, stores = self._to_keep.get()
             kept = [address for address in stores if self._put(address, part, shards)]
-            if stores[0] not in kept:
-                tell(f"the launcher of this host, at {stores[0]}, is gone, and so this process ends")
+            if (problem := self._no_copies(stores, kept)) is not None:
+                tell(f"{problem}, and so this process ends")
+                self.fail(problem)
                 os._exit(1)
             with contextlib.suppress(OSError):
                 self._head.send(held=[part.generation, part.step], stores=kept)
 
+    def _no_copies(self, stores: Sequence[str], kept: Sequence[str]) -> str | None:
+        """Returns why this process can't go on if only the Stores in `kept` have its part; None if it can."""
+        if stores[0] not in kept and not isinstance(self._not_kept[stores[0]][1], FullError):
+            return f"the launcher of this host, at {stores[0]}, is gone"
+        if not kept:
+            return "no launcher has memory for the state of this process"
+        return None
+
     def _put(self, address: str, part: StatePart, shards: Sequence[tuple[Shard, memoryview]]) -> bool:
         """Copies a part to the Store at an address; returns whether it has it. Replaces a broken connection once."""
-        if time.monotonic() < self._not_kept.get(address, 0.0):
+        if address in self._not_kept and time.monotonic() < self._not_kept[address][0]:
             return False
-        reason: Exception | None = None
+        reason: Exception = ConnectionError("it hung up")
         for _ in range(2):
             is_new = address not in self._stores
             try:
                 if is_new:
                     self._stores[address] = dial(address, self._secret)
                 put(self._stores[address], part, shards)
+            except FullError as error:
+                reason = error
+                break
             except (OSError, EOFError) as error:
                 reason = error
                 self._hang_up(self._stores, address)
@@ -235,7 +248,7 @@ class Membership:
                 return True
         if address not in self._not_kept:
             tell(f"the state of this process has a copy less: it can't be kept at {address} ({reason})")
-        self._not_kept[address] = time.monotonic() + AGAIN_SECONDS
+        self._not_kept[address] = time.monotonic() + AGAIN_SECONDS, reason
         return False
 
     @staticmethod

@@ -97,18 +97,21 @@ class MessageConnection:
 
     def receive_array(self, size: int) -> bytearray:
         """Returns the next `size` bytes. Raises EOFError or OSError as `receive`."""
-        data = bytearray(self._beginning[:size])
-        self._beginning = self._beginning[size:]
-        had = len(data)
-        data.extend(bytes(size - had))
-        rest = memoryview(data)[had:]
+        data = bytearray(size)
+        self.receive_into(memoryview(data))
+        return data
+
+    def receive_into(self, rest: memoryview) -> None:
+        """Fills a memory with the next bytes. Raises EOFError or OSError as `receive`."""
+        had = min(len(rest), len(self._beginning))
+        rest[:had] = self._beginning[:had]
+        self._beginning, rest = self._beginning[had:], rest[had:]
         while rest:
             if not _has_come(self._socket, self.patience):
                 raise TimeoutError(f"no word from it for {self.patience:g} s")
             if not (count := self._socket.recv_into(rest)):
                 raise EOFError("it hung up")
             rest = rest[count:]
-        return data
 
     def beat(self) -> None:
         """Sends a heartbeat every few seconds from now on."""

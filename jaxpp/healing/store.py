@@ -2,10 +2,14 @@
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jaxpp.healing.messages import Listener, MessageConnection
+
+
+class FullError(Exception):
+    """The error for a part for which a Store has no memory."""
 
 
 class StatePart(NamedTuple):
@@ -13,11 +17,13 @@ class StatePart(NamedTuple):
 
     generation, step: the state.
     owner: the number of the process in that generation.
+    owners: the number of processes in that generation.
     """
 
     generation: int
     step: int
     owner: int
+    owners: int
 
 
 class Shard(NamedTuple):
@@ -45,9 +51,13 @@ class Store:
     """A server that holds parts of states for processes, until `drop_before`.
 
     host, secret: see `Listener`.
+    serve: called with each connection that wants something else, and with its first message.
     """
 
-    def __init__(self, host: str, secret: bytes) -> None:
+    def __init__(
+        self, host: str, secret: bytes, serve: Callable[[MessageConnection, dict[str, Any]], None] | None = None
+    ) -> None:
+        self._serve_other = serve
         self._parts: dict[StatePart, list[tuple[Shard, bytearray]]] = {}
         self._lock = threading.Lock()
         self.address = Listener(host, secret, self._serve).address
@@ -58,15 +68,30 @@ class Store:
             kept = {part: held for part, held in self._parts.items() if part[:2] >= (generation, step)}
             self._parts = kept
 
+    def parts(self) -> list[StatePart]:
+        """Returns the parts that are held."""
+        with self._lock:
+            return list(self._parts)
+
     def _serve(self, connection: MessageConnection) -> None:
         while True:
             message = connection.receive(may_rest=True)
+            if "part" not in message and self._serve_other is not None:
+                self._serve_other(connection, message)
+                return
             part = StatePart(*message["part"])
             if "put" in message:
                 shards = [Shard(*each) for each in message["put"]]
-                held = [(shard, connection.receive_array(shard.size)) for shard in shards]
+                try:
+                    room = [bytearray(shard.size) for shard in shards]
+                except MemoryError:
+                    connection.send(refused=f"it has no memory for {sum(shard.size for shard in shards)} bytes")
+                    continue
+                connection.send(kept=False)
+                for data in room:
+                    connection.receive_into(memoryview(data))
                 with self._lock:
-                    self._parts[part] = held
+                    self._parts[part] = list(zip(shards, room, strict=True))
                 connection.send(kept=True)
             elif "shard" in message:
                 held = self._held(part)
@@ -82,8 +107,10 @@ class Store:
 
 
 def put(connection: MessageConnection, part: StatePart, shards: Sequence[tuple[Shard, memoryview]]) -> None:
-    """Sends a part to the Store at the other end, and waits until the Store has it."""
+    """Sends a part to the Store at the other end, and waits until the Store has it. Raises FullError if it can't."""
     connection.send(part=part, put=[shard for shard, _ in shards])
+    if "refused" in (answer := connection.receive()):
+        raise FullError(answer["refused"])
     for _, data in shards:
         connection.send_array(data)
     connection.receive()

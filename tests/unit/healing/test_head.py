@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jaxpp.healing import head
-from jaxpp.healing.head import Head, Worker
+from jaxpp.healing.head import Head, JobOptions, Worker
 
 
 class Service:
@@ -22,16 +22,15 @@ class Service:
 class Job:
     """A head, and what it told whom."""
 
-    def __init__(
-        self, processes: int = 3, least: int = 2, stores: int = 1, wait: float = 0.0, *, prepares: bool = False
-    ) -> None:
+    def __init__(self, processes: int = 3, least: int = 2, stores: int = 1, wait: float = 0.0, **more: Any) -> None:
+        options = JobOptions(processes, least, wait, **more)
         self.services: list[Service] = []
         self.dropped: list[tuple[int, int]] = []
         self.killed: list[int] = []
-        self.head = Head(processes, least, wait, self._start, self._drop, patience=1e9, prepares=prepares)
+        self.head = Head(options, self._start, self._drop, patience=1e9)
         self.head.stores = [f"store {k}" for k in range(stores)]
-        self.told: dict[int, list[dict[str, Any]]] = {slot: [] for slot in range(processes)}
-        self.workers = [self.worker(slot, f"store {slot % stores}") for slot in range(processes)]
+        self.told: dict[int, list[dict[str, Any]]] = {slot: [] for slot in range(options.slots)}
+        self.workers = [self.worker(slot, f"store {slot % stores}") for slot in range(options.slots)]
         for each in self.workers:
             self.head.joined(each)
 
@@ -300,3 +299,73 @@ def test_who_is_missing_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: py
     job.head.tick()
     job.head.tick()
     assert capsys.readouterr().err == "jaxpp: 2 of 3 processes are ready, and wait for slot 2: --least is 3\n"
+
+
+def told_go(job: Job) -> dict[int, tuple[int, int]]:
+    """By slot the last generation that a process was told to begin, and its number there."""
+    begun = {slot: [each for each in told if "go" in each] for slot, told in job.told.items()}
+    return {slot: (each[-1]["go"], each[-1]["number"]) for slot, each in begun.items() if each}
+
+
+def test_a_spare_takes_the_number_of_the_process_that_died() -> None:
+    """At once, whatever `wait` is. The process that is started anew is a spare then."""
+    job = Job(spares=1, least=3, wait=1e9)
+    assert told_go(job) == {0: (1, 0), 1: (1, 1), 2: (1, 2)}
+    job.held(4, 0, 1, 2)
+    assert job.told[3] == [{"spare": 3}]
+    job.head.gone(job.workers[0])
+    job.ready(1, 2)
+    assert told_go(job) == {0: (1, 0), 1: (2, 1), 2: (2, 2), 3: (2, 0)}
+    assert job.told[3][-1]["resume"]["step"] == 4
+    job.workers[0] = job.worker(0)
+    job.head.joined(job.workers[0])
+    for step in (5, 6):
+        job.held(step, 1, 2, 3)
+    assert job.told[0][-1] == {"spare": 3}
+    assert job.told[1][-1] == {"safe": 6, "regroup": False}
+    job.head.gone(job.workers[2])
+    job.ready(1, 3)
+    assert told_go(job) == {0: (3, 2), 1: (3, 1), 2: (2, 2), 3: (3, 0)}
+
+
+def test_without_enough_spares_there_are_fewer_stages() -> None:
+    """Until one is back, in the place of any process."""
+    job = Job(spares=1)
+    job.held(4, 0, 1, 2)
+    job.head.gone(job.workers[3])
+    job.held(5, 0, 1, 2)
+    assert job.told[0][-1] == {"safe": 5, "regroup": False}
+    job.head.gone(job.workers[1])
+    job.ready(0, 2)
+    assert told_go(job) == {0: (2, 0), 1: (1, 1), 2: (2, 1)}
+    job.workers[3] = job.worker(3)
+    job.head.joined(job.workers[3])
+    job.held(6, 0, 2)
+    assert job.told[0][-1] == {"safe": 6, "regroup": True}
+    for slot in (0, 2):
+        job.head.ready(job.workers[slot], "", [])
+    assert told_go(job) == {0: (3, 0), 1: (1, 1), 2: (3, 2), 3: (3, 1)}
+
+
+def test_a_spare_of_the_same_host_comes_first() -> None:
+    job = Job(stores=3, spares=3)
+    job.held(4, 0, 1, 2)
+    job.head.gone(job.workers[1])
+    job.ready(0, 2)
+    assert told_go(job) == {0: (2, 0), 1: (1, 1), 2: (2, 2), 4: (2, 1)}
+
+
+def test_spares_that_come_first_take_part() -> None:
+    """A job begins as soon as enough processes are ready, whichever these are."""
+    job = Job(spares=1)
+    own = Head(JobOptions(3, 3, spares=1), job._start, job._drop)
+    for slot in (3, 2, 0):
+        own.joined(job.worker(slot))
+    assert {slot: job.told[slot][-1]["number"] for slot in (0, 2, 3)} == {0: 0, 2: 2, 3: 1}
+
+
+def test_a_spare_is_not_needed_when_all_is_done() -> None:
+    job = Job(spares=1)
+    job.held(1, 0, 1, 2)
+    job.head.done(job.workers[0])
+    assert job.told[3][-1] == {"end": ""}

@@ -18,7 +18,7 @@ import pytest
 from unit.healing import job
 
 from jaxpp import healing
-from jaxpp.healing import launcher, messages
+from jaxpp.healing import launcher
 from jaxpp.tools import run
 
 TESTS = Path(__file__).parents[2]
@@ -128,6 +128,9 @@ def test_signals_end_the_processes_too(tmp_path: Path, monkeypatch: pytest.Monke
         assert not list(tmp_path.glob("jaxpp-programs-*"))
 
 
+JOIN_KNOWS = "--join knows --processes, --least, --spares and --prepare from there"
+
+
 def test_processes_have_time_to_end(tmp_path: Path) -> None:
     """They get SIGTERM first."""
     script, saved = tmp_path / "saves.py", tmp_path / "saved"
@@ -174,6 +177,16 @@ def test_nohup_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             ["--join", "host0:99999", __file__],
             "argument --join: host0:99999: there is no such port, they go up to 65535",
         ),
+        (
+            ["--processes", "2", "--spares", "-1", __file__],
+            "argument --spares: expected a number from 0 on, found '-1'",
+        ),
+        (["--join", "host0:1", "--spares", "1", __file__], JOIN_KNOWS),
+        (["--processes", "2", "--here", "3", __file__], "--here 3 is not between 1 and --processes 2"),
+        (
+            ["--processes", "2", "--spares", "1", "--here", "4", __file__],
+            "--here 4 is not between 1 and --processes 2 and --spares 1 together",
+        ),
         (["--processes", "2", "--wait", "-3", __file__], "--wait -3 is less than 0 seconds"),
         (["--join", "host0:1", "--here", "0", __file__], "argument --here: expected a number from 1 on, found '0'"),
         (["--processes", "-1", __file__], "argument --processes: expected a number from 1 on, found '-1'"),
@@ -205,24 +218,6 @@ def test_addresses_that_do_not_exist(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert second.startswith("jaxpp-run: --listen 192.0.2.1:9: [Errno 99] Cannot assign requested address")
     assert second.endswith(free)
     assert third.startswith("jaxpp-run: --join nowhere.invalid:9: [Errno -")
-
-
-def test_the_head_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The other hosts end their processes, and say why."""
-    monkeypatch.setattr(launcher, "GRACE", 0.0)
-    monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
-    script = tmp_path / "slow.py"
-    script.write_text("import time\ntime.sleep(600)")
-
-    def serve(connection: messages.MessageConnection) -> None:
-        connection.receive()
-        connection.send(slots=[1], spares=0)
-        connection.close()
-
-    head = messages.Listener("127.0.0.1", b"secret", serve).address
-    assert run.main(["--join", head, str(script)]) == 1
-    expected = f"jaxpp: jaxpp-run at {head} is gone, and the job with it: start it again from a checkpoint\n"
-    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["steps", "every", "watch"])

@@ -1,142 +1,128 @@
-"""The head's connections: launchers that come, hang up and fall silent."""
+"""A launcher that loses its head."""
 
-import os
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from jaxpp.healing.launcher import Office
-from jaxpp.healing.messages import MessageConnection, dial
+from jaxpp.healing import launcher
+from jaxpp.healing.head import JobOptions
+from jaxpp.healing.launcher import Agent
+from jaxpp.healing.messages import Listener, MessageConnection
+from jaxpp.healing.store import StatePart
 
 SECRET = b"the secret of the job"
 
-
-class Service:
-    def shutdown(self) -> None:
-        pass
+OPTIONS = {"processes": 2, "least": 2, "wait": 0.0, "prepares": False, "spares": 1}
 
 
-def office(monkeypatch: pytest.MonkeyPatch, start: Callable[[int], Any] | None = None, processes: int = 1) -> Office:
-    def begin(self: Office, count: int) -> tuple[Any, str]:
-        return (start(count) if start else Service()), "nowhere"
+class Head:
+    """A head that hangs up when it has answered. It goes with its address if it does not live."""
 
-    monkeypatch.setattr(Office, "_start_service", begin)
-    return Office(processes, 1, 0.0, "127.0.0.1", 0, SECRET)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: bool, **answer: Any) -> None:
+        self.lives = lives
+        self._answer = {"slots": [1, 2], "options": OPTIONS, **answer}
+        self.heard: list[dict[str, Any]] = []
+        self.address = Listener("127.0.0.1", SECRET, self._serve).address
+        dial = launcher.dial
 
+        def maybe_dial(address: str, *arguments: Any) -> Any:
+            if address == self.address and self.heard and not self.lives:
+                raise ConnectionError("refused")
+            return dial(address, *arguments)
 
-def come(own: Office, **first: Any) -> MessageConnection:
-    connection = dial(own.address, SECRET)
-    connection.send(**first)
-    return connection
+        monkeypatch.setattr(launcher, "dial", maybe_dial)
 
-
-def told(capsys: pytest.CaptureFixture[str], text: str) -> str:
-    """What was said, as soon as the text is in it."""
-    found = ""
-    end = time.monotonic() + 30
-    while text not in found and time.monotonic() < end:
-        found += capsys.readouterr().err
-        time.sleep(0.01)
-    assert text in found
-    return found
-
-
-def test_launchers_that_hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else is kept out by them."""
-    own = office(monkeypatch)
-    for number in range(50):
-        come(own, agent=f"127.0.0.1:{number + 1}", count=1).close()
-    end = time.monotonic() + 30
-    while "slots" not in (found := come(own, agent="127.0.0.1:1000", count=1).receive()):
-        assert time.monotonic() < end, found
-    assert found == {"slots": [0], "spares": 0}
+    def _serve(self, connection: MessageConnection) -> None:
+        self.heard.append(connection.receive())
+        connection.send(**self._answer)
+        connection.send(next=self._answer.get("next", []))
+        connection.send(drop=[1, 4])
+        connection.close()
 
 
-def test_nonsense_of_a_launcher_ends_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = office(monkeypatch)
-    with pytest.raises((EOFError, OSError)):
-        come(own, nonsense=1).receive()
-    with pytest.raises((EOFError, OSError)):
-        come(own, agent="127.0.0.1:1").receive()
-    assert come(own, agent="127.0.0.1:1", count=1).receive() == {"slots": [0], "spares": 0}
+def ended(head: Head, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a launcher says at its end."""
+    agent = Agent(SECRET, ["sleep", "600"], "127.0.0.1", "plans")
+    agent.join(head.address, 2)
+    assert agent.run() == 1
+    return capsys.readouterr().err
 
 
-def test_an_error_in_the_head_is_told_and_not_the_end(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "GRACE", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("lives", "options", "why"),
+    [
+        (True, {}, "has given this launcher up: start it again"),
+        (False, {}, "is gone, and the job with it: start it again from a checkpoint"),
+        (
+            False,
+            {"least": 1},
+            "is gone, and the job with it, as --least 1 of 3 processes is not more than half: start it again from a "
+            "checkpoint",
+        ),
+    ],
+)
+def test_there_is_no_other_head(
+    lives: bool, options: Any, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = office(monkeypatch)
-    agent = come(own, agent="127.0.0.1:1", count=1)
-    assert agent.receive() == {"slots": [0], "spares": 0}
-    worker = come(own, worker=0, pid=os.getpid())
-    assert worker.receive()["go"] == 1
-    worker.send(held="nonsense")
-    told(capsys, "jaxpp: the head of the job could not do something, and goes on: ValueError: ")
-    worker.send(ready="PeerError", lost=[], unreachable=[])
-    assert agent.receive() == {"joined": 0}
-    while "go" not in (found := worker.receive()):
-        pass
-    assert found["go"] == 2
-    told(capsys, "jaxpp: 1 of 1 processes go on from the beginning\n")  # here, and not in the next test
+    """The launcher ends its processes, and says why."""
+    head = Head(monkeypatch, lives, options=OPTIONS | options)
+    assert f"jaxpp: jaxpp-run at {head.address} {why}\n" in ended(head, capsys)
 
 
-def test_a_service_that_can_not_start_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("jaxpp.healing.head.START_AGAIN", 0.1)
-    failures = [OSError("taken"), OSError("taken")]
+def test_the_next_launcher_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It hears which processes there are, and what is held of which states. One that is gone is passed over."""
+    parts = [StatePart(1, 4, 0, 2)]
+    monkeypatch.setattr("jaxpp.healing.store.Store.parts", lambda *_: parts)
+    second = Listener("127.0.0.1", SECRET, lambda connection: serve(connection)).address
+    head = Head(monkeypatch, False, next=["127.0.0.1:1", second])
+    heard: list[dict[str, Any]] = []
 
-    def start(count: int) -> Service:
-        if failures:
-            raise failures.pop()
-        return Service()
+    def serve(connection: MessageConnection) -> None:
+        heard.append(connection.receive())
+        connection.send(slots=[1, 2], options=OPTIONS)
+        connection.send(end="all is over")
+        connection.receive()
 
-    own = office(monkeypatch, start)
-    agent = come(own, agent="127.0.0.1:1", count=1)
-    assert agent.receive() == {"slots": [0], "spares": 0}
-    assert come(own, worker=0, pid=os.getpid()).receive()["go"] == 1
-    # The office of another test may still say that its launchers are gone.
-    found = [line for line in capsys.readouterr().err.splitlines() if "gone" not in line]
-    assert found == ["jaxpp: the coordination service can't start, and is tried again every 0.1 s: taken"]
-
-
-def test_a_launcher_that_falls_silent_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As one that is frozen, or whose host has vanished; its processes are lost with it, and its place is free."""
-    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "1")
-    own = office(monkeypatch, processes=2)
-    silent = come(own, agent="127.0.0.1:1", count=1)
-    assert silent.receive() == {"slots": [0], "spares": 0}  # who comes second has to wait for this
-    living = come(own, agent="127.0.0.1:2", count=1)
-    living.beat()
-    assert living.receive() == {"slots": [1], "spares": 0}
-    workers = [come(own, worker=slot, pid=slot) for slot in range(2)]
-    for each in workers:
-        each.beat()
-    assert [each.receive()["stores"] for each in workers] == [
-        ["127.0.0.1:1", "127.0.0.1:2"],
-        ["127.0.0.1:2", "127.0.0.1:1"],
+    told = ended(head, capsys)
+    assert f"jaxpp: jaxpp-run at {head.address} is gone; the launcher at {second} coordinates the job now\n" in told
+    assert told.endswith("jaxpp: all is over\n")
+    assert [(each["slots"], each["was_safe"], each["parts"]) for each in [*head.heard, *heard]] == [
+        (2, False, [list(parts[0])]),
+        ([1, 2], True, [list(parts[0])]),
     ]
-    gone = "jaxpp: the launcher at 127.0.0.1:1 is gone, with what it held (no word from it for 1 s); 1 is left\n"
-    told(capsys, gone)
-    assert workers[1].receive() == {"stop": "process 0 of 2 is lost with its launcher"}
-    workers[1].send(ready="PeerError", lost=[0], unreachable=[])
-    assert workers[1].receive()["stores"] == ["127.0.0.1:2"]
-    assert come(own, agent="127.0.0.1:3", count=1).receive() == {"slots": [0], "spares": 0}
 
 
-def test_a_process_that_falls_silent_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is started anew then: else its place would be lost for the job, and the job would wait for it in the end."""
-    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "1")
-    own = office(monkeypatch, processes=2)
-    agent = come(own, agent="127.0.0.1:1", count=2)
-    agent.beat()
-    assert agent.receive() == {"slots": [0, 1], "spares": 0}
-    workers = [come(own, worker=slot, pid=4000 + slot) for slot in range(2)]
-    workers[1].beat()
-    assert {agent.receive()["joined"] for _ in workers} == {0, 1}
-    assert agent.receive() == {"kill": 0, "pid": 4000}
-    assert workers[1].receive()["go"] == 1
-    assert workers[1].receive() == {"stop": "process 0 of 2 is frozen"}
+def test_a_launcher_that_has_its_head_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another launcher, which has lost this head, is refused."""
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "0.3")
+    agent = Agent(SECRET, [], "127.0.0.1", "plans")
+    agent._head = "host0:1"
+    connection = launcher.dial(agent._store.address, SECRET)
+    connection.send(agent="host2:1", slots=[2], parts=[], was_safe=True)
+    refused = f"the launcher at {agent._store.address} has not lost jaxpp-run at host0:1"
+    assert connection.receive() == {"refused": refused}
+
+
+def test_the_end_of_the_head_is_the_end_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other launcher takes over what a user has ended."""
+    agent = Agent(SECRET, ["sleep", "600"], "127.0.0.1", "plans")
+    agent.begin(JobOptions(2, 2), 0, 1)
+    other = launcher.dial(agent._head, SECRET)
+    other.send(agent="host2:1", slots=1, parts=[], was_safe=False)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert other.receive()["slots"] == [1]
+    monkeypatch.setattr(Agent, "_start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        agent.run()
+    told: list[dict[str, Any]] = []
+    while not told or "end" not in told[-1]:
+        told.append(other.receive())
+    assert told[-1] == {"end": f"jaxpp-run at {agent._head} was ended, and the job with it"}

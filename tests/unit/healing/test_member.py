@@ -9,12 +9,12 @@ import pytest
 
 from jaxpp import _jobs
 from jaxpp._system import keep_port
-from jaxpp.healing.member import HEAD, SLOT, BrokenError, Go, Membership
+from jaxpp.healing.member import HEAD, SLOT, BrokenError, EndError, Go, Membership
 from jaxpp.healing.messages import Listener, MessageConnection
 from jaxpp.healing.store import Shard, StatePart, Store
 
 SECRET = b"the secret of the job"
-PART = StatePart(1, 7, 0)
+PART = StatePart(1, 7, 0, 1)
 SHARDS = [(Shard(0, "uint8", 1, [0], [4]), memoryview(b"four"))]
 
 
@@ -123,9 +123,43 @@ def test_a_copy_that_is_not_kept_is_told_and_so_is_that_it_is_again(
     lost = f"the state of this process has a copy less: it can't be kept at {frozen.address} ({reason})"
     assert capsys.readouterr().err == f"jaxpp: {lost}\n"
     kept = Store("127.0.0.1", SECRET)
-    process.membership._not_kept[kept.address] = 0.0
+    process.membership._not_kept[kept.address] = 0.0, OSError()
     assert process.membership._put(kept.address, PART, SHARDS)
     assert capsys.readouterr().err == f"jaxpp: the state of this process is kept at {kept.address} again\n"
+
+
+def test_a_launcher_without_memory_is_told(
+    process: Process, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives, so this process goes on as long as another launcher keeps its state."""
+    full, kept = Store("127.0.0.1", SECRET), Store("127.0.0.1", SECRET)
+    large = [(SHARDS[0][0]._replace(shape=[1 << 60]), SHARDS[0][1])]
+    assert not process.membership._put(full.address, PART, large)
+    reason = f"it has no memory for {1 << 60} bytes"
+    lost = f"the state of this process has a copy less: it can't be kept at {full.address} ({reason})"
+    assert capsys.readouterr().err == f"jaxpp: {lost}\n"
+    both = [full.address, kept.address]
+    assert process.membership._no_copies(both, both[1:]) is None
+    nowhere = "no launcher has memory for the state of this process"
+    assert process.membership._no_copies(both, []) == nowhere
+    monkeypatch.setattr("jaxpp.healing.member.AGAIN_SECONDS", 0.0)
+    process.membership._not_kept[full.address] = 0.0, OSError()
+    assert process.membership._put(full.address, PART, SHARDS)  # the connection is as good as before
+    assert process.membership._put(kept.address, PART, SHARDS)
+
+
+def test_who_waits_as_a_spare_prepares(process: Process) -> None:
+    """Once, and then it waits for what comes."""
+    prepared: list[int] = []
+    process.head.send(spare=4)
+
+    def prepare(count: int) -> None:
+        prepared.append(count)
+        process.head.send(end="all is over")
+
+    with pytest.raises(EndError, match=r"^all is over$"):
+        process.membership.join(prepare)
+    assert prepared == [4]
 
 
 def test_every_launcher_that_holds_a_state_is_asked(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_a_state_on_other_devices() -> None:
     }
     store = Store("127.0.0.1", b"secret")
     connection = dial(store.address, b"secret")
-    part = StatePart(1, 7, 0)
+    part = StatePart(1, 7, 0, 1)
     put(connection, part, taken(state, True))
     kept = shards_of(connection, part)
     assert sum(shard.leaf == 2 for shard in kept) == 1  # dictionaries are sorted: `everywhere`, held once
@@ -61,5 +61,5 @@ def test_a_stranger_is_refused() -> None:
         dial(store.address, b"another")
     host, port = store.address.split(":")
     with socket.create_connection((host, int(port))) as silent:  # holds up nobody
-        assert shards_of(dial(store.address, b"secret"), StatePart(1, 1, 0)) == []
+        assert shards_of(dial(store.address, b"secret"), StatePart(1, 1, 0, 1)) == []
         assert silent.recv(4)
