@@ -1,6 +1,6 @@
 """`jaxpp-run`: runs a script in several processes, and restarts processes that die.
 
-The script trains with `jaxpp.healing.train`, which continues meanwhile. Run the tool on the first host with the number
+With --spares, more processes wait to take the place of one that dies. The script trains with `jaxpp.healing.train`, which continues meanwhile. Run the tool on the first host with the number
 of all processes; it starts as many of them as --here says. Then run it on each other host, with --join:
 
     host0$ jaxpp-run --processes 8 --here 4 --listen host0:9876 train.py

@@ -1,5 +1,6 @@
 """A job that heals: really started, and one of its processes really killed."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ import numpy as np
 import pytest
 from unit.healing import job
 
-from jaxpp import healing
+import jaxpp
+from jaxpp import MpmdMesh, healing
 from jaxpp.healing import launcher
 from jaxpp.tools import run
 
@@ -60,6 +63,81 @@ def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) 
     lowered = (tmp_path / "lowered").read_text().split()
     assert sorted(lowered) == ["1", "2", "2"]  # each process once for each number of processes, and never again
     assert re.search(r"jaxpp: 2 of 2 processes go on after step \d\n", found)
+
+
+SPARES = """
+import json, os, signal, sys, time
+from pathlib import Path
+import jax, jaxpp
+from unit.healing import job
+
+folder = Path(sys.argv[1])
+
+def once(name):
+    try:
+        (folder / name).open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+def on_step(number, output):
+    if number == 3 and jax.process_index() == 0 and once("killed process 0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 6 and jax.process_index() == 0 and once("killed the head"):
+        os.kill(int((folder / "head").read_text()), signal.SIGKILL)
+        time.sleep(60)
+    row = json.dumps([number, jax.process_count(), float(jaxpp.fetch(output)).hex()])
+    os.write(1, (row + chr(10)).encode())  # as a whole: several processes print
+
+arguments = [job.EXAMPLE[name] for name in ("make_step", "first_state", "batch")]
+jaxpp.healing.train(*arguments, 9, on_step=on_step, plans=folder / "plans")
+"""
+
+
+def test_a_spare_takes_the_place_of_process_0_and_a_launcher_that_of_the_head(tmp_path: Path) -> None:
+    """Nothing is lost, and no loss differs in a bit from those of a job without failures."""
+    script = tmp_path / "train.py"
+    script.write_text(SPARES)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        head = f"127.0.0.1:{free.getsockname()[1]}"
+    options = ["--processes", "2", "--spares", "1", "--here", "1", "--listen", head], ["--join", head, "--here", "2"]
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": path, "JAXPP_JOB_SECRET": "secret"}
+    jobs: list[subprocess.Popen[str]] = []
+    try:
+        for each in options:
+            command = [sys.executable, "-m", "jaxpp.tools.run", *each, str(script), str(tmp_path)]
+            pipe = subprocess.PIPE
+            jobs.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment))
+            (tmp_path / "head").write_text(str(jobs[0].pid))
+            end = time.monotonic() + 60
+            while not is_there(head) and time.monotonic() < end:
+                time.sleep(0.05)
+        (lost, _), (made, told) = [each.communicate(timeout=240) for each in jobs]
+    finally:
+        for each in jobs:
+            each.kill()
+    assert [each.returncode for each in jobs] == [-signal.SIGKILL, 0], told
+    found = [json.loads(row) for row in (lost + made).splitlines()]
+    assert {processes for _, processes, _ in found} == {2}
+    assert "jaxpp: 2 of 2 processes go on after step 6\n" in told or "go on after step 7\n" in told
+
+    stages = MpmdMesh(jax.make_mesh((2,), ("mpmd",), devices=jax.devices()[:2]), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(partial(job.EXAMPLE["train_step"], 2), mpmd_mesh=stages)
+    state = job.EXAMPLE["first_state"]()
+    for number in range(9):
+        state, loss = step(state, job.EXAMPLE["batch"](number))
+        losses = [value for made, _, value in found if made == number]
+        assert set(losses) == {float(loss).hex()}
+        assert len(losses) <= 4  # one step, at most, is made again after each failure
+
+
+def is_there(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, port = address.split(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+        return True
+    return False
 
 
 DIES_AS_IT_BEGINS = """
