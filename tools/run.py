@@ -1,7 +1,8 @@
 """`jaxpp-run`: runs a script in several processes, and restarts processes that die.
 
-With --spares, more processes wait to take the place of one that dies. The script trains with `jaxpp.healing.train`, which continues meanwhile. Run the tool on the first host with the number
-of all processes; it starts as many of them as --here says. Then run it on each other host, with --join:
+The script trains with `jaxpp.healing.train`, which continues meanwhile. With --spares, more processes wait to take the
+place of one that dies. Run the tool on the first host with the number of all processes; it starts as many of them as
+--here says. Then run it on each other host, with --join:
 
     host0$ jaxpp-run --processes 8 --here 4 --listen host0:9876 train.py
     host1$ JAXPP_JOB_SECRET=... jaxpp-run --join host0:9876 --here 4 train.py

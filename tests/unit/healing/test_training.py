@@ -1,5 +1,6 @@
 """A process that waits as a spare: it tries ahead what it does when it takes a place."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,16 @@ def saved(folder: Path) -> Path:
     """A folder with the file of one process of one device."""
     mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()[:1]), ("mpmd",)), "mpmd")
 
-    def step(state: Any, batch: Any) -> Any:
-        return state + jnp.sum(batch), jnp.sum(batch)
+    def loss(weight: Any, x: Any) -> Any:
+        return jnp.mean(jaxpp.mark_stage_end(weight * x))
+
+    def step(weight: Any, batch: Any) -> Any:
+        one = partial(jax.value_and_grad(loss), weight)
+        losses, gradient = jaxpp.treduce(one, batch, schedule=jaxpp.schedules.Std1F1B(1))
+        return weight - gradient, losses
 
     made = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh)
-    made.lower(jnp.float32(0), jnp.ones(3)).compile().save(folder / "1_processes")
+    made.lower(jnp.ones(3), jnp.ones((2, 3))).compile().save(folder / "1_processes")
     return folder
 
 
