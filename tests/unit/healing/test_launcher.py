@@ -8,7 +8,7 @@ from jaxpp.healing import launcher
 from jaxpp.healing.head import JobOptions
 from jaxpp.healing.launcher import Agent
 from jaxpp.healing.messages import Listener, MessageConnection
-from jaxpp.healing.store import StatePart
+from jaxpp.healing.store import StatePart, Store
 
 SECRET = b"the secret of the job"
 
@@ -77,7 +77,11 @@ def test_there_is_no_other_head(
 def test_the_next_launcher_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It hears which processes there are, and what is held of which states. One that is gone is passed over."""
     parts = [StatePart(1, 4, 0, 2)]
-    monkeypatch.setattr("jaxpp.healing.store.Store.parts", lambda *_: parts)
+
+    def held(_: Store) -> list[StatePart]:
+        return parts
+
+    monkeypatch.setattr(Store, "parts", held)
     second = Listener("127.0.0.1", SECRET, lambda connection: serve(connection)).address
     head = Head(monkeypatch, False, next=["127.0.0.1:1", second])
     heard: list[dict[str, Any]] = []

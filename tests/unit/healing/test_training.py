@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxpp
-from jaxpp import _jobs
+from jaxpp import _jobs, loading
 from jaxpp.healing import training
 from jaxpp.loading import try_loading
 from jaxpp.saved.saved_step import SavedStepError
@@ -59,8 +59,13 @@ def test_a_spare_prepares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     """It loads the programs and makes the state once. Then it leaves JAX, which starts anew in the job."""
     spare = Training(saved(tmp_path), monkeypatch)
     loaded: list[bytes] = []
-    load = jaxpp.loading.load_executable
-    monkeypatch.setattr("jaxpp.loading.load_executable", lambda code, *rest: (loaded.append(code), load(code, *rest)))
+    load = loading.load_executable
+
+    def note(code: bytes, *rest: Any) -> Any:
+        loaded.append(code)
+        return load(code, *rest)
+
+    monkeypatch.setattr(loading, "load_executable", note)
     spare._prepare_as_spare(1)
     spare._prepare_as_spare(1)
     assert loaded
