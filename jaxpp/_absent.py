@@ -10,13 +10,16 @@ from jaxpp._xla import module_for_xla
 
 
 @explained
-def compile_only_cpu_devices(count: int) -> tuple[Any, ...]:
-    """Returns `count` CPU devices of a client of their own, which count as absent: `is_present` is false for them."""
-    return _absent_cpus(count)
+def compile_only_cpu_devices(count: int, name: str = "cpu") -> tuple[Any, ...]:
+    """Returns `count` CPU devices of a client of their own, which count as absent: `is_present` is false for them.
+
+    Another `name` gets another client.
+    """
+    return _absent_cpus(count, name)
 
 
 @cache
-def _absent_cpus(count: int) -> tuple[Any, ...]:
+def _absent_cpus(count: int, name: str) -> tuple[Any, ...]:  # the name is a key of the cache
     from jaxlib import xla_client
 
     devices = tuple(xla_client.make_cpu_client(num_devices=count).devices())

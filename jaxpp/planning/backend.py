@@ -23,7 +23,7 @@ class PlannedProgram:
 
     plan: the predicted time and memory of a step.
     events: the predicted events of a step.
-    compile_seconds: the seconds in which each function was compiled, or read from the cache.
+    compile_seconds: the seconds in which each function was compiled, also if it is from the cache.
     """
 
     def __init__(
@@ -32,10 +32,9 @@ class PlannedProgram:
         compiled: Mapping[str, Compiled],
         plan: Plan,
         events: Sequence[Event] = (),
-        compile_seconds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.program, self.plan, self.events, self._compiled = program, plan, events, compiled
-        self.compile_seconds = compile_seconds
+        self.compile_seconds = {name: each.compile_seconds for name, each in compiled.items()}
 
     @cached_property
     def stats(self) -> Stats:
@@ -56,7 +55,7 @@ class PlanBackend:
     """The `jaxpp.backend.Backend` of a target."""
 
     def __init__(self, target: Target) -> None:
-        self.target, self.platform = target, target.chip.platform
+        self.target, self.platform = target, target.platform
 
     def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> PlannedProgram:
         """See `jaxpp.backend.Backend.compile`."""
@@ -89,10 +88,9 @@ def plan_program(
     """
     loaded = program.loaded
     meshes = meshes[: loaded.meshes] or _in_order(loaded, target)
-    seconds: dict[str, float] = {}
-    compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks, seconds)
+    compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks)
     plan, events = make_plan(loaded, compiled, meshes, target, name=name, schedule=program.schedule)
-    return PlannedProgram(loaded, compiled, plan, events, seconds)
+    return PlannedProgram(loaded, compiled, plan, events)
 
 
 def _in_order(program: Program, target: Target) -> list[Sequence[Any]]:

@@ -31,14 +31,18 @@ class Sent(NamedTuple):
     Attributes:
         inside: the bytes in collectives within one host.
         between: the bytes in collectives between hosts.
+        inside_count: the number of collectives within one host.
+        between_count: the number of collectives between hosts.
     """
 
     inside: float
     between: float
+    inside_count: int
+    between_count: int
 
 
 def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
-    """Returns the bytes that a device sends in all collectives of a module, with ring algorithms.
+    """Returns the collectives of a module, and the bytes that a device sends in them with ring algorithms.
 
     A collective is between hosts if one of its groups has devices on several hosts. A collective in a loop counts once.
 
@@ -46,7 +50,7 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
         text: the optimized module as HLO text.
         hosts: the host of each device; if empty, all devices are on one host.
     """
-    inside = between = 0.0
+    sent_bytes, counts = [0.0, 0.0], [0, 0]  # within a host, between hosts
     scatters = [found.span() for found in _SCATTER.finditer(text)]
     for found in _COLLECTIVE.finditer(text):
         size = sum(_shape_bytes(shape) for shape in _SHAPE.finditer(_results(found)))
@@ -62,11 +66,10 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
         sent = moved[found["kind"]] * size
         if any(start < found.start() < end for start, end in scatters):
             sent /= 2
-        if _crosses(found["rest"], groups, hosts):
-            between += sent
-        else:
-            inside += sent
-    return Sent(inside, between)
+        is_between = _crosses(found["rest"], groups, hosts)
+        sent_bytes[is_between] += sent
+        counts[is_between] += 1
+    return Sent(sent_bytes[False], sent_bytes[True], counts[False], counts[True])
 
 
 def _crosses(attributes: str, groups: Sequence[Sequence[int]], hosts: Sequence[int]) -> bool:

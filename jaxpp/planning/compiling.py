@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,7 +34,7 @@ AT_ONCE = 2
 _EXTRAS = {"tpu": "tpu-plan", "cuda": "gpu-plan", "cpu": "dev"}
 """The extra of jaxpp that installs the compiler for each platform, in the version that JAX requires."""
 
-_FORMAT = 5
+_FORMAT = 6
 """The version of the format of cached files; increase it when the format changes."""
 
 
@@ -56,11 +57,14 @@ class Compiled:
         accessed_bytes: the bytes that operations read and write.
         collective_bytes: the bytes that a device sends in collectives.
         between_bytes: the part of `collective_bytes` that belongs to collectives between hosts.
+        collectives: the number of collectives.
+        between_collectives: the number of collectives between hosts.
         optimal_seconds: the TPU compiler's estimate, in which collectives take no time; 0 for other platforms.
         products: the FLOPs of matrix products and convolutions by element type, on all devices together. The body of a
             loop counts once per trip.
         device_products: as `products`, for one device. A product of replicated values counts in full.
         trips: `products` divided by the same FLOPs with each loop body counted once.
+        compile_seconds: the time of the compilation on the machine that compiled it.
     """
 
     argument_bytes: int
@@ -74,10 +78,13 @@ class Compiled:
     accessed_bytes: float
     collective_bytes: float
     between_bytes: float
+    collectives: int
+    between_collectives: int
     optimal_seconds: float
     products: Mapping[str, int]
     device_products: Mapping[str, int]
     trips: float
+    compile_seconds: float
 
     @property
     def stats(self) -> FunctionStats:
@@ -93,7 +100,6 @@ def compile_all(
     target: Target,
     options: Options,
     host_callbacks: Sequence[Any] = (),
-    seconds: dict[str, float] | None = None,
 ) -> dict[str, Compiled]:
     """Compiles every function that a mesh calls, for the first mesh that calls it; shows progress on stderr.
 
@@ -103,7 +109,6 @@ def compile_all(
         target: the target that has these devices.
         options: the compiler options of XLA.
         host_callbacks: the Python functions that the program calls back; if there are any, nothing is cached.
-        seconds: if given, it gets the time that each function took, by name.
 
     Raises:
         ValueError: two meshes that call one function have different options.
@@ -126,10 +131,7 @@ def compile_all(
         mesh, bytecode = first[name], program.functions[name].bytecode
         found[name] = _kept(bytecode, meshes[mesh], target, options_of(options, mesh), host_callbacks)
 
-    wanted = dict.fromkeys(first, target.name)
-    times = compile_each(program, wanted, compile_one, f"compiling for {target.name}", AT_ONCE)
-    if seconds is not None:
-        seconds.update(times)
+    compile_each(program, dict.fromkeys(first, target.name), compile_one, f"compiling for {target.name}", AT_ONCE)
     return found
 
 
@@ -137,13 +139,15 @@ def _kept(
     bytecode: bytes, devices: Sequence[Any], target: Target, options: Mapping[str, Any], host_callbacks: Sequence[Any]
 ) -> Compiled:
     """Returns the cached statistics of a module; if nothing is cached, compiles the module and caches the result."""
-    folder = cache_folder()
+    folder, hosts = cache_folder(), list(map(target.host_of, devices))
+    if target.stand_in:  # its machine code is never run
+        options = {"xla_backend_optimization_level": 0, **options}
     if folder is None or host_callbacks:  # callbacks are addresses in this process
-        return compile_now(bytecode, devices, options, host_callbacks)
+        return compile_now(bytecode, devices, options, host_callbacks, hosts)
     path = folder / f"{_key(bytecode, devices, target, options)}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file counts as missing
         return Compiled(**json.loads(path.read_text(encoding="utf-8")))
-    made = compile_now(bytecode, devices, options, ())
+    made = compile_now(bytecode, devices, options, (), hosts)
     with contextlib.suppress(OSError):  # nothing is cached in a read-only folder
         folder.mkdir(parents=True, exist_ok=True)
         write_file(str(path), json.dumps(dataclasses.asdict(made)).encode())
@@ -178,29 +182,45 @@ def _key(bytecode: bytes, devices: Sequence[Any], target: Target, options: Mappi
 
 
 def compilers(target: Target) -> str:
-    """Returns the versions of the installed packages that compile: `jaxlib 0.10.2, libtpu 0.0.52`."""
+    """Returns the versions of the installed packages that compile: `jaxlib 0.10.2, libtpu 0.0.52`.
+
+    If XLA's compiler for CPUs stands in for that of the chip, the text says it.
+    """
     packages = {
         "tpu": ["jaxlib", "libtpu"],
         "cuda": ["jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"],
         "cpu": ["jaxlib"],
     }
     found: list[str] = []
-    for name in packages[target.chip.platform]:
+    for name in packages[target.platform]:
         with contextlib.suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")
-    return ", ".join(found)
+    stands_in = f" for CPUs stands in for the compiler of {target.chip.name}" if target.stand_in else ""
+    return ", ".join(found) + stands_in
 
 
 def compile_now(
-    bytecode: bytes, devices: Sequence[Any], options: Mapping[str, Any], host_callbacks: Sequence[Any]
+    bytecode: bytes,
+    devices: Sequence[Any],
+    options: Mapping[str, Any],
+    host_callbacks: Sequence[Any],
+    hosts: Sequence[int] = (),
 ) -> Compiled:
     """Compiles a module, and returns its statistics.
+
+    Args:
+        bytecode: the module.
+        devices: the devices for which it is compiled.
+        options: the compiler options of XLA.
+        host_callbacks: the Python functions that the module calls back.
+        hosts: the host of each device; if empty, all devices are on one host.
 
     Raises:
         PlanError: libtpu can't compile a collective of this size, or jaxlib can't read the compiler's output.
     """
+    begin = time.perf_counter()
     executable = _executable(bytecode, devices, options, host_callbacks)
-    hosts, modules = [device.process_index for device in devices], _modules(executable, devices[0].platform)
+    compile_seconds, modules = time.perf_counter() - begin, _modules(executable, devices[0].platform)
     sent = [collective_bytes(each.to_string(), hosts) for each in modules]
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
@@ -219,12 +239,15 @@ def compile_now(
         flops=costs.get("flops", 0.0),
         transcendentals=costs.get("transcendentals", 0.0),
         accessed_bytes=costs.get("bytes accessed", 0.0),
-        collective_bytes=sum(map(sum, sent)),
+        collective_bytes=sum(each.inside + each.between for each in sent),
         between_bytes=sum(each.between for each in sent),
+        collectives=sum(each.inside_count + each.between_count for each in sent),
+        between_collectives=sum(each.between_count for each in sent),
         optimal_seconds=seconds,
         products=products,
         device_products=product_flops(bytecode, per_device=True),
         trips=sum(products.values()) / sum(once.values()) if sum(once.values()) else 1.0,
+        compile_seconds=compile_seconds,
     )
 
 

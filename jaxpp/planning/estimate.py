@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxpp.ir.program import Call, Program, Receive, Send
 from jaxpp.planning.compiling import Compiled
@@ -15,21 +16,50 @@ from jaxpp.targets.chips import Chip, Link
 from jaxpp.targets.target import Target
 
 
-def seconds_of(compiled: Compiled, chip: Chip) -> float:
+class CallSeconds(NamedTuple):
+    """The seconds of one call of a function, on each of its devices.
+
+    Attributes:
+        products: the seconds of matrix products and convolutions.
+        memory: the seconds of memory accesses.
+        collectives: the seconds of collectives.
+    """
+
+    products: float
+    memory: float
+    collectives: float
+
+    @property
+    def total(self) -> float:
+        """The seconds of the call, if its parts run one after the other."""
+        return sum(self)
+
+    @property
+    def hidden(self) -> float:
+        """The seconds of the call, if the longest part hides the others."""
+        return max(self)
+
+
+def seconds_of(compiled: Compiled, chip: Chip) -> CallSeconds:
     """Returns the seconds of one call of a function, on each of its devices.
 
-    This is the compiler's estimate, if there is one, multiplied by the trips of loops, which the compiler counts once.
-    Otherwise it is the sum of the times of matrix products and of memory accesses. Collectives, which no compiler's
-    estimate includes, are added. Peak rates are multiplied by their `Efficiency`.
+    Products and memory accesses take as long as the compiler estimates, if it does, multiplied by the trips of loops,
+    which the compiler counts once. What the products do not explain counts as memory accesses. Collectives, which no
+    compiler's estimate includes, take a latency each, and the time of their bytes. Peak rates are multiplied by their
+    `Efficiency`.
     """
     share = chip.efficiency
-    inside = (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth
-    collectives = (inside + compiled.between_bytes / chip.between.bandwidth) / chip.rings / share.links
+    products = sum(count / chip.peak(element) for element, count in compiled.device_products.items()) / share.products
+    memory = compiled.trips * compiled.accessed_bytes / chip.memory_bandwidth / share.memory
     if compiled.optimal_seconds:
-        return compiled.trips * (compiled.optimal_seconds + collectives)
-    products = sum(count / chip.peak(element) for element, count in compiled.device_products.items())
-    memory = compiled.accessed_bytes / chip.memory_bandwidth / share.memory
-    return products / share.products + compiled.trips * (memory + collectives)
+        total = compiled.trips * compiled.optimal_seconds
+        products = min(products, total)
+        memory = total - products
+    inside = (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth
+    sent = (inside + compiled.between_bytes / chip.between.bandwidth) / chip.rings / share.links
+    latency = (compiled.collectives - compiled.between_collectives) * chip.inside.latency
+    latency += compiled.between_collectives * chip.between.latency
+    return CallSeconds(products, memory, compiled.trips * (sent + latency))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.program import Call, Program
 from jaxpp.planning.compiling import Compiled, compilers
-from jaxpp.planning.estimate import Network, busiest_bytes, message_seconds, predict, seconds_of
+from jaxpp.planning.estimate import CallSeconds, Network, busiest_bytes, message_seconds, predict, seconds_of
 from jaxpp.planning.numbers import HopPlan, MeshPlan, ProgramPlan
 from jaxpp.planning.plan import Plan
 from jaxpp.runtime import Event, measured_costs
@@ -39,13 +39,14 @@ def make_plan(
         name: the name of the step.
         schedule: its schedule as a grid.
     """
-    network = Network(target, tuple(frozenset(device.process_index for device in devices) for devices in meshes))
+    network = Network(target, tuple(frozenset(map(target.host_of, devices)) for devices in meshes))
     users: dict[str, list[tuple[int, Call]]] = {}
     for mesh, called in enumerate(program.calls):
         for each in called:
             users.setdefault(each.function, []).append((mesh, each))
     seconds = {function: seconds_of(each, target.chip) for function, each in compiled.items()}
-    events = predict(program, seconds, network)
+    events = predict(program, {function: each.total for function, each in seconds.items()}, network)
+    hidden = predict(program, {function: each.hidden for function, each in seconds.items()}, network)
     programs = [
         _program_plan(program, users[function], each, seconds[function], target) for function, each in compiled.items()
     ]
@@ -61,6 +62,8 @@ def make_plan(
         microbatches=microbatches(program),
         schedule=schedule,
         step_seconds=max((each.end for each in events), default=0.0),
+        hidden_seconds=max((each.end for each in hidden), default=0.0),
+        prepare_seconds=0.0,
         model_flops=_model_flops(program, programs),
         products=dict(elements),
         meshes=tuple(_mesh_plan(program, mesh, by_name, network) for mesh in range(program.meshes)),
@@ -72,12 +75,12 @@ def make_plan(
 
 
 def _program_plan(
-    program: Program, users: Sequence[tuple[int, Call]], compiled: Compiled, seconds: float, target: Target
+    program: Program, users: Sequence[tuple[int, Call]], compiled: Compiled, seconds: CallSeconds, target: Target
 ) -> ProgramPlan:
     """Returns the plan of a function that is compiled. `users` are its calls, each with its mesh."""
     mesh, call = users[0]
     function = program.functions[call.function]
-    on_host = 1 if target.chip.platform == "cuda" else 0  # its compiler counts both memories together
+    on_host = 1 if target.platform == "cuda" else 0  # its compiler counts both memories together
     sizes = [program.shard_bytes(mesh, spec) for spec in (*function.arguments, *function.results)]
     taken = [program.shard_bytes(mesh, function.arguments[donor]) for donor in function.donors if donor is not None]
     accounted = sum(size[0] + on_host * size[1] for size in sizes) - sum(size[0] + on_host * size[1] for size in taken)
@@ -95,7 +98,11 @@ def _program_plan(
         products=sum(compiled.products.values()),
         accessed_bytes=compiled.trips * compiled.accessed_bytes,
         collective_bytes=compiled.trips * compiled.collective_bytes,
-        seconds=seconds,
+        seconds=seconds.total,
+        product_seconds=seconds.products,
+        memory_seconds=seconds.memory,
+        collective_seconds=seconds.collectives,
+        compile_seconds=compiled.compile_seconds,
         timed_by="compiler" if compiled.optimal_seconds else "roofline",
     )
 
@@ -108,6 +115,10 @@ def _mesh_plan(program: Program, mesh: int, programs: Mapping[str, ProgramPlan],
         for name in counts
     }
     memory = memory_of(program, mesh, stats)
+
+    def seconds(what: str) -> float:
+        return sum(count * getattr(programs[name], what) for name, count in counts.items())
+
     return MeshPlan(
         stages=tuple(stages(program, mesh)),
         devices=program.partitions[mesh],
@@ -118,7 +129,12 @@ def _mesh_plan(program: Program, mesh: int, programs: Mapping[str, ProgramPlan],
         host_bytes=host_bytes(program, mesh),
         products=sum(count * programs[name].products for name, count in counts.items()),
         sent_bytes=sent_bytes(program, mesh),
-        busy_seconds=sum(count * programs[name].seconds for name, count in counts.items()),
+        busy_seconds=seconds("seconds"),
+        product_seconds=seconds("product_seconds"),
+        memory_seconds=seconds("memory_seconds"),
+        collective_seconds=seconds("collective_seconds"),
+        calls=sum(counts.values()),
+        compile_seconds=max((programs[name].compile_seconds for name in counts), default=0.0),
     )
 
 

@@ -28,7 +28,11 @@ class ProgramPlan:
         products: the FLOPs of matrix products and convolutions, on all devices together.
         accessed_bytes: the bytes that operations read and write.
         collective_bytes: the bytes that a device sends in collectives.
-        seconds: the time of a call.
+        seconds: the time of a call, the sum of the next three.
+        product_seconds: the time of products and convolutions.
+        memory_seconds: the time of memory accesses.
+        collective_seconds: the time of collectives.
+        compile_seconds: the time of the compilation on the machine that planned.
         timed_by: "compiler" or "roofline".
     """
 
@@ -46,6 +50,10 @@ class ProgramPlan:
     accessed_bytes: float
     collective_bytes: float
     seconds: float
+    product_seconds: float
+    memory_seconds: float
+    collective_seconds: float
+    compile_seconds: float = dataclasses.field(compare=False)
     timed_by: str
 
     @property
@@ -68,7 +76,12 @@ class MeshPlan:
         host_bytes: the peak bytes in the memory of the host.
         products: the FLOPs of matrix products and convolutions of one step, on all its devices together.
         sent_bytes: the bytes that all its devices together send to other meshes in a step.
-        busy_seconds: the time in which it computes in one step.
+        busy_seconds: the time in which it computes in one step, the sum of the next three.
+        product_seconds: the time of products and convolutions.
+        memory_seconds: the time of memory accesses.
+        collective_seconds: the time of collectives.
+        calls: the number of calls of programs in one step.
+        compile_seconds: the longest time of the compilation of one of its programs, on the machine that planned.
     """
 
     stages: tuple[int, ...]
@@ -81,6 +94,11 @@ class MeshPlan:
     products: int
     sent_bytes: int
     busy_seconds: float
+    product_seconds: float
+    memory_seconds: float
+    collective_seconds: float
+    calls: int
+    compile_seconds: float = dataclasses.field(compare=False)
 
     @property
     def kept_bytes(self) -> int:
@@ -119,6 +137,9 @@ class Numbers:
         microbatches: the number of microbatches of a step.
         schedule: the schedule as a grid.
         step_seconds: the predicted time of a step, from its start to the end of its last task or transfer.
+        hidden_seconds: the same if, in each call, the longest of products, memory accesses and collectives hides the
+            others.
+        prepare_seconds: the time of tracing, lowering and passes on the machine that planned; 0 if it is not known.
         model_flops: the FLOPs of the model in a step: three times the products of the forwards. Without backwards it is
             these products once; where a forward has no program of its own, it is the products of all tasks.
         products: the FLOPs of products by element type, on all devices together.
@@ -135,6 +156,8 @@ class Numbers:
     microbatches: int
     schedule: str
     step_seconds: float
+    hidden_seconds: float
+    prepare_seconds: float = dataclasses.field(compare=False)
     model_flops: int
     products: Mapping[str, int]
     meshes: tuple[MeshPlan, ...]

@@ -11,6 +11,9 @@ from jaxpp.planning.show import as_page, as_text
 from jaxpp.targets.chips import CHIPS
 from jaxpp.targets.target import PlanError
 
+_VERSION = 2
+"""The version of the format of saved plans; increase it when the format changes."""
+
 
 class Plan(Numbers):
     """The predicted time and memory of a step on a target. `print(plan)` shows tables; `Numbers` has the attributes."""
@@ -33,7 +36,7 @@ class Plan(Numbers):
         Raises:
             OSError: the file can't be written.
         """
-        text = json.dumps({"jaxpp plan": 1} | dataclasses.asdict(self), indent=1, allow_nan=False)
+        text = json.dumps({"jaxpp plan": _VERSION} | dataclasses.asdict(self), indent=1, allow_nan=False)
         write_file(str(path), f"{text}\n".encode())
 
     @classmethod
@@ -46,7 +49,7 @@ class Plan(Numbers):
         """
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
-            if found.pop("jaxpp plan") != 1:
+            if found.pop("jaxpp plan") != _VERSION:
                 raise ValueError("of another version of jaxpp")
             parts = {"meshes": MeshPlan, "programs": ProgramPlan, "hops": HopPlan}
             read: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Facts of the chips that can be planned for: FLOP/s, memory, links, and the sources of these numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 TERA, GIGA, MICRO = 1e12, 1e9, 1e-6
@@ -54,6 +54,8 @@ class Chip:
         efficiency: the shares of the peak rates, which are assumed, not measured. Plans always use `links`, but
             `products` and `memory` only if the compiler estimates no times.
         rings: the number of links over which a device sends at once in collectives.
+        devices: the number of devices as which JAX shows the chip.
+        per_host: the number of chips of a host; 0 if `jaxpp.target` takes it.
         xla: for a GPU, fields of XLA's `GpuTargetConfigProto`; for a TPU, options of its topology.
     """
 
@@ -68,6 +70,8 @@ class Chip:
     sources: tuple[str, ...]
     efficiency: Efficiency = Efficiency()
     rings: int = 1
+    devices: int = 1
+    per_host: int = 0
     xla: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def peak(self, element: str) -> float:
@@ -110,7 +114,8 @@ def _tpu(
     bytes_per_second = bandwidth * GIGA / devices
     facts = (*pages, _ASSUMED)
     room = memory * GIB // devices
-    return Chip(name, "tpu", flops, room, bytes_per_second, to_host, ici, ici, facts, rings=2, xla=options)
+    found = Chip(name, "tpu", flops, room, bytes_per_second, to_host, ici, ici, facts, rings=2, xla=options)
+    return replace(found, devices=devices, per_host=4)
 
 
 def _gpu(

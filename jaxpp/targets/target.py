@@ -49,14 +49,26 @@ class Target:
         name: the name of the target, such as `v5p:4x4x4` or `h200 x 8 x 8`.
         chip: the facts of each device.
         devices: the devices in JAX's order; the devices of a host are neighbours.
+        stand_in: the number of devices of each host, if XLA's compiler for CPUs stands in for the compiler of the chip;
+            otherwise 0.
     """
 
     name: str
     chip: Chip
     devices: tuple[Any, ...]
+    stand_in: int = 0
 
     def __repr__(self) -> str:
         return f"Target({self.name}: {len(self.devices)} devices)"
+
+    @property
+    def platform(self) -> str:
+        """The platform of the compiler."""
+        return "cpu" if self.stand_in else self.chip.platform
+
+    def host_of(self, device: Any) -> int:
+        """Returns the index of the host of a device."""
+        return device.id // self.stand_in if self.stand_in else device.process_index
 
     def mesh(
         self, axis_shapes: Sequence[int], axis_names: Sequence[str], mpmd_axis_name: str = "mpmd", **options: Any
@@ -99,7 +111,14 @@ class Target:
         return MpmdMesh(made, mpmd_axis_name)
 
 
-def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devices: int | None = None) -> Target:
+def target(
+    name: str,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    devices: int | None = None,
+    stand_in: bool = False,
+) -> Target:
     """Returns devices that are not here, for a mesh whose steps are compiled and planned, but not run.
 
         jaxpp.target("v5p:4x4x4")                   a slice of TPUs; needs the extra `tpu-plan`
@@ -111,6 +130,8 @@ def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devi
         nodes: the number of hosts with GPUs; 1 by default.
         gpus: the number of GPUs of each host; 8 by default.
         devices: the number of CPU devices in all; 8 by default.
+        stand_in: whether XLA's compiler for CPUs stands in for the compiler of the chip, which need not be installed
+            then. FLOPs, bytes and memory are those of programs for CPUs, and times follow from the table of the chip.
 
     Raises:
         PlanError: the chip or the topology is unknown, a number is not positive, or an argument is not for this chip.
@@ -130,7 +151,7 @@ def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devi
     wrong = {"tpu": (nodes, gpus, devices), "cuda": (devices,), "cpu": (nodes, gpus)}[chip.platform]
     if any(each is not None for each in wrong) or bool(topology) != (chip.platform == "tpu"):
         raise PlanError(f"target: {_usage(chip)}")
-    return _target(chip, topology, nodes or 1, gpus or 8, devices or 8)
+    return _target(chip, topology, nodes or 1, gpus or 8, devices or 8, stand_in and chip.platform != "cpu")
 
 
 _CORES = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1}
@@ -161,14 +182,18 @@ def _usage(chip: Chip) -> str:
 
 
 @cache
-def _target(chip: Chip, topology: str, nodes: int, gpus: int, devices: int) -> Target:
+def _target(chip: Chip, topology: str, nodes: int, gpus: int, devices: int, stand_in: bool) -> Target:
     if chip.platform == "tpu":
-        name, found = f"{chip.name}:{topology}", _tpus(chip, topology)
+        name, count, per_host = f"{chip.name}:{topology}", _count(chip, topology), chip.devices * chip.per_host
     elif chip.platform == "cuda":
-        name, found = f"{chip.name} x {nodes} x {gpus}", _gpus(chip, nodes, gpus)
+        name, count, per_host = f"{chip.name} x {nodes} x {gpus}", nodes * gpus, gpus
     else:
-        name, found = f"cpu x {devices}", compile_only_cpu_devices(devices)
-    made = Target(name, chip, tuple(found))
+        name, count, per_host = f"cpu x {devices}", devices, 0
+    if stand_in or chip.platform == "cpu":
+        found = compile_only_cpu_devices(count, name)
+    else:
+        found = _tpus(chip, topology) if chip.platform == "tpu" else _gpus(chip, nodes, gpus)
+    made = Target(name, chip, tuple(found), per_host if stand_in else 0)
     _targets.update(dict.fromkeys(made.devices, made))
     return made
 
@@ -191,11 +216,17 @@ def target_of(mesh: Mesh) -> Target:
     return made
 
 
-def _tpus(chip: Chip, topology: str) -> Sequence[Any]:
-    if not _TOPOLOGY.fullmatch(topology):
+def _count(chip: Chip, topology: str) -> int:
+    """Returns the number of devices of a slice of TPUs. Raises PlanError where it is no topology."""
+    count = math.prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else 0
+    if not count:
         raise PlanError(
             f"target: {topology!r} is no topology of TPUs, such as 2x2x1 (v4, v5p, tpu7x) or 4x4 (v5e, v6e)"
         )
+    return count * chip.devices
+
+
+def _tpus(chip: Chip, topology: str) -> Sequence[Any]:
     try:
         with _without_tpus():
             return topologies.get_topology_desc(f"{chip.name}:{topology}", platform="tpu", **chip.xla).devices

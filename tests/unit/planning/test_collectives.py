@@ -27,7 +27,7 @@ FOUR = "replica_groups={{0,1,2,3}}"
     ],
 )
 def test_what_a_device_sends(text: str, expected: float) -> None:
-    assert collective_bytes(text) == Sent(expected, 0)
+    assert collective_bytes(text)[:2] == (expected, 0)
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,20 @@ def test_what_crosses_hosts(groups: str, is_between: bool) -> None:
     """Of eight devices on two hosts."""
     sent = 2 * 32 * 3 / 4
     found = collective_bytes(f"%a = f32[8]{{0}} all-reduce(%x), {groups}", [0] * 4 + [1] * 4)
-    assert found == (Sent(0, sent) if is_between else Sent(sent, 0))
+    assert found == (Sent(0, sent, 0, 1) if is_between else Sent(sent, 0, 1, 0))
 
 
 def test_a_fusion_that_scatters() -> None:
     """As a TPU has it: of the all-reduce in it only the first half is done."""
     text = f"%all-reduce-scatter (x: f32[8]) -> f32[2] {{\n  %a = f32[8]{{0}} all-reduce(%x), {FOUR}\n}}\n"
-    assert collective_bytes(text) == Sent(32 * 3 / 4, 0)
-    assert collective_bytes(text + f"%b = f32[8]{{0}} all-reduce(%y), {FOUR}") == Sent(3 * 32 * 3 / 4, 0)
+    assert collective_bytes(text) == Sent(32 * 3 / 4, 0, 1, 0)
+    assert collective_bytes(text + f"%b = f32[8]{{0}} all-reduce(%y), {FOUR}") == Sent(3 * 32 * 3 / 4, 0, 2, 0)
 
 
 def test_pairs_that_cross_hosts() -> None:
     text = "%a = f32[8]{{0}} collective-permute(%x), source_target_pairs={pairs}"
-    assert collective_bytes(text.format(pairs="{{0,1},{1,0},{2,3},{3,2}}"), [0, 0, 1, 1]) == Sent(32, 0)
-    assert collective_bytes(text.format(pairs="{{0,1},{1,2},{2,3},{3,0}}"), [0, 0, 1, 1]) == Sent(0, 32)
+    assert collective_bytes(text.format(pairs="{{0,1},{1,0},{2,3},{3,2}}"), [0, 0, 1, 1]) == Sent(32, 0, 1, 0)
+    assert collective_bytes(text.format(pairs="{{0,1},{1,2},{2,3},{3,0}}"), [0, 0, 1, 1]) == Sent(0, 32, 0, 1)
 
 
 def test_one_of_several_groups_crosses_hosts() -> None:
@@ -68,4 +68,4 @@ def test_one_of_several_groups_crosses_hosts() -> None:
 
 def test_an_empty_list_of_groups_is_all_devices() -> None:
     text = "%a = f32[8]{0} all-reduce(%x), replica_groups={}"
-    assert collective_bytes(text, [0] * 4 + [1] * 4) == Sent(0, 2 * 32 * 7 / 8)
+    assert collective_bytes(text, [0] * 4 + [1] * 4) == Sent(0, 2 * 32 * 7 / 8, 0, 1)

@@ -233,7 +233,7 @@ def test_a_file_that_holds_no_plan(compiled: Any, tmp_path: Path) -> None:
     for wrong in (
         [],
         {},
-        right | {"jaxpp plan": 2},
+        right | {"jaxpp plan": 1},
         right | {"more": 1},
         right | {"meshes": [{}]},
         right | {"chip": "v9"},

@@ -28,6 +28,34 @@ def test_devices_that_count_as_absent() -> None:
         target_of(here.jax_mesh)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "devices", "hosts"),
+    [
+        ("h100", {"nodes": 2, "gpus": 4}, 8, 2),
+        ("v5p:2x2x2", {}, 8, 2),
+        ("v5e:4x4", {}, 16, 4),
+        ("tpu7x:2x2x2", {}, 16, 2),
+    ],
+)
+def test_a_compiler_stands_in(name: str, options: dict[str, int], devices: int, hosts: int) -> None:
+    """The devices are CPUs of their own, on as many hosts as the chips; they do not mix with other CPUs."""
+    made = jaxpp.target(name, **options, stand_in=True)
+    assert made is jaxpp.target(name, **options, stand_in=True)
+    assert (len(made.devices), made.platform, made.chip.name) == (devices, "cpu", name.partition(":")[0])
+    found = [made.host_of(device) for device in made.devices]
+    assert found == sorted(found)
+    assert (set(found), {found.count(host) for host in found}) == (set(range(hosts)), {devices // hosts})
+    assert made.name == (name if ":" in name else "h100 x 2 x 4")
+    cpus = jaxpp.target("cpu", devices=devices)
+    assert cpus is jaxpp.target("cpu", devices=devices, stand_in=True)
+    assert [target_of(each.mesh((devices,), ("mpmd",)).jax_mesh) for each in (made, cpus)] == [made, cpus]
+
+
+def test_a_topology_without_chips() -> None:
+    with pytest.raises(jaxpp.PlanError, match=r"^target: '0x2x2' is no topology of TPUs"):
+        jaxpp.target("v5p:0x2x2", stand_in=True)
+
+
 def test_meshes_of_two_sizes() -> None:
     devices = jaxpp.target("cpu", devices=4).devices
     small, large = (jax.sharding.Mesh([[*each]], ("mpmd", "data")) for each in (devices[:1], devices[1:3]))
