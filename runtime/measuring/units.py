@@ -36,9 +36,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: bool = F
 
 
 def time_text(seconds: float) -> str:
-    """Formats a time: `1.25 s`, `6.60 ms`, `12.0 us`."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
+    """Formats a time: `3.1 h`, `1.25 s`, `6.60 ms`, `12.0 us`. Days, hours and minutes begin at two."""
+    for unit, scale, least in (("days", 86400, 2), ("h", 3600, 2), ("min", 60, 2), ("s", 1.0, 1), ("ms", 1e-3, 1)):
+        if seconds >= scale * least:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
 
