@@ -1,4 +1,4 @@
-"""Compares the numbers that papers publish of schedules with ours.
+"""Compares the numbers that papers publish of schedules, and of jobs, with ours.
 
     python benchmarks/published.py [PAPER ...]
 
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shared import parser
 
 from jaxpp import schedules as S
+from jaxpp.planning import Plan
+from jaxpp.planning.failures import Saves, best_interval
 from jaxpp.schedules.engine.report import Report
 
 EQUAL: Final = S.Costs(1, 0.5, 0.5)
@@ -259,6 +262,31 @@ def vocabulary() -> Iterator[Row]:
             yield Row(f"vocab-1f1b {p} x {m}, ahead={ahead}: peak, p + {ahead}", p + ahead, most)
 
 
+def step() -> Iterator[Row]:
+    """Megatron-LM, arXiv 2104.04473, table 2: 141 TFLOP/s with PTD-P on 1,536 A100s, between the bounds of a plan.
+
+    The FLOPs of a step are those of its formula (3). The plan was made by `pays.py`. Its FSDP is no ZeRO-3: its weights
+    and gradients have four bytes (docs/rehearse.md).
+    """
+    sequences, tokens, layers, width, vocabulary, gpus = 1536, 2048, 96, 12288, 51200, 1536
+    flops = 96 * sequences * tokens * layers * width**2
+    flops *= 1 + tokens / (6 * width) + vocabulary / (16 * layers * width)
+    seconds = flops / gpus / 141e12
+    plan = Plan.load(Path(__file__).parent / "data" / "gpt3_pipeline.json")
+    yield Row("GPT-3, 1,536 A100s: planned at best, s", seconds, plan.hidden_seconds, at_most=True)
+    yield Row("GPT-3, 1,536 A100s: at most as planned, s", plan.step_seconds, seconds, at_most=True)
+
+
+def failures() -> Iterator[Row]:
+    """Llama 3, arXiv 2407.21783: 419 unexpected failures in 54 days, and more than 90 % of effective time.
+
+    Restarts of ten minutes and checkpoints of ten seconds are assumed.
+    """
+    mean = 54 * 86400 / 419
+    lost = Saves(best_interval(mean, 10.0), 10.0, 600.0).lost(mean)
+    yield Row("Llama 3 405B, 16,384 H100s: lost share of the time", 0.1, lost, at_most=True)
+
+
 PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
     "zero-bubble": zero_bubble,
     "zero-bubble-v": zero_bubble_v,
@@ -272,6 +300,8 @@ PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
     "sequence": sequence,
     "bpipe": bpipe,
     "vocabulary": vocabulary,
+    "step": step,
+    "failures": failures,
 }
 
 
