@@ -14,10 +14,14 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -37,8 +41,9 @@ from jaxpp.ir.tensors import DTYPES
 from jaxpp.memory.compile_within import compile_within
 from jaxpp.memory.limit import limit_text
 from jaxpp.memory.task_times import Rates
-from jaxpp.planning import Plan, PlanError, Target
+from jaxpp.planning import Conditions, Plan, PlanError, Target, rehearse
 from jaxpp.planning.backend import plan_program
+from jaxpp.planning.show_rehearsal import compared
 from jaxpp.program import ProgramModule, rewritten, shared_from
 from jaxpp.step import LoweredStep
 from jaxpp.tools import source, streams
@@ -55,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool, in this process, and returns its exit code. `argv` has the arguments after the program's name."""
     options = _parser().parse_args(argv)
     try:
-        plan = _plan(options)
+        conditions = None if options.rehearse is None else Conditions.parse(options.rehearse)
+        plan, target = _plan(options)
         if options.output:
             plan.save(options.output)
         if options.page:
@@ -63,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(plan)
         if options.rank:
             print(f"\n{_ranked(plan)}")
+        if conditions:
+            print(f"\n{rehearse(plan, conditions)}")
+        if options.against is not None:
+            print(f"\n{_compared(options, plan, target, conditions or Conditions())}")
     except (streams.InputError, PlanError, PassError, ModuleNotFoundError, schedules.ScheduleError) as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         complete = isinstance(error, streams.InputError) or re.match(r"(\S+: )?error: ", str(error))
@@ -126,6 +136,10 @@ def _parser() -> argparse.ArgumentParser:
     about = "of each device in the memory of its host"
     parser.add_argument("--host-memory-limit", type=_bytes, metavar="BYTES", help=about)
     parser.add_argument("--rank", action="store_true", help="rank the schedules of the library under the costs, too")
+    about = "rehearse a job under these conditions, as tokens=4e6 price=2.5 mtbf=50000"
+    parser.add_argument("--rehearse", nargs="*", metavar="NAME=NUMBER", help=about)
+    about = "compare with the same step on these meshes, as mpmd=1,data=8; with the usual ones, if none is given"
+    parser.add_argument("--against", nargs="*", type=_axes, metavar="AXES", help=about)
     parser.add_argument("-o", "--output", metavar="FILE", help="save the plan there, as JSON")
     parser.add_argument("--page", metavar="FILE", help="write the tables there, as HTML")
     return parser
@@ -159,23 +173,88 @@ def _bytes(text: str) -> int:
     return count
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> tuple[Plan, Target | None]:
+    """Returns the plan, and its target unless the plan was saved."""
     if options.source.endswith(".json"):
-        _refuse(options, "a saved plan", "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", *_LIMITS)
-        return Plan.load(options.source)
+        names = "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", *_LIMITS, "against"
+        _refuse(options, "a saved plan", *names)
+        return Plan.load(options.source), None
     is_function = re.fullmatch(r"[\w.]*:\w+", options.source) and not os.path.exists(options.source)
     data = b"" if is_function else _module_in(options)
+    if is_function and options.shapes:
+        _refuse(options, "a step without shardings", "against")
+    target = _target(options)
+    return _of_function(options, target) if is_function else _of_module(options, target, data), target
+
+
+def _target(options: argparse.Namespace) -> Target:
+    """Returns the target. For a rehearsal it need not have its compiler."""
     if options.target is None:
         raise PlanError("give a --target, such as v5p:4x4x4, h200 or cpu")
     counts = {name: getattr(options, name) for name in ("nodes", "gpus", "devices")}
-    target = jaxpp.target(options.target, **{name: count for name, count in counts.items() if count is not None})
-    return _of_function(options, target) if is_function else _of_module(options, target, data)
+    given = {name: count for name, count in counts.items() if count is not None}
+    try:
+        return jaxpp.target(options.target, **given)
+    except ModuleNotFoundError as error:
+        if options.rehearse is None and options.against is None:
+            raise
+        print(f"{error}; until then XLA's compiler for CPUs stands in for it", file=sys.stderr)
+        return jaxpp.target(options.target, **given, stand_in=True)
+
+
+def _compared(options: argparse.Namespace, plan: Plan, target: Target | None, conditions: Conditions) -> str:
+    """Returns a table of the planned step beside the same on other meshes, and why other meshes are left out."""
+    assert target is not None
+    own = options.mesh or {"mpmd": len(target.devices)}
+    found, left = {_text_of(own): rehearse(plan, conditions)}, list[str]()
+    for axes in options.against or alternatives(own):
+        name = _text_of(axes)
+        if name in found:
+            continue
+        try:
+            other = _of_function(argparse.Namespace(**{**vars(options), "mesh": axes}), target)
+            found[name] = rehearse(other, conditions)
+        except (ValueError, PassError, schedules.ScheduleError) as error:
+            first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+            left.append(f"{name} is left out: {first}")
+    return "\n".join([compared(found), *left])
+
+
+def _text_of(axes: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={size}" for name, size in axes.items())
+
+
+def alternatives(axes: Mapping[str, int]) -> list[dict[str, int]]:
+    """Returns meshes of as many devices: of each axis alone, and of each set of axes in sizes as equal as possible.
+
+    The later an axis is, the larger it is, as its devices are neighbours.
+    """
+    count, found = math.prod(axes.values()), list[dict[str, int]]()
+    for number in range(1, len(axes) + 1):
+        for names in combinations(axes, number):
+            sizes = dict(zip(names, sorted(_equal(count, number)), strict=True))
+            mesh = {name: sizes.get(name, 1) for name in axes}
+            if mesh not in found:
+                found.append(mesh)
+    return found
+
+
+def _equal(count: int, number: int) -> list[int]:
+    """Returns `number` factors of `count`: from the largest prime factor on, each one goes to the least product."""
+    sizes, primes, rest = [1] * number, list[int](), count
+    for each in range(2, count + 1):
+        while rest % each == 0:
+            primes.append(each)
+            rest //= each
+    for prime in reversed(primes):
+        sizes[sizes.index(min(sizes))] *= prime
+    return sizes
 
 
 def _module_in(options: argparse.Namespace) -> bytes:
     """Returns the bytes of the file. Raises PlanError where it can't be a module, with a --target or without."""
     path = options.source
-    _refuse(options, "a module", "shapes")
+    _refuse(options, "a module", "shapes", "against")
     if options.mesh and len(options.mesh) > 1:
         raise PlanError(
             f"{path} is a module, whose meshes have their shapes: give --mesh mpmd={options.mesh['mpmd']} alone"
@@ -221,14 +300,29 @@ def _of_function(options: argparse.Namespace, target: Target) -> Plan:
 
         if options.schedule:
             _refuse_schedule(source.parse(lowered(None).as_text().encode(), name, make_context(), whole=True))
-        return lowered(options.schedule).compile().plan
+        return _planned(partial(lowered, options.schedule))
     _refuse(options, "a function that makes its step itself", "schedule", *_LIMITS)
     _check_takes(options.source, function, [mesh], "a mesh alone; give a training step its --shapes")
     made: Any = function(mesh)
     if not (isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "lower")):
         raise PlanError(f"{options.source} returned a {type(made).__name__}, expected (step, arguments)")
     step, arguments = made
-    return step.lower(*arguments).compile().plan
+    return _planned(partial(step.lower, *arguments))
+
+
+def _planned(lower: Callable[[], Any]) -> Plan:
+    """Returns the plan of a step, with the time of tracing, lowering and passes.
+
+    Raises:
+        PlanError: it is no step of jaxpp.
+    """
+    begin = time.perf_counter()
+    lowered = lower()
+    if not isinstance(lowered, LoweredStep):
+        raise PlanError(f"lowering gave a {type(lowered).__name__}, expected a step of mpmd_jit_with_loop")
+    lowered.program()
+    seconds = time.perf_counter() - begin
+    return dataclasses.replace(lowered.compile().plan, prepare_seconds=seconds)
 
 
 def _check_takes(name: str, function: Callable[..., Any], given: Sequence[Any], what: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, sgd_step, weights
 
 import jaxpp
@@ -34,3 +35,35 @@ scheduled_step = partial(train_step, schedule="1f1b")
 def nothing(mesh: jaxpp.MpmdMesh) -> int:
     """What is no step."""
     return mesh.mpmd_dim
+
+
+def plain(mesh: jaxpp.MpmdMesh) -> Any:
+    """A step of JAX's own."""
+    return jax.jit(jnp.sin), (jnp.zeros(mesh.mpmd_dim),)
+
+
+def sharded(mesh: jaxpp.MpmdMesh) -> Any:
+    """A step whose weights are sharded over the axes "data" (FSDP) and "model" (tensor parallelism) of the mesh."""
+    stages, layers, width = mesh.mpmd_dim, 4, 64
+
+    def spec(*axes: str | None) -> P:
+        return P(*(axis if axis in mesh.jax_mesh.axis_names else None for axis in axes))
+
+    def loss(parameters: Any, x: jax.Array) -> jax.Array:
+        for number, (up, down) in enumerate(parameters):
+            x = x + jnp.tanh(x @ up) @ down
+            if (number + 1) % (layers // stages) == 0:
+                x = jaxpp.mark_stage_end(x)
+        return jnp.mean(x**2)
+
+    def step(parameters: Any, inputs: jax.Array) -> Any:
+        gradients = jaxpp.treduce(partial(jax.grad(loss), parameters), inputs, schedule="1f1b", operation=jaxpp.Add)
+        return jax.tree.map(jnp.subtract, parameters, gradients)
+
+    if layers % stages:
+        raise ValueError(f"{layers} layers make no {stages} equal stages")
+    shapes = (width, 4 * width), (4 * width, width), (8, 16, width)
+    up, down, inputs = (jax.ShapeDtypeStruct(shape, "float32") for shape in shapes)
+    shardings = [(spec("data", "model"), spec("model", "data"))] * layers, spec(None, "data")
+    made = jaxpp.mpmd_jit_with_loop(step, mesh, in_shardings=shardings, donate_argnums=0)
+    return made, ([(up, down)] * layers, inputs)

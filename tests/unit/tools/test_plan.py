@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -23,6 +24,7 @@ CPUS = ("--target", "cpu", "--devices", "2")
 STEP = ("unit.planning.steps:train_step", *CPUS, "--shapes", "f32[8,8]", "float32[8,8]", "f32[4,2,8]")
 
 
+_OF_SHAPES = "error: unit.planning.steps:train_step is a step without shardings, which takes no --against"
 _NO = "error: unit.planning.steps:made is {}, which takes no {}"
 
 
@@ -171,6 +173,68 @@ def test_a_page_is_no_source(tmp_path: Path) -> None:
     assert failure(path) == failure(path, *CPUS) == message.rstrip()
 
 
+def test_a_saved_plan_is_rehearsed(tmp_path: Path) -> None:
+    saved = tmp_path / "plan.json"
+    planned = output("unit.planning.steps:made", *CPUS, "-o", saved)
+    out = output(saved, "--rehearse", "tokens=512", "price=0.1", "mtbf=1000")
+    assert out.startswith(f"{planned}\nrehearsal on 2 chips:\nfirst results: after ")
+    assert " tracing and passes, " in out
+    assert "\na failure: every 20.8 days\n" in out
+    assert "no failures: give mtbf=HOURS" in output(saved, "--rehearse")
+
+
+def test_a_step_is_compared_with_other_meshes() -> None:
+    """With those that are given, or with the usual ones; a mesh for which there is no step is left out."""
+    given = "unit.planning.steps:sharded", *CPUS, "--rehearse", "tokens=1e6", "dispatch=0"
+    out = output(*given, "--mesh", "mpmd=2,data=1", "--against")
+    *_, table = out.split("\n\n")
+    lines = table.splitlines()
+    assert lines[0].split()[:3] == ["mesh", "step", "at"]
+    assert sorted(line.split()[0] for line in lines[1:3]) == ["mpmd=1,data=2", "mpmd=2,data=1"]
+    assert lines[3].startswith("the pipeline ")
+    left = output(*given[:3], "--devices", "3", "--mesh", "mpmd=1,data=1", "--against", "mpmd=3", "mpmd=1,data=1")
+    assert left.endswith("\nmpmd=3 is left out: 4 layers make no 3 equal stages\n")
+
+
+@pytest.mark.skipif(find_spec("jax_plugins") is not None, reason="a plugin is installed")
+def test_a_compiler_stands_in_for_an_absent_one() -> None:
+    """Only in a rehearsal; it is said twice."""
+    given = "unit.planning.steps:sharded", "--target", "h100", "--nodes", "2", "--gpus", "1", "--mesh", "mpmd=2"
+    assert failure(*given) == "error: target 'h100' needs the CUDA plugin of JAX: pip install 'jaxpp[gpu-plan]'"
+    code, out, error = run(*given, "--rehearse")
+    assert code == 0
+    assert error.startswith(
+        "target 'h100' needs the CUDA plugin of JAX: pip install 'jaxpp[gpu-plan]'; until then XLA's "
+    )
+    assert re.match(r"step on h100 x 2 x 1: .* \(jaxlib .* for CPUs stands in for the compiler of h100\)\n", out)
+    assert "\nmemory: " in out
+    assert "roofline" in out
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({"mpmd": 8}, [{"mpmd": 8}]),
+        ({"mpmd": 2, "data": 4}, [{"mpmd": 8, "data": 1}, {"mpmd": 1, "data": 8}, {"mpmd": 2, "data": 4}]),
+        (
+            {"mpmd": 2, "data": 1, "model": 6},
+            [
+                {"mpmd": 12, "data": 1, "model": 1},
+                {"mpmd": 1, "data": 12, "model": 1},
+                {"mpmd": 1, "data": 1, "model": 12},
+                {"mpmd": 3, "data": 4, "model": 1},
+                {"mpmd": 3, "data": 1, "model": 4},
+                {"mpmd": 1, "data": 3, "model": 4},
+                {"mpmd": 2, "data": 2, "model": 3},
+            ],
+        ),
+        ({"mpmd": 3, "data": 1}, [{"mpmd": 3, "data": 1}, {"mpmd": 1, "data": 3}]),
+    ],
+)
+def test_usual_meshes(axes: dict[str, int], expected: list[dict[str, int]]) -> None:
+    assert plan.alternatives(axes) == expected
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -201,6 +265,11 @@ def test_a_page_is_no_source(tmp_path: Path) -> None:
             ("saved.json", "--host-memory-limit", "9GB"),
             "error: saved.json is a saved plan, which takes no --host-memory-limit",
         ),
+        (("saved.json", "--against", "mpmd=1"), "error: saved.json is a saved plan, which takes no --against"),
+        ((*STEP, "--against"), _OF_SHAPES),
+        (("a.mlir", *CPUS, "--against"), "error: a.mlir is a module, which takes no --against"),
+        (("a.b:c", *CPUS, "--rehearse", "cost=3"), "error: rehearse: no condition 'cost' is known; there are tokens, "),
+        (("unit.planning.steps:plain", *CPUS), "error: lowering gave a Lowered, expected a step of mpmd_jit_with_loop"),
         (("a.mlir", *CPUS, "--shapes", "f32[8]"), "error: a.mlir is a module, which takes no --shapes"),
         (
             ("a.mlir", *CPUS, "--mesh", "mpmd=2,data=1"),
