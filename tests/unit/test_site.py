@@ -43,7 +43,7 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_the_search_finds_a_word_without_a_server(site: Path) -> None:
-    link = "[...document.querySelectorAll('.md-search-result__link')].find((each) => each.hash)"
+    link = "[...document.querySelectorAll('.md-search-result__link')].find((each) => each.href.includes('h=cholesky#'))"
     with browser() as page:
         for width in (1280, 390):
             page.open(site / "index.html", width)
