@@ -31,7 +31,7 @@ from jaxpp.hlo_passes.base import Pass, run_passes
 from jaxpp.hlo_passes.kept_sums import KeptSumsOfProgram
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.pipelines import VerifyPhases
-from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
+from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.train_loop import TrainLoopAttr
 
@@ -116,7 +116,7 @@ def _place(draw: random.Random, kind: str, module: ir.Module, steps: Sequence[Pa
     first = next(number for number, step in enumerate(steps, 1) if isinstance(step, FindMicrobatchLoop))
     with module.context:
         has_steps = TrainLoopAttr.of(module) is not None  # the sums of several steps are not compared
-    last = next(n for n, step in enumerate(steps) if isinstance(step, UnrollSteps)) if has_steps else len(steps) - 1
+    last = next(n for n, step in enumerate(steps) if isinstance(step, ShareFunctions)) if has_steps else len(steps) - 1
     for index in draw.sample(range(first, last + 1), last + 1 - first):
         before = own_copy(module)
         run_passes(before, steps[:index])
