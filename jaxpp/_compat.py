@@ -312,6 +312,13 @@ def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
     return execute
 
 
+def file_of_callbacks() -> str:
+    """Returns the file of the functions by which JAX calls host callbacks, for a look at stacks."""
+    from jax._src import callback
+
+    return str(callback.__file__)
+
+
 @cache
 class _Tokens:
     """The token of the last program with callbacks on each device, which the end of Python waits for."""

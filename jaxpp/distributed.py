@@ -9,6 +9,7 @@ from jaxpp import _jobs
 from jaxpp.runtime.processes import choice, membership
 from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.membership import ProcessError
+from jaxpp.runtime.processes.reporting import reporter
 from jaxpp.runtime.processes.roll_call import roll_call
 from jaxpp.runtime.processes.waiting import TransferError
 
@@ -66,6 +67,7 @@ def initialize(
             "others do in their variables"
         )
     bind = options.get("coordinator_bind_address") or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", "")
+    reporter(coordinator, process)
     joint = roll_call(coordinator, processes, process, initialization_timeout, bind)
     if joint.bind_address:
         options["coordinator_bind_address"] = joint.bind_address

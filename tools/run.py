@@ -7,6 +7,11 @@ place of one that dies. Run the tool on the first host with the number of all pr
     host0$ jaxpp-run --processes 8 --here 4 --listen host0:9876 train.py
     host1$ JAXPP_JOB_SECRET=... jaxpp-run --join host0:9876 --here 4 train.py
 
+When a job hangs, `jaxpp-run --autopsy` on any of its hosts prints in a few seconds who waits for whom:
+
+    host1$ jaxpp-run --autopsy          # all jobs of yours with a process on this host
+    host1$ jaxpp-run --autopsy 4711     # the job of this process, or of this jaxpp-run
+
 Exit codes: 0 when all processes have ended well; 1 when the job failed; 2 for bad usage; 129, 130 and 143 when
 SIGHUP, Ctrl-C or SIGTERM ended it. Its processes then get SIGTERM, and SIGKILL 10 s later, or at a second signal.
 """
@@ -48,11 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = "where the other hosts connect to"
     parser.add_argument("--listen", type=address, default="127.0.0.1:0", metavar="HOST:PORT", help=about)
     parser.add_argument("--join", type=address, metavar="HOST:PORT", help="take part in the job that was started there")
+    about = "print what the job of process PID waits for, or all jobs on this host"
+    parser.add_argument("--autopsy", type=at_least(1), nargs="?", const=0, metavar="PID", help=about)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT", help="of Python, and its arguments")
     options = parser.parse_args(argv)
     secret = os.environ.get("JAXPP_JOB_SECRET", "").encode()
     if (error := _wrong(options)) or (error := "" if secret or not options.join else "--join needs JAXPP_JOB_SECRET"):
         parser.error(error)
+    if options.autopsy is not None:
+        return _autopsy(options.autopsy or None)
     command = [sys.executable, *options.command]
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
@@ -113,8 +122,22 @@ def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str], pla
     return agent.run()
 
 
+def _autopsy(pid: int | None) -> int:
+    """Prints the autopsies of jobs; returns the exit code."""
+    from jaxpp.runtime.processes.reporting import autopsies
+
+    try:
+        print("\n".join(autopsies(pid)))
+    except LookupError as error:
+        print(f"jaxpp-run: --autopsy: {error.args[0]}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def _wrong(options: argparse.Namespace) -> str:
     """Returns what is wrong with the options; "" if nothing is."""
+    if options.autopsy is not None:
+        return "--autopsy starts nothing, and takes no script" if options.command or options.processes else ""
     if not options.command:
         return "no script is given"
     if not options.command[0].startswith("-") and not os.path.exists(options.command[0]):

@@ -1,6 +1,7 @@
 """The reaction to SIGTERM: all processes stop after the same step."""
 
 import signal
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -55,7 +56,8 @@ class Preemption:
         """
         if jax.process_count() == 1:
             return self._asked
-        return job.interruptible(lambda: multihost_utils.reached_preemption_sync_point(step))
+        reached = partial(multihost_utils.reached_preemption_sync_point, step)
+        return job.interruptible(reached, f"all processes to ask for SIGTERM after step {step}", job.other_processes())
 
     def _note(self, _signal: int, _frame: FrameType | None) -> None:
         self._asked = True

@@ -4,6 +4,7 @@ import operator
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, SupportsIndex
 
@@ -21,6 +22,9 @@ from jaxpp.compatibility.array import plain
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.fetch import fetched
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
+from jaxpp.runtime.processes.waiting import WaitFor
+
+SLOW_DISK = "see whether the file system of this directory is slow or full"
 
 
 def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
@@ -142,7 +146,7 @@ class Saver:
 
         if jax.process_count() > 1:  # orbax's barriers would wait for a dead process until JAX's timeout
             try:
-                job.interruptible(begin)
+                job.interruptible(begin, f"the beginning of the save of step {number}")
             except BaseException as error:  # a process is gone, or Ctrl-C; or orbax failed, and is done with it
                 if not has_begun.is_set():
                     self._abandoned = error
@@ -160,7 +164,8 @@ class Saver:
             reason = str(self._abandoned) or type(self._abandoned).__name__
             raise OSError(f"{self._directory}: step {self._saving} is not saved: {reason}")
         try:
-            self._checkpointer.wait_until_finished()
+            with WaitFor(f"the save of step {self._saving} in {self._directory}", None, SLOW_DISK):
+                self._checkpointer.wait_until_finished()
         except Exception as error:  # orbax and tensorstore may raise anything, in a background thread
             if self._saving not in all_steps(self._directory):  # otherwise a process died after the save
                 raise OSError(f"{self._directory}: step {self._saving} is not saved: {error}") from None
@@ -221,4 +226,5 @@ def _meet_in_background(*, key: str, timeout_ms: int) -> None:
     """Waits at orbax's barrier between the processes; raises if one of them is gone."""
     if jax.process_count() > 1:
         store = _jobs.key_value_store()
-        job.interruptible(lambda: store.wait_at_barrier(key, timeout_ms))
+        barrier = partial(store.wait_at_barrier, key, timeout_ms)
+        job.interruptible(barrier, "all processes to write their parts of a checkpoint", job.other_processes())

@@ -16,7 +16,8 @@ from jaxpp.healing.messages import MessageConnection, dial
 from jaxpp.healing.state import HeldShard
 from jaxpp.healing.store import FullError, Shard, StatePart, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
-from jaxpp.runtime.processes.waiting import aside
+from jaxpp.runtime.processes.reporting import reporter
+from jaxpp.runtime.processes.waiting import WaitFor, aside
 
 HEAD, SLOT, PLANS = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT", "JAXPP_RUN_PLANS"
 """The variables by which `jaxpp-run` gives a process the address of the head, and the process's slot. In a job with
@@ -30,6 +31,9 @@ AGAIN_SECONDS = 5.0
 
 START_SECONDS = 60.0
 """Seconds that a generation has to begin. Its processes get the start from the head at the same time."""
+
+TOO_FEW = "start more processes, or give a smaller --least"
+NOT_HELD = "see whether all processes make this step, and whether their launchers reach each other"
 
 RESTART = 75
 """The exit code of a process that is to be started again."""
@@ -70,6 +74,7 @@ class Membership:
 
     def __init__(self) -> None:
         self._secret = membership.job_secret()
+        reporter(os.environ[HEAD], int(os.environ[SLOT]))
         self._head = dial(os.environ[HEAD], self._secret)
         self._changed = threading.Condition()
         self._go: Go | None = None
@@ -112,7 +117,7 @@ class Membership:
 
     def _next(self, prepare: Callable[[int], None]) -> Go:
         while True:
-            with self._changed:
+            with WaitFor("jaxpp-run to begin again with the processes that it has", remedy=TOO_FEW), self._changed:
                 self._changed.wait_for(lambda: self._go is not None or self._end is not None or self._spare > 0)
                 if self._go is not None:
                     self.generation, self._go = self._go, None
@@ -163,7 +168,10 @@ class Membership:
 
         Raises BrokenError if another process is gone.
         """
-        with self._changed:
+        own = self.generation
+        assert own is not None  # it has joined
+        others = sorted({*range(own.count)} - {own.number})
+        with WaitFor(f"the launchers to hold the state after {step} steps", others, NOT_HELD), self._changed:
             self._changed.wait_for(lambda: self._safe >= step or self._stop is not None or self._end)
             if self._safe < step:
                 self._look()

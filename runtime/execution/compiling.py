@@ -18,9 +18,12 @@ from jaxpp import _absent, _compat
 from jaxpp.ir.program import Program
 from jaxpp.runtime.execution.options import Options, options_of, variants
 from jaxpp.runtime.execution.progress import Progress
+from jaxpp.runtime.processes.waiting import WaitFor
 
 Executables = dict[tuple[str, int], Any]
 """The XLA executable of each (function, mesh) pair of the program."""
+
+LONG_COMPILE: Final = "wait; JAX's compilation cache makes the next start short"
 
 TRITON_FAILS: Final = "Couldn't find output tile sizes"
 """The error of jaxlib 0.10.2 on GPUs for some products with a side of, say, 12 rows that is read through a reshape."""
@@ -141,7 +144,8 @@ def compile_each(
         running.add(name)
         begin = time.perf_counter()
         try:
-            compile_one(name)
+            with WaitFor(f"the compilation of @{name} for {wanted[name]}", remedy=LONG_COMPILE):
+                compile_one(name)
             seconds[name] = time.perf_counter() - begin
         except Exception as error:  # of any kind: it is raised again
             error.add_note(f"jaxpp: while compiling @{name} for {wanted[name]}")

@@ -26,6 +26,9 @@ from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.execution.steps import FlatStep, StepLabel, flatten
 from jaxpp.runtime.processes.arrays import batch_copy, put
 from jaxpp.runtime.processes.transfer import Peers
+from jaxpp.runtime.processes.waiting import WaitFor
+
+ONE_THREAD = "call a step by one thread"
 
 Observe = Callable[[StepLabel, Sequence[Any], Sequence[Any]], None]
 """Called as (label, made, registers) after a step, with the arrays that the step made, perhaps not computed yet, and
@@ -177,6 +180,9 @@ class Executable:
         """Runs one step. If `is_kept`, the arguments stay, there are no results, and no value is looked at."""
         if self._runner == threading.get_ident():
             raise RuntimeError("a step was called by one of its own operations; it would wait for itself")
+        if self._lock.locked():
+            with WaitFor("the same step in another thread", None, ONE_THREAD), self._lock:
+                pass
         with self._lock, self._running():
             left_out = frozen_tasks(self.program, current_frozen())
             steps = self._left_out(steps, left_out) if left_out else steps

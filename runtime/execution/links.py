@@ -18,7 +18,7 @@ from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind
 from jaxpp.runtime.processes.transfer import Peers
 from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line, note_move
 
 ArrayFunction = Callable[[Sequence[Any]], list[Any]]
 """The function of one step of the flattened program. It takes arrays and returns arrays."""
@@ -81,6 +81,7 @@ class Links:
         if self._partners:
             self.messages.check_collectives()
         self._offered.clear()
+        note_move()
         self.messages.running[self] = self._partners
         self._step += 1
         self._is_needed = bool(self._partners)

@@ -1,5 +1,6 @@
 """Ends the waits of this process when another process is gone, or ends this process if a wait cannot end."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -11,8 +12,10 @@ from typing import Any
 
 from jaxpp import _jobs
 from jaxpp._system import tell
+from jaxpp.runtime.processes.autopsy import STILL, ProcessState, explain
+from jaxpp.runtime.processes.reporting import ANSWER, unanswered
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line, place
+from jaxpp.runtime.processes.waiting import TransferError, WaitFor, Waiting, in_a_line, own_state
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
 from jaxpp.runtime.processes.wire import TICK
 
@@ -35,6 +38,9 @@ LAST = 10.0
 """Seconds after which this module ends a hang. At exit, process 0 lets other survivors leave first for as long.
 
 In a step, the hang is a wait in XLA for a process that shares a mesh and has failed."""
+
+
+LOST = "see its own output; then start the job again from a checkpoint"
 
 
 class PeerError(TransferError):
@@ -71,8 +77,8 @@ class Guard:
         self._transport: PullTransport | None = None
         self._leaving = False
         self._wired: set[int] = set()
-        self._awaited: tuple[float, Sequence[int]] = 0.0, ()
-        """When this process last checked a wait, and the processes that it waits for."""
+        self._is_told = False
+        """Whether the hang that lasts was reported."""
         pause = min(progress / 4, 5.0)
         self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss, self._state, pause)
 
@@ -113,39 +119,64 @@ class Guard:
     def watch(self, waiting: Waiting, seconds: float) -> None:
         """Checks the peers as `look` does, and raises TransferError if a live process has not come in time."""
         self.look(waiting, seconds)
-        self._awaited = time.monotonic(), self._needed_for(waiting)
         if seconds > self.progress:
-            late = [f"process {peer} {self._last_seen(peer)}" for peer in self._late()]
+            reason = explain(self.known_states(), min(STILL, self.progress / 2)).reason
             where = "this process" if waiting.mesh is None else f"mesh {waiting.mesh}"
             raise TransferError(
-                f"{where} waited {self.progress:g} s (JAXPP_PROGRESS_SECONDS) for {waiting.what}: {', '.join(late)}"
+                f"{where} waited {self.progress:g} s (JAXPP_PROGRESS_SECONDS) for {waiting.what}: {reason}"
             )
 
-    def _needed_for(self, waiting: Waiting) -> Sequence[int]:
-        """Returns the processes that a wait needs. In a collective, these are all that share the mesh."""
-        owners = waiting.owners[waiting.mesh] if waiting.mesh is not None and waiting.owners else ()
-        return sorted({*owners} - {self.me}) if {waiting.peer, self.me} <= {*owners} else [waiting.peer]
+    def states(self) -> Mapping[int, ProcessState]:
+        """Asks all processes for their states, and returns those. Takes at most ANSWER seconds."""
+        asked = time.monotonic()
+        self.watchdog.ask()
+        heard = self.watchdog.heard
+        while time.monotonic() < asked + ANSWER and any(
+            peer not in heard or heard[peer][0] < asked for peer in self._living()
+        ):
+            time.sleep(TICK / 5)
+        return self.known_states(time.monotonic() - asked)
 
-    def _late(self) -> Sequence[int]:
-        """Returns the needed processes that wait for no other. If all wait, returns those of this process's wait."""
-        needed = list(self._awaited[1])
-        found = [*needed]
-        for peer in found:  # grows
-            found += [each for each in self.watchdog.heard.get(peer, {}).get("awaits", ()) if each not in found]
-        return [peer for peer in found if peer != self.me and not self._awaits(peer)] or needed
+    def known_states(self, patience: float | None = None) -> Mapping[int, ProcessState]:
+        """Returns the last states that were heard. A process that is silent for longer has a problem."""
+        now, losses = time.monotonic(), {loss.peer: loss for loss in self.watchdog.lost}
+        patience = 3 * self.watchdog.pause + ANSWER if patience is None else patience
+        found = {self.me: self.own_state()}
+        for peer, name in self.watchdog.names.items():
+            when, message = self.watchdog.heard.get(peer, (now, {}))
+            state = ProcessState.of(message, now - when, name)
+            if loss := losses.get(peer):
+                has_ended = loss.ended and not loss.has_failed
+                state = dataclasses.replace(state, problem=loss.how, remedy=LOST, has_ended=has_ended)
+            elif now - when > patience or not message:
+                state = unanswered(state, now - when)
+            found[peer] = state
+        return found
 
-    def _awaits(self, peer: int) -> bool:
-        return bool(self.watchdog.heard.get(peer, {}).get("awaits"))
+    def hang(self) -> Mapping[int, ProcessState] | None:
+        """Returns the states if nothing moves for the heartbeat timeout, and this process is to report it, once."""
+        if not self._is_still(self.known_states()):
+            self._is_told = False
+        elif not self._is_told and self._is_still(states := self.states()):
+            self._is_told = True
+            return states if self.me == min(each for each, state in states.items() if not state.problem) else None
+        return None
 
-    def _last_seen(self, peer: int) -> str:
-        at = self.watchdog.heard.get(peer, {}).get("at")
-        return f"lives, and was last seen at {at}" if at else "lives, and has not come"
+    def _is_still(self, states: Mapping[int, ProcessState]) -> bool:
+        """Whether a process waits for another one, and none has moved for the heartbeat timeout."""
+        living = [state for state in states.values() if not state.problem]
+        is_one_waiting = any(wait.peers for state in living for wait in state.waits)
+        return is_one_waiting and all(state.still > self.watchdog.seconds for state in living)
+
+    def _living(self) -> Sequence[int]:
+        return sorted(self.watchdog.names.keys() - {loss.peer for loss in self.watchdog.lost})
+
+    def own_state(self) -> ProcessState:
+        """Returns the state of this process."""
+        return own_state(self.me)
 
     def _state(self) -> Mapping[str, Any]:
-        """Returns where this process is, and the processes that it waits for."""
-        when, awaited = self._awaited
-        awaits = list(awaited[:64]) if time.monotonic() - when < 10 * TICK else []
-        return {"at": place(threading.main_thread().ident or 0)[-500:], "awaits": awaits}
+        return self.own_state().message()
 
     def first_loss(self) -> Loss | None:
         """Returns the first lost peer, or None. Prefers a peer that died or froze to a peer that ended."""
@@ -183,7 +214,8 @@ class Guard:
         try:
             # The end of this process also ends stuck collectives of other processes, which may then raise an error.
             seconds = LAST / 2 if is_stuck else min(FAREWELL, self.progress)
-            together = self.watchdog.wait_for_goodbyes(seconds)
+            with WaitFor("the end of the other processes", self._living()):
+                together = self.watchdog.wait_for_goodbyes(seconds)
             if skips or any(loss.is_stuck for loss in self.watchdog.lost):
                 together = False
             if not together and self.me == 0:

@@ -173,7 +173,7 @@ class _Fetched:
         for shard in self.array.addressable_shards:
             found[shard.index] = np.asarray(shard.data)  # numpy can't assign a bfloat16 scalar of another library
         for index, sender, part in self.coming:
-            found[index] = np.asarray(self.transport.wait(part, Waiting(sender)))
+            found[index] = np.asarray(self.transport.wait(part, Waiting(sender, call="fetches an array")))
         return found
 
     def parts(self) -> Iterator[tuple[tuple[slice, ...], Any, set[int]]]:

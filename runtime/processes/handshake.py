@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
+from jaxpp.runtime.processes.autopsy import process_name
+
 Found = TypeVar("Found")
 
 LONGEST = 4096
@@ -114,7 +116,7 @@ def introduce(
     found = json.loads(theirs)
     peer = int(found["process"])
     connection.use = connection.use or str(found["use"])
-    name = f"process {peer} ({found['host']}, pid {found['pid']})"
+    name = process_name(peer, found["host"], found["pid"])
     admit(peer, name, connection.use)
     ends = _ends(connection.socket) if is_direct else b""
     connection.send({"proof": _proof(secret, mine, theirs, ends)})

@@ -15,6 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpp.runtime.processes import choice
+from jaxpp.runtime.processes.autopsy import named
 from jaxpp.runtime.processes.faults import ENDED_MESSAGE, PeerError
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.processes.membership import (
@@ -22,7 +23,6 @@ from jaxpp.runtime.processes.membership import (
     endpoint,
     forgotten,
     guard,
-    named,
     progress_seconds,
     publish,
     publish_text,
@@ -32,7 +32,7 @@ from jaxpp.runtime.processes.membership import (
     withdraw,
 )
 from jaxpp.runtime.processes.transfer import Peers
-from jaxpp.runtime.processes.waiting import Waiting, aside
+from jaxpp.runtime.processes.waiting import WaitFor, Waiting, aside
 
 Found = TypeVar("Found")
 
@@ -130,13 +130,15 @@ def meet(others: Sequence[int], meeting: Meeting) -> dict[int, int]:
 def meet_all(meeting: Meeting) -> None:
     """Begins to watch all other processes of the job, and calls `meet` with them."""
     watch_all(progress_seconds())
-    meet(_others(), meeting)
+    meet(other_processes(), meeting)
 
 
-def interruptible(function: Callable[[], Found]) -> Found:
+def interruptible(function: Callable[[], Found], what: str, peers: Sequence[int] | None = None) -> Found:
     """Calls a function whose wait for the other processes would not end after the loss of a process.
 
     Returns the function's result, and raises the function's errors.
+
+    what, peers: what the function waits for, as in `Wait`.
 
     Raises:
         PeerError: a process is gone. The function then goes on in another thread.
@@ -149,7 +151,8 @@ def interruptible(function: Callable[[], Found]) -> Found:
             if not loss.ended or seconds - seen[0] > ENDED_MESSAGE:  # a peer may end after its part of the call
                 raise PeerError(loss, Waiting(loss.peer))
 
-    return aside(function, look)
+    with WaitFor(what, peers):
+        return aside(function, look)
 
 
 def begin(meeting: Meeting) -> list[int]:
@@ -160,12 +163,13 @@ def begin(meeting: Meeting) -> list[int]:
     if meeting.identity not in _told:
         publish_text(meeting.identity, meeting.text)
         _told.add(meeting.identity)
-    others = _others()
+    others = other_processes()
     endpoint().meetings.begin(others, meeting)
     return others
 
 
-def _others() -> list[int]:
+def other_processes() -> list[int]:
+    """Returns the numbers of all other processes of the job."""
     return [process for process in range(jax.process_count()) if process != jax.process_index()]
 
 

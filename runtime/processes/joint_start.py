@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from jaxpp.runtime.processes.autopsy import named
 from jaxpp.runtime.processes.handshake import LONGEST, Connection
-from jaxpp.runtime.processes.membership import ProcessError, named
-from jaxpp.runtime.processes.waiting import aside, in_a_line
+from jaxpp.runtime.processes.membership import ProcessError
+from jaxpp.runtime.processes.waiting import WaitFor, aside, in_a_line
 from jaxpp.runtime.processes.wire import TICK
 
 POLITE = 5.0
@@ -30,6 +31,8 @@ SILENT = 2.0
 
 LAST = 1.0
 """Seconds that a process waits at the end for the others to read its last message."""
+
+JAX_START = "see whether every process reaches the coordinator's address; there may be a firewall"
 
 MESSAGE = 600
 """The largest number of characters of an error in a message."""
@@ -93,14 +96,17 @@ class JointStart:
         for number in self.others:  # messages that came together with the outcome of the roll call
             self._hear(number, came=False)
         self._ended.clear()
-        aside(partial(self._start, start), lambda _: self._look(selector, 0.0))
+        with WaitFor("JAX to start on all processes", remedy=JAX_START):
+            aside(partial(self._start, start), lambda _: self._look(selector, 0.0))
         self._started.add(self.me)
         self._say(started=True)
-        while not self._is_over:
-            if self.me == 0 and len(self._started) == self.count:
-                self._say(problem="")
-                return
-            self._look(selector, TICK)
+        with WaitFor("JAX to start on the other processes", (0,)) as wait:
+            while not self._is_over:
+                if self.me == 0 and len(self._started) == self.count:
+                    self._say(problem="")
+                    return
+                wait.peers = (0,) if self.me else tuple({*range(self.count)} - self._started)
+                self._look(selector, TICK)
 
     def _start(self, start: Callable[[float, Callable[[], None]], None]) -> None:
         try:

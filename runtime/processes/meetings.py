@@ -67,6 +67,9 @@ class Meeting:
     sampling: str = ""
     left_out: int = 0
 
+    def __str__(self) -> str:
+        return f"{_WORDS[self.kind][0]} {self.text.partition(chr(10))[0]}"
+
     def message(self) -> list[int]:
         """Returns the numbers of the message to the others."""
         given = 0
@@ -119,21 +122,22 @@ class Meetings:
             self.unread[peer].append((self._fetch(peer), meeting, message))
         for peer in peers:
             while len(self.unread[peer]) > 1:
-                self._read(Waiting(peer, owners=owners, is_message=True))
+                self._read(peer, owners)
 
     def check(self, peer: int, owners: Sequence[Sequence[int]] = ()) -> int:
         """Waits for the peer's message, and returns its count. Raises TransferError if the peer makes another call."""
         count = 0
         while self.unread[peer]:
-            count = self._read(Waiting(peer, owners=owners, is_message=True))
+            count = self._read(peer, owners)
         return count
 
-    def _read(self, waiting: Waiting) -> int:
-        message, meeting, expected = self.unread[waiting.peer].popleft()
+    def _read(self, peer: int, owners: Sequence[Sequence[int]]) -> int:
+        message, meeting, expected = self.unread[peer].popleft()
+        waiting = Waiting(peer, owners=owners, is_message=True, call=meeting)
         found = np.asarray(self._wait(message, waiting)).tolist()
         if expected and found != expected:
             try:
-                self._compare(waiting.peer, meeting, expected, found)
+                self._compare(peer, meeting, expected, found)
             except TransferError:
                 self._excuse(meeting)
                 raise

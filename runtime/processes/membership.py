@@ -16,8 +16,9 @@ import jax
 from jaxpp import _jobs
 from jaxpp._system import keep_port
 from jaxpp.runtime.processes.faults import Guard
+from jaxpp.runtime.processes.reporting import reporter
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, aside
+from jaxpp.runtime.processes.waiting import TransferError, WaitFor, Waiting, aside
 from jaxpp.runtime.processes.watchdog import ANSWER_SECONDS
 
 Found = TypeVar("Found")
@@ -32,11 +33,6 @@ def forgotten(forget: Callable[[], None]) -> None:
 
 class ProcessError(RuntimeError):
     """Another process is missing, or makes different calls, or a setting of the job is wrong."""
-
-
-def named(processes: Sequence[int]) -> str:
-    """Returns `process 3`, or `processes 3, 4`."""
-    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
 
 
 @cache
@@ -79,6 +75,7 @@ def guard() -> Guard:
     seconds, progress = watchdog_seconds(), progress_seconds()
     me, _ = _jobs.process_numbers()
     found = Guard(me, _host(), _secret(), seconds, progress)
+    reporter(_jobs.coordinator_address(), me).follow(found.states, found.hang, found.watchdog.pause)
     publish(f"jaxpp/watchdog/{me}", found.watchdog.address.encode())
     atexit.register(found.leave)
     return found
@@ -94,6 +91,7 @@ def leave_job() -> None:
     """Leaves the job without waiting for the others, so that this process can join another job."""
     if guard.cache_info().currsize:
         atexit.unregister(guard().leave)
+        reporter("", guard().me).stand_alone()
         guard().retire()
     for forget in (endpoint.cache_clear, guard.cache_clear, *_forgets):
         forget()
@@ -127,7 +125,8 @@ def watch(
     new = [process for process in processes if process not in own.watchdog.wires]
     addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds, look).decode() for process in new}
     try:
-        own.connect(addresses, answer_seconds, look)
+        with WaitFor("a connection to other processes", new):
+            own.connect(addresses, answer_seconds, look)
     except ConnectionError as error:
         raise ProcessError(str(error)) from None
 
@@ -179,6 +178,11 @@ def _host() -> str:
 
 def _from_store(ask: Callable[[Any], Found]) -> Found:
     """Returns the answer of JAX's store, which is in process 0. If that is frozen, JAX would wait until it aborts."""
+    with WaitFor("the store of jax.distributed, in process 0", (0,)):
+        return _asked(ask)
+
+
+def _asked(ask: Callable[[Any], Found]) -> Found:
     store = _jobs.key_value_store()
     if not guard.cache_info().currsize:  # the guard is being made
         return ask(store)
@@ -201,14 +205,15 @@ def published(key: str, process: int, patience: float | None = None, look: Calla
     look: called several times a second. Ctrl-C and the errors of `look` end the wait.
     """
     start, patience = time.monotonic(), progress_seconds() if patience is None else patience
-    while (seconds := time.monotonic() - start) < patience:
-        guard().look(Waiting(process, is_message=True), seconds)
-        look()
-        try:
-            return bytes(_from_store(lambda store: store.blocking_key_value_get_bytes(key, 200)))
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise ProcessError(f"process {process} can't be asked: {error}") from None
+    with WaitFor(f"process {process} to begin the same call", (process,)):
+        while (seconds := time.monotonic() - start) < patience:
+            guard().look(Waiting(process, is_message=True), seconds)
+            look()
+            try:
+                return bytes(_asked(lambda store: store.blocking_key_value_get_bytes(key, 200)))
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise ProcessError(f"process {process} can't be asked: {error}") from None
     raise ProcessError(f"process {process} did not come within {patience:.0f} s")
 
 

@@ -22,7 +22,7 @@ from jaxpp import _compat
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.transport import ProcessTransfer, Transport
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure, in_a_line
+from jaxpp.runtime.processes.waiting import TransferError, WaitFor, Waiting, failure, in_a_line
 from jaxpp.runtime.processes.wire import TICK
 
 
@@ -141,10 +141,12 @@ class OrderedTransport(Transport):
 
     def _wait(self, entry: _Entry, waiting: Waiting) -> None:
         start = time.monotonic()
-        while not entry.done.wait(TICK):
-            self.messages.look(waiting, time.monotonic() - start, entry.number)
-            if self._broken:
-                self._give_up(self._broken, waiting)
+        if not entry.done.is_set():
+            with WaitFor(waiting):
+                while not entry.done.wait(TICK):
+                    self.messages.look(waiting, time.monotonic() - start, entry.number)
+                    if self._broken:
+                        self._give_up(self._broken, waiting)
         if entry.error is not None:
             self._give_up(self._said(entry.error), waiting)
 

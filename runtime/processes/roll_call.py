@@ -21,10 +21,11 @@ from importlib.metadata import version
 from typing import Any
 
 from jaxpp._system import keep_port, lend_port
+from jaxpp.runtime.processes.autopsy import named
 from jaxpp.runtime.processes.handshake import STRANGERS, Connection, RefusedError, WrongSecretError, converse, introduce
 from jaxpp.runtime.processes.joint_start import POLITE, JointStart
-from jaxpp.runtime.processes.membership import ProcessError, job_secret, named
-from jaxpp.runtime.processes.waiting import aside
+from jaxpp.runtime.processes.membership import ProcessError, job_secret
+from jaxpp.runtime.processes.waiting import WaitFor, aside
 from jaxpp.runtime.processes.wire import TICK
 
 USE = "roll call"
@@ -45,7 +46,8 @@ def roll_call(coordinator: str, processes: int, process: int, seconds: float, bi
         raise ProcessError(f"process {process} of {processes}: the numbers go from 0 to {processes - 1}")
     own = {"processes": processes, "jax": version("jax"), "jaxlib": version("jaxlib")}
     if process > 0:
-        connection, left = _answer(host, port, process, own, seconds)
+        with WaitFor(f"the roll call of process 0 at {coordinator}", (0,)):
+            connection, left = _answer(host, port, process, own, seconds)
         return JointStart(process, processes, {0: connection}, left)
     begun = time.monotonic()
     listener, kept, not_own = _listen(*at, seconds, only_there=bool(bind))
@@ -135,11 +137,10 @@ class _RollCall:
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ)
         problem = ""
-        while not problem and (missing := sorted({*self.expected} - self.present.keys())):
-            if time.monotonic() > end:
-                problem = self._missing(missing, seconds, coordinator)
-            else:
-                problem = self._hear()
+        with WaitFor(f"processes that have not come to {coordinator}") as wait:
+            while not problem and (missing := sorted({*self.expected} - self.present.keys())):
+                wait.peers = missing
+                problem = self._missing(missing, seconds, coordinator) if time.monotonic() > end else self._hear()
         left = max(end - time.monotonic(), seconds / 2, POLITE)
         self.selector.close()
         for each in (*self.present.values(), *self.strangers):

@@ -15,7 +15,7 @@ import hashlib
 import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import jax
@@ -26,7 +26,7 @@ from jaxpp import _compat
 from jaxpp.runtime.processes.meetings import MESSAGE, Meetings
 from jaxpp.runtime.processes.payload import Payload
 from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer, Transport
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure
+from jaxpp.runtime.processes.waiting import TransferError, WaitFor, Waiting, failure
 from jaxpp.runtime.processes.wire import SMALL, TICK, Wire, WireError
 
 
@@ -197,9 +197,9 @@ class PullTransport(Transport):
         if transfer.arrays is None:
             end = _message_number(peer, self.me, self._posted[peer] + 1)
             try:
-                data = transfer.wire.receive(
-                    transfer.number, lambda seconds: self.look(waiting, seconds), end, first=transfer.payload is None
-                )
+                look, is_first = partial(self.look, waiting), transfer.payload is None
+                with WaitFor(waiting):
+                    data = transfer.wire.receive(transfer.number, look, end, first=is_first)
                 transfer.arrays = (
                     transfer.payload.unpack(data) if transfer.payload else [np.frombuffer(data, np.uint32)]
                 )
@@ -220,13 +220,16 @@ class PullTransport(Transport):
 
     def _poll(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
         """Waits until an array is ready, by polling, because nothing can interrupt a wait inside of JAX."""
+        if array.is_ready():
+            return
         start = looked = time.monotonic()
-        while not array.is_ready():
-            now = time.monotonic()
-            if now - looked > TICK:
-                self.look(waiting, now - start, number)
-                looked = now
-            time.sleep(min((now - start) / 16, 1e-3))
+        with WaitFor(waiting):
+            while not array.is_ready():
+                now = time.monotonic()
+                if now - looked > TICK:
+                    self.look(waiting, now - start, number)
+                    looked = now
+                time.sleep(min((now - start) / 16, 1e-3))
 
     def _check(self, array: Any, waiting: Waiting) -> None:
         """Raises the error of an array that is ready, as `give_up`."""

@@ -28,10 +28,25 @@ def connect(address: str, seconds: float) -> socket.socket | None:
     def begin(connected: socket.socket) -> None:
         connected.settimeout(seconds)
         connected.connect(_name(address))
-        if _user(connected) != os.geteuid():
+        if not is_own(connected):
             raise PermissionError(f"another user listens under {address}")
 
     return _open(begin)
+
+
+def listening(prefix: str) -> list[str]:
+    """Returns the rest of each address in this machine that begins so and has a listener; empty outside Linux."""
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+            found = [line.rstrip("\n").partition("@jaxpp ")[2] for line in file]
+    except OSError:
+        return []
+    return sorted({each.removeprefix(prefix) for each in found if each.startswith(prefix)})
+
+
+def is_own(connected: socket.socket) -> bool:
+    """Whether the process at the other end has the user of this one."""
+    return _user(connected) == os.geteuid()
 
 
 def _user(connected: socket.socket) -> int:

@@ -1,6 +1,11 @@
-"""Interruptible waits for other processes, in separate threads, and the errors of such waits."""
+"""The waits of this process: a registry of all of them, interruptible waits, and the errors of waits.
+
+The registry costs nothing where a wait is over at once: a caller registers a wait only after a first look.
+"""
 
 import dataclasses
+import os
+import socket
 import sys
 import sysconfig
 import threading
@@ -9,9 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxpp import _compat
+from jaxpp.runtime.processes.autopsy import ProcessState, Wait, process_name
 from jaxpp.runtime.processes.wire import TICK
 
 Found = TypeVar("Found")
+
+CALLBACK = "the function at this line must return before the step can go on"
 
 
 class TransferError(RuntimeError):
@@ -27,6 +36,7 @@ class Waiting:
     action: the waiting action, as "receive on channel 7 (forward of stage 0, microbatch 2) from"; empty between steps.
     owners: see `Peers`; empty if no program runs.
     is_message: whether the wait is for the message at the beginning of the peer's next call of any kind.
+    call: the call of this process that the message belongs to.
     """
 
     peer: int
@@ -34,6 +44,7 @@ class Waiting:
     action: str = ""
     owners: Sequence[Sequence[int]] = ()
     is_message: bool = False
+    call: object = ""
 
     def __str__(self) -> str:
         if self.mesh is None:
@@ -44,6 +55,91 @@ class Waiting:
     def what(self) -> str:
         """The action and the process that the mesh waits for, in words."""
         return f"{self.action} process {self.peer}".lstrip()
+
+    @property
+    def subject(self) -> str:
+        """The awaited thing, for `WaitFor`."""
+        if self.mesh is not None:
+            return f"{self.what}, on mesh {self.mesh}"
+        return f"{self.what} to come where this process {self.call}" if self.call else self.what
+
+    def needs(self, me: int) -> Sequence[int]:
+        """Returns the other processes that the wait of process `me` needs. A collective needs all of its mesh."""
+        owners = self.owners[self.mesh] if self.mesh is not None and self.owners else ()
+        return sorted({*owners} - {me}) if {self.peer, me} <= {*owners} else [self.peer]
+
+
+class WaitFor:
+    """A context: a wait of this thread, in the registry while it lasts.
+
+    what: the awaited thing, as in `Wait`. Text is made only for a report.
+    peers: as in `Wait`. The caller may change them during the wait. Those of a `Waiting` follow from it.
+    remedy: as in `Wait`.
+    """
+
+    __slots__ = ("_begun", "_remedy", "_thread", "_what", "peers")
+
+    def __init__(self, what: Waiting | str, peers: Sequence[int] | None = (), remedy: str = "") -> None:
+        self._what, self.peers, self._remedy = what, peers, remedy
+
+    def __enter__(self) -> "WaitFor":
+        self._thread, self._begun = threading.get_ident(), time.monotonic()
+        _waits[id(self)] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del _waits[id(self)]
+        note_move()
+
+    def wait(self, me: int, now: float) -> tuple[float, Wait]:
+        """Returns when the wait began, and the wait as other processes see it."""
+        what, peers = self._what, self.peers
+        if isinstance(what, Waiting):
+            what, peers = what.subject, what.needs(me)
+        needed = None if peers is None else tuple(peers)
+        return self._begun, Wait(what, needed, now - self._begun, place(self._thread), self._remedy)
+
+
+_waits: dict[int, WaitFor] = {}
+
+_moved = [time.monotonic()]
+"""When this process last moved."""
+
+_seen: dict[tuple[int, str], float] = {}
+"""For the main thread and for threads in host callbacks, by line: when a report first saw the thread there."""
+
+
+def note_move() -> None:
+    """Notes that this process moves: it ends a wait, or begins a step."""
+    _moved[0] = time.monotonic()
+
+
+def own_state(me: int) -> ProcessState:
+    """Returns the state of this process, whose number is `me`."""
+    now = time.monotonic()
+    main = threading.main_thread().ident or 0
+    callbacks = [(thread, place(thread)) for thread in _in_callbacks()]
+    places = (main, place(main)), *callbacks
+    for gone in _seen.keys() - {*places}:
+        _seen.pop(gone, None)
+    since = {each: _seen.setdefault(each, now) for each in places}
+    found = [each.wait(me, now) for each in list(_waits.values())]
+    found += [(since[each], Wait("a host callback", (), now - since[each], each[1], CALLBACK)) for each in callbacks]
+    begun = [when for when, _ in found] or [since[places[0]]]
+    name = process_name(me, socket.gethostname(), os.getpid())
+    return ProcessState(name, places[0][1], now - max(_moved[0], *begun), [wait for _, wait in found])
+
+
+def _in_callbacks() -> Sequence[int]:
+    """Returns the threads that run a function of the user that a program of XLA has called."""
+    found: list[int] = []
+    file = _compat.file_of_callbacks()
+    for thread, frame in sys._current_frames().items():
+        while frame is not None and frame.f_code.co_filename != file:
+            frame = frame.f_back
+        if frame is not None:
+            found.append(thread)
+    return found
 
 
 def place(thread: int) -> str:

@@ -79,7 +79,7 @@ class Watchdog:
     host: the address to listen at.
     seconds: the heartbeat timeout, after which a silent peer is frozen. A peer must not hold Python's lock for longer.
     on_loss: called with the Loss, in the watchdog's thread.
-    state: makes the content of each heartbeat, for JSON. `heard` has the last content of each peer's heartbeat.
+    state: makes the content of each heartbeat, for JSON. `heard` has the last one of each peer, and when it came.
     pause: the largest number of seconds between two heartbeats.
     """
 
@@ -95,8 +95,8 @@ class Watchdog:
     ) -> None:
         self.me, self.seconds = me, seconds
         self._secret, self._on_loss, self._state = secret, on_loss, state
-        self._pause = min(seconds / 4, pause)
-        self.heard: dict[int, Mapping[str, Any]] = {}
+        self.pause = min(seconds / 4, pause)
+        self.heard: dict[int, tuple[float, Mapping[str, Any]]] = {}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._host, self._listeners = host, [socket.create_server((host.strip("[]"), 0), family=family)]
         if local := unix.listen(self.address):
@@ -138,6 +138,15 @@ class Watchdog:
     def lost(self) -> list[Loss]:
         """The peers that are gone, in the order of their loss."""
         return list(self._lost.values())
+
+    @property
+    def names(self) -> Mapping[int, str]:
+        """The name of each peer that was ever connected."""
+        return self._names.copy()
+
+    def ask(self) -> None:
+        """Asks all peers for a heartbeat, which their own threads send at once."""
+        self._say({**self._state(), "asks": True})
 
     def connect(
         self,
@@ -232,13 +241,13 @@ class Watchdog:
         said = time.monotonic()
         while self._open:
             # Check twice: a process that was stopped by SIGSTOP has not read the messages that came meanwhile.
-            for key, _ in self._selector.select(self._pause / 2) or self._selector.select(0):
+            for key, _ in self._selector.select(self.pause / 2) or self._selector.select(0):
                 self._handle(key)
             while self._new:
                 self._add(self._new.pop())
             if self._refused:
                 self._ask_for_proof()
-            if time.monotonic() - said > self._pause:
+            if time.monotonic() - said > self.pause:
                 self._say(self._state())
                 said = time.monotonic()
             self._find_silent()
@@ -262,7 +271,7 @@ class Watchdog:
             self._add(Connection(listener.accept()[0]))
         except OSError as error:  # the other end has hung up already
             if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
-                time.sleep(self._pause / 50)  # until a descriptor is free; otherwise the selector would not wait
+                time.sleep(self.pause / 50)  # until a descriptor is free; otherwise the selector would not wait
 
     def _is_one_dead(self) -> bool:
         return not all(loss.ended for loss in self.lost)
@@ -313,7 +322,9 @@ class Watchdog:
                 how = f"failed: {error}" if error else "has ended"
                 self._lose(peer, how, ended=True, has_failed=bool(error), is_stuck=is_stuck)
             else:
-                self.heard[peer] = message
+                self.heard[peer] = time.monotonic(), message
+                if message.get("asks"):
+                    connection.send(self._state())
 
     def _admit(self, peer: int, name: str, use: str) -> None:
         if use not in {LIFE, VALUES, PROOF} or peer == self.me or (use == VALUES and peer in self.wires):
