@@ -196,7 +196,7 @@ class Links:
     def _waiting(self, mesh: int, call: Call) -> Waiting:
         """Returns the wait for another process of a shared mesh."""
         other = next(owner for owner in self._owners[mesh] if owner != self.me)
-        return Waiting(other, mesh, f"{call} with", self._owners)
+        return Waiting(other, mesh, f"collectives ({call}) with", self._owners)
 
     def end(self) -> None:
         """Ends a step."""

@@ -212,7 +212,9 @@ def _nobody_waits(states: Mapping[int, ProcessState]) -> Autopsy:
         own = f"is at {state.at}" if state.at else "is in no code of its own"
         does = state.problem or (_longest(state).text if state.waits else own)
         lines.append(f"process {process} {does}")
-    return Autopsy((), None, [*lines, f"go on: {MOVES}"])
+    remedies = {_longest(state).remedy for state in states.values() if state.waits}
+    remedy = remedies.pop() if len(remedies) == 1 else ""
+    return Autopsy((), None, [*lines, f"go on: {remedy or MOVES}"])
 
 
 def _longest(state: ProcessState, needed: Collection[int] | None = None) -> Wait:

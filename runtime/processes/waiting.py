@@ -145,18 +145,18 @@ def _in_callbacks() -> Sequence[int]:
 def place(thread: int) -> str:
     """Returns the innermost line of the user's code on the stack of a thread of this process, for messages.
 
-    thread: the identifier of the thread, as from `threading.get_ident`. The result is empty if it has ended.
+    thread: the identifier of the thread, as from `threading.get_ident`. The result is empty if it has ended, or runs no
+        code of the user.
     """
-    frame = innermost = sys._current_frames().get(thread)
+    frame = sys._current_frames().get(thread)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
         frame = frame.f_back
-    frame = frame or innermost
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
 
 
 _NOT_USERS = (
-    *(sysconfig.get_paths()[each] for each in ("stdlib", "purelib", "platlib")),
-    *(str(Path(__file__).parents[2]), str(Path(__file__).resolve().parents[2]), "<frozen"),
+    *(sysconfig.get_paths()[each] + os.sep for each in ("stdlib", "purelib", "platlib")),
+    *(f"{Path(__file__).parents[2]}{os.sep}", "<frozen"),
 )
 """Prefixes of the file names of Python's library, installed packages and jaxpp. All other files are the user's."""
 

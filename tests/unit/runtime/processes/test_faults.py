@@ -172,14 +172,15 @@ def test_a_failure_on_a_shared_mesh_whose_collective_cannot_be_interrupted() -> 
 def test_a_process_that_lives_and_does_not_come(
     job: str, processes: int, late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All others name the one that nobody else keeps waiting, and the user's line that it was at."""
+    """All others name the one that nobody else keeps waiting, and the user's line that it is at."""
     monkeypatch.setenv("JAXPP_PROGRESS_SECONDS", "2")
     others = [process for process in range(processes) if process != late]
     found = run(job, processes, devices=2 if job == "one_of_a_mesh_sleeps" else 1, survivors=others)
-    message = rf".* waited 2 s \(JAXPP_PROGRESS_SECONDS\) for .*process \d: process {late} lives, and was last seen at "
+    at = r"\S*/fault_jobs\.py:\d+, in nap; .*"
+    message = rf".* waited 2 s \(JAXPP_PROGRESS_SECONDS\) for .*process \d: process {late} \(\S+, pid \d+\) is at "
     for process in others:
         assert found.find(process, "type") == ["TransferError"], found.shown
-        assert re.fullmatch(message + r"\S*/fault_jobs\.py:\d+, in nap", found.find(process, "message")[0]), found.shown
+        assert re.fullmatch(message + at, found.find(process, "message")[0]), found.shown
 
 
 def test_process_0_takes_the_others_with_it_but_says_so() -> None:

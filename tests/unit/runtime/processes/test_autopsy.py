@@ -1,0 +1,215 @@
+"""The autopsy: from the waits of all processes to the reason, alone and in jobs that really hang."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.runtime.processes import hang_jobs
+
+from jaxpp.runtime.processes.autopsy import STILL, ProcessState, Wait, explain, process_name
+
+
+def state(process: int, *waits: Wait, **fields: Any) -> ProcessState:
+    fields = {"at": f"train.py:{10 + process}, in main", "still": 61.0} | fields
+    return ProcessState(process_name(process, "node7", 4711 + process), waits=waits, **fields)
+
+
+def receive(peer: int, **fields: Any) -> Wait:
+    fields = {"seconds": 61.4, "at": "train.py:41, in main"} | fields
+    return Wait(f"receive on channel 7 (forward of stage 1) from process {peer}, on mesh 0", (peer,), **fields)
+
+
+def test_a_process_that_all_others_wait_for() -> None:
+    """Not the one that most wait for directly, but the one that waits for none."""
+    found = explain({0: state(0, receive(1)), 1: state(1, receive(2)), 2: state(2)})
+    assert (found.cycle, found.blamed) == ((), 2)
+    assert found.lines == [
+        "process 2 (node7, pid 4713) is at train.py:12, in main; processes 0, 1 wait for it; "
+        "nothing has moved for 61 s",
+        "process 1 has waited 61 s for receive on channel 7 (forward of stage 1) from process 2, on mesh 0, "
+        "at train.py:41, in main",
+        "process 0 has waited 61 s for receive on channel 7 (forward of stage 1) from process 1, on mesh 0, "
+        "at train.py:41, in main",
+        "go on: see what the code at this line waits for: data, a file system, a lock, a loop",
+    ]
+
+
+def test_processes_that_wait_for_each_other() -> None:
+    states = {each: state(each, receive(peer)) for each, peer in enumerate([1, 0, 1, 2, 3])}
+    found = explain(states)
+    assert (sorted(found.cycle), found.blamed, len(found.lines)) == ([0, 1], None, 4)
+    assert found.reason == (
+        "processes 0, 1 wait for each other, and processes 2, 3, 4 for them; nothing has moved for 61 s"
+    )
+    assert found.lines[-1] == (
+        "go on: these calls need each other: make the same calls in the same order in all processes, and start again"
+    )
+    launchers = Wait("the launchers to hold the state", (0, 1), remedy="see the launchers")
+    assert explain({0: state(0, launchers), 1: state(1, launchers)}).lines[-1] == "go on: see the launchers"
+
+
+def test_a_wait_for_something_of_its_own_is_the_reason() -> None:
+    """Even if the process also waits for another one, which is then a consequence."""
+    callback = Wait("a host callback", (), 61.0, "tokens.py:8, in tokenize", "it must return")
+    found = explain({0: state(0, receive(1)), 1: state(1, receive(0), callback)})
+    assert found.lines[0] == (
+        "process 1 (node7, pid 4712) has waited 61 s for a host callback, at tokens.py:8, in tokenize; "
+        "process 0 waits for it; nothing has moved for 61 s"
+    )
+    assert found.lines[-1] == "go on: it must return"
+
+
+def test_a_lock_is_the_reason_only_if_its_holder_waits_for_nothing() -> None:
+    lock = Wait("the same step in another thread", None, 60.0, "train.py:30, in main", "call a step by one thread")
+    assert explain({0: state(0, receive(1), lock), 1: state(1)}).blamed == 1
+    found = explain({0: state(0, lock), 1: state(1, receive(0))})
+    assert (found.blamed, found.lines[-1]) == (0, "go on: call a step by one thread")
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"problem": "is stopped", "remedy": "kill -CONT 4712"}, r"process 1 \(node7, pid 4712\) is stopped; .*"),
+        ({"still": 0.5}, r"process 1 \(node7, pid 4712\) moves, and is at train.py:11, in main; .*; the job moves"),
+        ({"at": ""}, r"process 1 \(node7, pid 4712\) is in no code of its own; .*"),
+        (None, "process 1 has not been heard of; process 0 waits for it; nothing has moved for 61 s"),
+    ],
+)
+def test_what_a_process_does_that_others_wait_for(other: dict[str, Any] | None, reason: str) -> None:
+    states = {0: state(0, receive(1))} | ({} if other is None else {1: state(1, **other)})
+    assert re.fullmatch(reason, explain(states).reason)
+
+
+def test_processes_that_have_ended_are_named_last() -> None:
+    goodbye = Wait("the end of the other processes", (1, 2))
+    ended = state(1, problem="has ended", has_ended=True)
+    assert explain({0: state(0, goodbye), 1: ended, 2: state(2)}).blamed == 2
+
+
+def test_nobody_waits_for_another_one() -> None:
+    compiling = Wait("the compilation of @forward_0 for mesh 0", (), 30.2, "train.py:20, in main")
+    assert explain({0: state(0, compiling), 1: state(1), 2: state(2, problem="died")}).lines == [
+        "no process waits for another one; nothing has moved for 61 s",
+        "process 0 has waited 30 s for the compilation of @forward_0 for mesh 0, at train.py:20, in main",
+        "process 1 is at train.py:11, in main",
+        "process 2 died",
+        "go on: nothing is to be done if it is only slow",
+    ]
+
+
+def waits(count: int) -> st.SearchStrategy[Wait]:
+    peers = st.none() | st.sets(st.integers(0, count), max_size=3).map(lambda found: tuple(sorted(found)))
+    return st.builds(Wait, st.just("a value"), peers, st.floats(0, 100))
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[int, ProcessState]:
+    """The states of some processes, which may also wait for processes without a state."""
+    count = draw(st.integers(1, 6))
+    problems = st.sampled_from(["", "", "", "died"])
+    made = st.builds(
+        ProcessState,
+        st.just("a process"),
+        still=st.floats(0, 2 * STILL),
+        waits=st.lists(waits(count), max_size=2),
+        problem=problems,
+    )
+    return {process: draw(made) for process in range(count) if draw(st.integers(0, 4))}
+
+
+def reached(process: int, states: dict[int, ProcessState]) -> set[int]:
+    """The processes that one waits for, directly or not: by steps, as somebody would who reads all their states."""
+    found: set[int] = set()
+    new = [process]
+    while new:
+        one = new.pop()
+        if one not in states or states[one].problem or states[one].still < STILL:
+            continue
+        if any(wait.peers == () for wait in states[one].waits):
+            continue
+        peers = {peer for wait in states[one].waits for peer in wait.peers or ()} - {one} - found
+        found |= peers
+        new += peers
+    return found
+
+
+@given(jobs())
+def test_a_cycle_is_found_if_there_is_one_and_nobody_is_blamed_who_moves(states: dict[int, ProcessState]) -> None:
+    found = explain(states)
+    in_cycles = {process for process in states if process in reached(process, states)}
+    assert bool(found.cycle) == bool(in_cycles)
+    for one, other in zip(found.cycle, [*found.cycle[1:], *found.cycle[:1]], strict=True):
+        assert any(other in (wait.peers or ()) for wait in states[one].waits)
+        assert states[one].still >= STILL
+    if found.blamed is not None:
+        assert not found.cycle
+        assert found.blamed not in states or states[found.blamed].problem or states[found.blamed].still >= STILL
+        assert any(found.blamed in reached(process, states) for process in states)
+        assert not reached(found.blamed, states)
+    elif not found.cycle:  # whoever waits in the end waits for a process that moves
+        ends = {end for process in states for end in reached(process, states) if not reached(end, states)}
+        assert all(end in states and states[end].still < STILL for end in ends)
+    assert 1 < len(found.lines) <= 5
+    assert all(found.lines)
+
+
+@given(jobs(), st.floats(0, 100))
+def test_states_are_messages(states: dict[int, ProcessState], age: float) -> None:
+    for each in states.values():
+        there = ProcessState.of(json.loads(json.dumps(each.message())), age)
+        assert len(there.waits) == len(each.waits)
+        assert there.still == pytest.approx(each.still + age, abs=0.01)
+        again = dataclasses.replace(there, still=0.0, waits=())
+        assert again == dataclasses.replace(each, still=0.0, waits=())
+
+
+def test_a_message_fits_into_a_heartbeat() -> None:
+    """Also with many waits, at long places, in letters that JSON writes in six bytes."""
+    long = [Wait("\u4e2d" * 999, tuple(range(999)), 1.0, "\u4e2d" * 999, "r" * 999) for _ in range(50)]
+    oldest = Wait("the oldest", (1,), 50.0)
+    message = state(0, *long, oldest, at="\u4e2d" * 999).message()
+    assert len(json.dumps(message)) < 4000
+    assert message["waits"][0]["what"] == "the oldest"
+
+
+def hang_of(job: Callable[[], None]) -> hang_jobs.Hang:
+    return next(each for each in hang_jobs.HANGS if each.job is job)
+
+
+def test_a_stopped_process_is_named_on_demand() -> None:
+    """Where its number, its host and its process id are known, and the place of those that wait for it."""
+    hang = hang_of(hang_jobs.stopped)
+    first, *waits, last = hang_jobs.asked(hang, hang_jobs.on_demand).split("\n  ")
+    assert re.fullmatch(hang.reason, first)
+    for process, line in zip((1, 0), waits, strict=True):
+        what = r"receive on channel \d+ \(backward of stage \d, microbatch \d\) from process \d, on mesh \d"
+        at = r"at \S*/hang_jobs\.py:\d+, in stopped"
+        assert re.fullmatch(rf"process {process} has waited \d+ s for {what}, {at}", line)
+    assert re.fullmatch(r"go on: kill -CONT \d+ lets it go on", last)
+
+
+def test_a_host_callback_that_waits_is_named_after_a_signal() -> None:
+    """Which a process gets whose main thread waits."""
+
+    def signalled(children: Sequence[Any], outputs: Sequence[str]) -> str:
+        if hang_jobs.on_demand(children, outputs).startswith("process 1 "):  # it catches the signal
+            children[0].send_signal(hang_jobs.signal.SIGUSR1)
+        return Path(outputs[0]).read_text(encoding="utf-8")
+
+    hang = hang_of(hang_jobs.callback)
+    found = hang_jobs.asked(hang, signalled)
+    assert re.search(rf"^jaxpp: {hang.reason}\n  process 0 has waited .*\n  go on: .*\n", found, re.MULTILINE), found
+
+
+def test_a_cycle_is_told_once_by_one_process_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "2")
+    hang = hang_of(hang_jobs.cycle_of_three)
+    found = hang_jobs.asked(hang, hang_jobs.by_itself)
+    assert re.search(rf"^jaxpp: {hang.reason}\n(  process \d has waited .*\n){{3}}  go on: .*\n", found, re.MULTILINE)
+    assert found.count("go on: ") == 1

@@ -1,0 +1,127 @@
+"""Who may ask a process for its waits, and how: a signal beside handlers of others, and `jaxpp-run --autopsy`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jaxpp.runtime.processes import reporting, unix
+from jaxpp.tools import run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets without files")
+
+ALONE = """
+import faulthandler, signal, sys, threading
+from jaxpp.runtime.processes.reporting import reporter
+from jaxpp.runtime.processes.waiting import WaitFor
+
+{before}
+reporter({job!r}, {number})
+with WaitFor("the roll call", (1 - {number},)):
+    print("ready", flush=True)
+    sys.stdin.{wait}()
+"""
+
+
+@contextmanager
+def process(
+    number: int = 0, before: str = "", job: str = "host0:1", wait: str = "read"
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of a job, which knows only itself, until it is told to end."""
+    code = ALONE.format(before=before, number=number, job=job, wait=wait)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as child:
+        assert child.stdout is not None
+        yield child
+        child.kill()
+
+
+def lines(child: "subprocess.Popen[str]", count: int) -> list[str]:
+    assert child.stdout is not None
+    return [child.stdout.readline().rstrip("\n") for _ in range(count)]
+
+
+def test_a_signal_beside_the_users_handler() -> None:
+    """Both run. The main thread may be in a function that runs no handler of Python for long."""
+    handler = "signal.signal(signal.SIGUSR1, lambda *_: print('mine', flush=True))"
+    with process(before=handler) as child:
+        assert lines(child, 1) == ["ready"]
+        time.sleep(0.1)
+        child.send_signal(signal.SIGUSR1)
+        found = lines(child, 4)
+        assert "mine" in found
+        assert any("process 1 has not been heard of" in line for line in found)
+        assert child.poll() is None
+
+
+@pytest.mark.parametrize(
+    "before", ["faulthandler.register(signal.SIGUSR1)", "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"]
+)
+def test_a_signal_that_has_another_use(before: str) -> None:
+    with process(before=before) as child:
+        assert lines(child, 2) == [
+            "jaxpp: SIGUSR1 has another use here, so it prints no waits; jaxpp-run --autopsy prints them",
+            "ready",
+        ]
+
+
+def test_the_tool_joins_what_the_processes_of_a_job_know(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a roll call, where no process hears the others yet; and it keeps jobs apart."""
+    with process(0) as first, process(1) as second, process(0, job="host0:2") as other:
+        for each in (first, second, other):
+            assert lines(each, 1) == ["ready"]
+        time.sleep(reporting.explain.__defaults__[0] + 0.2)
+        assert run.main(["--autopsy", str(second.pid)]) == 0
+        found = capsys.readouterr().out
+        assert found.startswith("processes 0, 1 wait for each other; nothing has moved for ")
+        assert run.main(["--autopsy", str(os.getpid())]) == 0  # as if this process were their `jaxpp-run`
+        assert capsys.readouterr().out.count("go on: ") == 2
+        second.send_signal(signal.SIGSTOP)
+        assert run.main(["--autopsy", str(second.pid)]) == 0
+        found = capsys.readouterr().out
+        assert f", pid {second.pid}) is stopped\n  go on: kill -CONT {second.pid} lets it go on" in found
+
+
+def test_processes_that_take_part_in_no_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def error(*arguments: str) -> str:
+        assert run.main(["--autopsy", *arguments]) == 1
+        return capsys.readouterr().err
+
+    highest = int(Path("/proc/sys/kernel/pid_max").read_text())
+    assert error(str(highest)) == (
+        f"jaxpp-run: --autopsy: there is no process {highest} on this host; give one of a job, or none\n"
+    )
+    me = os.getpid()
+    assert error(str(me)) == (
+        f"jaxpp-run: --autopsy: process {me} takes part in no job of jaxpp; give one of a job, or none\n"
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert error(str(me)) == (
+        f"jaxpp-run: --autopsy: process {me} is of another user; give one of a job of yours, or none\n"
+    )
+    monkeypatch.setattr(unix, "listening", lambda prefix: [])
+    assert error() == "jaxpp-run: --autopsy: no process of yours takes part in a job of jaxpp on this host\n"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert error() == (
+        "jaxpp-run: --autopsy: only Linux lets it ask the processes of a job: "
+        "send one of them SIGUSR1, and look at its output\n"
+    )
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["--autopsy", "1", "train.py"])
+    assert capsys.readouterr().err.endswith("jaxpp-run: error: --autopsy starts nothing, and takes no script\n")
+
+
+def test_another_user_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with process() as child:
+        assert lines(child, 1) == ["ready"]
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(LookupError):
+            reporting.autopsies(child.pid)
