@@ -175,8 +175,8 @@ def _asked(pid: int) -> Any:
     if connected is None:
         return None
     with connected, contextlib.suppress(OSError, ValueError):
-        end, data = time.monotonic() + 3 * ANSWER, b""
-        connected.settimeout(3 * ANSWER)
+        end, data = time.monotonic() + 2 * ANSWER, b""
+        connected.settimeout(2 * ANSWER)
         while new := connected.recv(1 << 16):
             data += new
             connected.settimeout(max(end - time.monotonic(), 0.01))
