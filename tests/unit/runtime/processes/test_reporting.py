@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from jaxpp.runtime.processes import reporting, unix
+from jaxpp.runtime.processes.autopsy import STILL
 from jaxpp.tools import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets without files")
 
 ALONE = """
-import faulthandler, os, signal, sys
+import faulthandler, os, signal, sys, threading
 from jaxpp.runtime.processes.reporting import reporter
 from jaxpp.runtime.processes.waiting import WaitFor
 
@@ -58,6 +59,24 @@ def test_a_signal_beside_the_users_handler() -> None:
         assert child.poll() is None
 
 
+IN_C = """
+import ctypes
+mutex = ctypes.create_string_buffer(64)
+threading.Thread(target=print, args=("ready",), kwargs={"flush": True}).start()
+for _ in range(2):
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+def test_a_signal_while_the_main_thread_is_in_c() -> None:
+    """Where no handler of Python runs, as in a wait of XLA."""
+    with process(before=f"reporter('host0:1', 0){IN_C}") as child:
+        assert lines(child, 1) == ["ready"]
+        time.sleep(0.1)
+        child.send_signal(signal.SIGUSR1)
+        assert lines(child, 1) == ["jaxpp: no process waits for another one; the job moves"]
+
+
 @pytest.mark.parametrize(
     "before", ["faulthandler.register(signal.SIGUSR1)", "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"]
 )
@@ -69,12 +88,14 @@ def test_a_signal_that_has_another_use(before: str) -> None:
         ]
 
 
-def test_the_tool_joins_what_the_processes_of_a_job_know(capsys: pytest.CaptureFixture[str]) -> None:
-    """As in a roll call, where no process hears the others yet; and it keeps jobs apart."""
+def test_the_tool_joins_what_the_processes_of_a_job_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a roll call, where no process hears the others yet; it keeps jobs apart, and users."""
     with process(0) as first, process(1) as second, process(0, job="host0:2") as other:
         for each in (first, second, other):
             assert lines(each, 1) == ["ready"]
-        time.sleep(reporting.explain.__defaults__[0] + 0.2)
+        time.sleep(STILL + 0.2)
         assert run.main(["--autopsy", str(second.pid)]) == 0
         found = capsys.readouterr().out
         assert found.startswith("processes 0, 1 wait for each other; nothing has moved for ")
@@ -84,6 +105,9 @@ def test_the_tool_joins_what_the_processes_of_a_job_know(capsys: pytest.CaptureF
         assert run.main(["--autopsy", str(second.pid)]) == 0
         found = capsys.readouterr().out
         assert f", pid {second.pid}) is stopped\n  go on: kill -CONT {second.pid} lets it go on" in found
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(LookupError):
+            reporting.autopsies(first.pid)
 
 
 def test_processes_that_take_part_in_no_job(
@@ -115,11 +139,3 @@ def test_processes_that_take_part_in_no_job(
     with pytest.raises(SystemExit, match="2"):
         run.main(["--autopsy", "1", "train.py"])
     assert capsys.readouterr().err.endswith("jaxpp-run: error: --autopsy starts nothing, and takes no script\n")
-
-
-def test_another_user_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with process() as child:
-        assert lines(child, 1) == ["ready"]
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        with pytest.raises(LookupError):
-            reporting.autopsies(child.pid)
