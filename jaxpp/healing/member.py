@@ -169,8 +169,7 @@ class Membership:
         Raises BrokenError if another process is gone.
         """
         own = self.generation
-        assert own is not None  # it has joined
-        others = sorted({*range(own.count)} - {own.number})
+        others = sorted({*range(own.count)} - {own.number}) if own else None
         with WaitFor(f"the launchers to hold the state after {step} steps", others, NOT_HELD), self._changed:
             self._changed.wait_for(lambda: self._safe >= step or self._stop is not None or self._end)
             if self._safe < step:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,11 +31,12 @@ with WaitFor("the roll call", (1 - {number},)):
 
 
 @contextmanager
-def process(number: int = 0, before: str = "", job: str = "host0:1") -> Iterator[subprocess.Popen[str]]:
+def process(number: int = 0, before: str = "", job: str = "host0:1") -> Generator[subprocess.Popen[str]]:
     """A process of a job, which knows only itself, until it is told to end."""
     code = ALONE.format(before=before, number=number, job=job)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as child:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as child:
         assert child.stdout is not None
         yield child
         child.kill()
@@ -129,7 +130,11 @@ def test_processes_that_take_part_in_no_job(
     assert error(str(me)) == (
         f"jaxpp-run: --autopsy: process {me} is of another user; give one of a job of yours, or none\n"
     )
-    monkeypatch.setattr(unix, "listening", lambda prefix: [])
+
+    def nobody(_: str) -> list[str]:
+        return []
+
+    monkeypatch.setattr(unix, "listening", nobody)
     assert error() == "jaxpp-run: --autopsy: no process of yours takes part in a job of jaxpp on this host\n"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert error() == (
