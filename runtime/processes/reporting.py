@@ -25,7 +25,7 @@ from typing import Any
 from jaxpp._system import tell
 from jaxpp.runtime.processes import unix
 from jaxpp.runtime.processes.autopsy import ProcessState, explain
-from jaxpp.runtime.processes.waiting import own_state
+from jaxpp.runtime.processes.waiting import in_a_line, own_state
 
 ANSWER = 2.0
 """Seconds that a process has to answer a question for its state."""
@@ -97,8 +97,11 @@ class Reporter:
             if self._listener is not None:
                 selector.register(self._listener, selectors.EVENT_READ)
             while True:
-                with contextlib.suppress(Exception):  # a report must never end the job, nor the next report
+                try:
                     self._serve([key.fileobj for key, _ in selector.select(self.pause)])
+                except Exception as error:  # of any kind: it must end neither the job nor the next report
+                    tell(f"no report of the waits could be made: {in_a_line(error)}")
+                    time.sleep(self.pause)
 
     def _serve(self, ready: list[Any]) -> None:
         if self._read in ready:
@@ -110,7 +113,8 @@ class Reporter:
                 if unix.is_own(accepted):
                     accepted.settimeout(ANSWER)
                     states = {number: state.message() for number, state in self.gather().items()}
-                    accepted.sendall(json.dumps({"job": self.job, "me": self.me, "states": states}).encode())
+                    with contextlib.suppress(OSError):  # the tool has gone meanwhile
+                        accepted.sendall(json.dumps({"job": self.job, "me": self.me, "states": states}).encode())
         if not ready and (states := self.hang()):
             _report(states)
 

@@ -324,7 +324,8 @@ class Watchdog:
             else:
                 self.heard[peer] = time.monotonic(), message
                 if message.get("asks"):
-                    connection.send(self._state())
+                    with contextlib.suppress(OSError):
+                        connection.send(self._state())
 
     def _admit(self, peer: int, name: str, use: str) -> None:
         if use not in {LIFE, VALUES, PROOF} or peer == self.me or (use == VALUES and peer in self.wires):
