@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from unit.runtime.processes import hang_jobs
 
 from jaxpp.runtime.processes.autopsy import STILL, ProcessState, Wait, explain, process_name
+from jaxpp.runtime.processes.waiting import WaitFor, Waiting, own_state
 
 
 def state(process: int, *waits: Wait, **fields: Any) -> ProcessState:
@@ -176,6 +178,32 @@ def test_a_message_fits_into_a_heartbeat() -> None:
     message = state(0, *long, oldest, at="\u4e2d" * 999).message()
     assert len(json.dumps(message)) < 4000
     assert message["waits"][0]["what"] == "the oldest"
+
+
+def test_waits_are_registered_while_they_last() -> None:
+    """Those of all threads, with the user's line of each; a collective needs all processes of its mesh."""
+    before = own_state(0)
+    asked, done = threading.Event(), threading.Event()
+
+    def collective() -> None:
+        with WaitFor(Waiting(1, 0, "collectives (after) with", [[0, 1, 2]])):
+            asked.set()
+            done.wait()
+
+    thread = threading.Thread(target=collective)
+    thread.start()
+    asked.wait()
+    with WaitFor("a lock", None, "call it by one"):
+        found = [wait for wait in own_state(0).waits if wait.what not in {each.what for each in before.waits}]
+    done.set()
+    thread.join()
+    assert [(wait.what, wait.peers, wait.remedy) for wait in found] == [
+        ("collectives (after) with process 1, on mesh 0", (1, 2), ""),
+        ("a lock", None, "call it by one"),
+    ]
+    assert all(re.fullmatch(r"\S*/test_autopsy\.py:\d+, in \w+", wait.at) for wait in found)
+    assert len(own_state(0).waits) == len(before.waits)
+    assert own_state(0).still < STILL
 
 
 def hang_of(job: Callable[[], None]) -> hang_jobs.Hang:
