@@ -146,7 +146,7 @@ class Saver:
 
         if jax.process_count() > 1:  # orbax's barriers would wait for a dead process until JAX's timeout
             try:
-                job.interruptible(begin, f"the beginning of the save of step {number}")
+                job.interruptible(begin, f"the beginning of the save of step {number}", remedy=SLOW_DISK)
             except BaseException as error:  # a process is gone, or Ctrl-C; or orbax failed, and is done with it
                 if not has_begun.is_set():
                     self._abandoned = error

@@ -163,9 +163,9 @@ class Guard:
         return None
 
     def _is_still(self, states: Mapping[int, ProcessState]) -> bool:
-        """Whether a process waits for another one, and none has moved for the heartbeat timeout."""
+        """Whether none has moved for the heartbeat timeout, and one waits, but not only for work of its own."""
         living = [state for state in states.values() if not state.problem]
-        is_one_waiting = any(wait.peers for state in living for wait in state.waits)
+        is_one_waiting = any(wait.peers != () for state in living for wait in state.waits)
         return is_one_waiting and all(state.still > self.watchdog.seconds for state in living)
 
     def _living(self) -> Sequence[int]:

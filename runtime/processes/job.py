@@ -133,12 +133,14 @@ def meet_all(meeting: Meeting) -> None:
     meet(other_processes(), meeting)
 
 
-def interruptible(function: Callable[[], Found], what: str, peers: Sequence[int] | None = None) -> Found:
+def interruptible(
+    function: Callable[[], Found], what: str, peers: Sequence[int] | None = None, remedy: str = ""
+) -> Found:
     """Calls a function whose wait for the other processes would not end after the loss of a process.
 
     Returns the function's result, and raises the function's errors.
 
-    what, peers: what the function waits for, as in `Wait`.
+    what, peers, remedy: the wait of the function, as in `Wait`.
 
     Raises:
         PeerError: a process is gone. The function then goes on in another thread.
@@ -151,7 +153,7 @@ def interruptible(function: Callable[[], Found], what: str, peers: Sequence[int]
             if not loss.ended or seconds - seen[0] > ENDED_MESSAGE:  # a peer may end after its part of the call
                 raise PeerError(loss, Waiting(loss.peer))
 
-    with WaitFor(what, peers):
+    with WaitFor(what, peers, remedy):
         return aside(function, look)
 
 
