@@ -1,5 +1,7 @@
 """Makes a module compute in float32 instead of bfloat16 or float16, to tell rounding from an error."""
 
+from typing import Any
+
 import numpy as np
 from jaxlib.mlir import ir
 
@@ -56,8 +58,8 @@ def _widen(op: ir.Operation) -> None:
         _converted(op)
         return
     if op.name == "stablehlo.constant" and _is_narrow(op.results[0].type):
-        numbers = read_constant(op).astype(np.float32)
-        op.attributes["value"] = ir.DenseElementsAttr.get(numbers, type=ir.F32Type.get(), shape=numbers.shape)
+        numbers: Any = read_constant(op).astype(np.float32)
+        op.attributes["value"] = ir.DenseElementsAttr.get(numbers)
     if "algorithm" in op.attributes:  # the algorithm of a product names narrow types
         del op.attributes["algorithm"]
     for value in _defined(op):

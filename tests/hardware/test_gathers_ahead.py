@@ -42,7 +42,7 @@ def train_step(params: Any, batch: jax.Array) -> Any:
 
 
 @pytest.mark.parametrize(("name", "options"), [("h200", {"nodes": 2, "gpus": 2}), ("v5e:2x2", {})], ids=["h200", "v5e"])
-def test_a_task_runs_beside_the_gather_for_the_next_run(name: str, options: dict[str, int]) -> None:
+def test_a_task_runs_beside_the_gather_for_the_next_run(name: str, options: dict[str, Any]) -> None:
     """Two weights of a stage, while the forward of another one runs; alone, nothing is beside them."""
     try:
         target = jaxpp.target(name, **options)

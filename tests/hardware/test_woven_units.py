@@ -109,7 +109,7 @@ _ASYNC_ALL_REDUCE = {
 }
 
 
-def compiled(name: str, options: dict[str, int], model: str, mark: Mark, compiler_options: dict[str, Any]) -> Overlap:
+def compiled(name: str, options: dict[str, Any], model: str, mark: Mark, compiler_options: dict[str, Any]) -> Overlap:
     """The collectives of the fused task of a training step, two stages of a model, in the order of the compiler."""
     try:
         target = jaxpp.target(name, **options)
@@ -151,7 +151,7 @@ def compiled(name: str, options: dict[str, int], model: str, mark: Mark, compile
     ids=["h200 tensor parallel", "h200 experts", "h200 mapped", "v5e tensor parallel", "v5p experts", "v5p mapped"],
 )
 def test_every_collective_has_a_product_beside_it(
-    name: str, options: dict[str, int], model: str, compiler_options: dict[str, Any]
+    name: str, options: dict[str, Any], model: str, compiler_options: dict[str, Any]
 ) -> None:
     woven, apart = (
         compiled(name, options, model, mark, compiler_options) for mark in (jaxpp.mark_unit_end, lambda x: x)
