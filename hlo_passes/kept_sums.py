@@ -1,4 +1,4 @@
-"""Observers that compare the sums over the microbatches with those of the step as the user wrote it."""
+"""Observers of the sums over the microbatches: they are whole, and those of the step as the user wrote it."""
 
 from collections.abc import Collection
 from typing import ClassVar
@@ -29,50 +29,66 @@ _DESCRIBED = 3
 """The most sums that a message describes."""
 
 
-class KeptSums(Observer):
-    """Checks that each result of a step keeps its sums: the factor, the axes, the microbatches and the stages.
+class WholeSums(Observer):
+    """Checks after some passes what `verify-gradients` checks, unless the user's step has sums that are not whole.
 
-    The sums of the step are read when its loop is found, and again after some of the later passes. A pass that drops
-    or doubles all terms of a sum alike, or takes a mean for a sum, changes them. A result that is no sum is not
-    compared. Raises PassError.
+    Raises PassError.
     """
 
     reads_program = False
-    compared_after: ClassVar[Collection[type[Pass]]] = (DelayReductions, ShareFunctions)
+    checked_after: ClassVar[Collection[type[Pass]]] = (DelayReductions, ShareFunctions)
 
     def __init__(self) -> None:
         self._module: ir.Module | None = None
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Reads the sums, and compares them with those of an earlier pass."""
+        """Reads the sums when the loop is found, and checks those after other passes."""
         if type(step) is FindMicrobatchLoop:
             raise_first([*unreduced(module)])
             if MicrobatchLoop.of(module).length > 1:  # otherwise all values may move out of the loop
                 self._begin(module)
-        elif self._module is module and type(step) in self.compared_after:
+        elif self._module is module and type(step) in self.checked_after:
             if type(step) is not VerifyProgram or self._steps == 1:
-                self._compare(step, module)
+                self._check(step, module)
         if type(step) is VerifyProgram:
             self._module = None
 
     def _begin(self, module: ir.Module) -> None:
         """Reads the sums that the user wrote."""
         self._module, self._known, self._before = module, step_sums(module), FindMicrobatchLoop.name
-        loop, table = TrainLoopAttr.of(module), at.result_attributes(main_of(module))
-        self._steps, self._has_rows = 1 if loop is None else loop.steps, False
-        infos = (at.plain(entry.get("jax.result_info")) for entry in table)
-        self._names = [info or f"result {number}" for number, info in enumerate(infos)]
+        loop = TrainLoopAttr.of(module)
+        self._steps, self._location = 1 if loop is None else loop.steps, MicrobatchLoop.of(module).op.location
         results = self._known.results.values()
-        is_known = all(UNKNOWN not in each.own | each.whole for each in results)  # others may be meant to be incomplete
-        self._is_known, self._location = is_known, MicrobatchLoop.of(module).op.location
+        self._is_known = all(UNKNOWN not in each.own | each.whole for each in results)
 
-    def _compare(self, step: Pass, module: ir.Module) -> None:
+    def _check(self, step: Pass, module: ir.Module) -> StepSums:
         sums = step_sums(module)
         raise_first(sums.wrong if self._is_known else ())
+        return sums
+
+
+class KeptSums(WholeSums):
+    """Checks that each result of a step keeps its sums: the factor, the axes, the microbatches and the stages.
+
+    The sums of the step are read when its loop is found, and again after some of the later passes. A pass that drops
+    or doubles all terms of a sum alike, or takes a mean for a sum, changes them. A result that is no sum is not
+    compared. Raises PassError, also for some sound steps: where a frozen stage has no task, or where a pass moves a
+    factor into a task. So no user's step is checked by it.
+    """
+
+    def _begin(self, module: ir.Module) -> None:
+        super()._begin(module)
+        self._has_rows = False
+        infos = (at.plain(entry.get("jax.result_info")) for entry in at.result_attributes(main_of(module)))
+        self._names = [info or f"result {number}" for number, info in enumerate(infos)]
+
+    def _check(self, step: Pass, module: ir.Module) -> StepSums:
+        sums = super()._check(step, module)
         for number, before in self._known.results.items():
             self._compare_result(self._names[number], before, sums.results.get(number), step)
         self._compare_terms(sums, step)
         self._known, self._before, self._has_rows = _merged(self._known, sums), step.name, type(step) is not ForwardRows
+        return sums
 
     def _compare_terms(self, sums: StepSums, step: Pass) -> None:
         """Raises PassError where a microbatch adds fewer terms than before."""
@@ -103,7 +119,7 @@ class KeptSumsOfProgram(KeptSums):
     """Checks the same after more passes, and in the program as well, which is written as text for it."""
 
     reads_program = True
-    compared_after = (ForwardRows, DelayReductions, AddTasks, OncePerRun, ShareFunctions, VerifyProgram)
+    checked_after = (ForwardRows, DelayReductions, AddTasks, OncePerRun, ShareFunctions, VerifyProgram)
 
 
 def _merged(known: StepSums, sums: StepSums) -> StepSums:

@@ -19,7 +19,7 @@ from fuzz.trial import Outcome
 from fuzz.worker import Serve, Worker
 
 from jaxpp.hlo_passes import base
-from jaxpp.hlo_passes.kept_sums import KeptSumsOfProgram
+from jaxpp.hlo_passes.kept_sums import WholeSums
 from jaxpp.hlo_passes.pipelines import VerifyPhases
 
 assert conftest
@@ -116,7 +116,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None or options.input is not None:
         if options.seed is not None:
-            base.STANDING.extend((VerifyPhases(), KeptSumsOfProgram()))
+            base.STANDING.extend((VerifyPhases(), WholeSums()))
         outcome = tool_trial.run(options.input) if options.seed is None else trial.run(options.seed)
         print(outcome.line)
         return int(bool(outcome.wrong))

@@ -36,7 +36,7 @@ from jaxpp import checkpoint, schedules
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.hlo_passes import base
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.kept_sums import KeptSumsOfProgram
+from jaxpp.hlo_passes.kept_sums import WholeSums
 from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested
@@ -89,7 +89,7 @@ class Outcome:
 
 def serve(connection: Connection) -> None:
     """Try each seed that arrives: the process of a worker."""
-    base.STANDING.extend((VerifyPhases(), KeptSumsOfProgram()))
+    base.STANDING.extend((VerifyPhases(), WholeSums()))
     warnings.filterwarnings("error")
     warnings.filterwarnings("default", "Error reading persistent compilation cache entry")
     while True:

@@ -6,6 +6,7 @@ import inspect
 import operator
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def test_every_function_is_tested() -> None:
     ]
     tests = inspect.getsource(sys.modules[__name__]) + inspect.getsource(compat_jobs)
     assert [name for name in functions if f"_compat.{name}(" not in tests] == []
+
+
+def test_a_host_callback_is_called_from_the_file_of_callbacks() -> None:
+    stacks: list[traceback.StackSummary] = []
+
+    def seen(x: Any) -> Any:
+        stacks.append(traceback.extract_stack())
+        return x
+
+    jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(seen, x, x))(jnp.float32(1)))
+    assert _compat.file_of_callbacks() in [frame.filename for frame in stacks[0]]
 
 
 def test_settings_that_numbers_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
