@@ -105,8 +105,10 @@ class Agent:
                     if child.poll() is not None:
                         failed = failed or child.returncode != 0
                         del self._children[slot]
+            if self._end and self._office is not None:  # otherwise another launcher would take over
+                self._office.end(self._end)
         except BaseException:
-            if self._office is not None:  # otherwise another launcher would take over
+            if self._office is not None:
                 self._office.end(f"jaxpp-run at {self._head} was ended, and the job with it")
             raise
         finally:

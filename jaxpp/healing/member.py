@@ -16,6 +16,7 @@ from jaxpp.healing.messages import MessageConnection, dial
 from jaxpp.healing.state import HeldShard
 from jaxpp.healing.store import FullError, Shard, StatePart, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
+from jaxpp.runtime.processes.autopsy import in_slot
 from jaxpp.runtime.processes.reporting import reporter
 from jaxpp.runtime.processes.waiting import WaitFor, aside
 
@@ -74,7 +75,7 @@ class Membership:
 
     def __init__(self) -> None:
         self._secret = membership.job_secret()
-        reporter(os.environ[HEAD], int(os.environ[SLOT]))
+        reporter(os.environ[HEAD], in_slot(int(os.environ[SLOT])))
         self._head = dial(os.environ[HEAD], self._secret)
         self._changed = threading.Condition()
         self._go: Go | None = None
@@ -116,8 +117,9 @@ class Membership:
         return own
 
     def _next(self, prepare: Callable[[int], None]) -> Go:
+        waits = WaitFor("jaxpp-run to begin again with the processes that it has", remedy=TOO_FEW)
         while True:
-            with WaitFor("jaxpp-run to begin again with the processes that it has", remedy=TOO_FEW), self._changed:
+            with waits, self._changed:
                 self._changed.wait_for(lambda: self._go is not None or self._end is not None or self._spare > 0)
                 if self._go is not None:
                     self.generation, self._go = self._go, None
@@ -126,6 +128,7 @@ class Membership:
                     raise EndError(self._end) if self._end else SystemExit(0)
                 count, self._spare = self._spare, 0
             prepare(count)
+            waits = WaitFor("a process to take the place of")
 
     def _look(self) -> None:
         """Raises BrokenError if the generation has ended, and EndError if the job has failed."""
@@ -148,6 +151,7 @@ class Membership:
             tell("this process is started again, as its backend can't be")
             os._exit(RESTART)
         membership.leave_job()
+        reporter("", in_slot(int(os.environ[SLOT])))
         _jobs.leave_coordination()
         self._head.send(ready=error, lost=list(lost), unreachable=self._unreachable)
         self._unreachable = []

@@ -161,6 +161,9 @@ class Office:
         for each in [each for each in self._head.workers if each.store == address]:
             each.kill()
             self._head.gone(each, "is lost with its launcher")
+        here, least = sum(len(each.slots) for each in self._launchers), self._options.least
+        if self._head.generation and self._options.may_move and here < least <= self._options.slots - here:
+            self._head.stop("the launchers that are lost may go on by themselves, if they live: join their job")
 
     def _tell_next(self) -> None:
         """Tells the launchers which of them coordinate the job after this one, in their order."""

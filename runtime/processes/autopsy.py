@@ -28,7 +28,16 @@ def named(processes: Sequence[int]) -> str:
 
 def process_name(process: int, host: str, pid: int) -> str:
     """Returns `process 1 (node7, pid 4711)`."""
-    return f"process {process} ({host}, pid {pid})"
+    return f"{_called(process)} ({host}, pid {pid})"
+
+
+def in_slot(slot: int) -> int:
+    """Returns the number, below zero, of the process of a slot that has no number in a job yet."""
+    return -1 - slot
+
+
+def _called(process: int) -> str:
+    return f"process {process}" if process >= 0 else f"the process in slot {-1 - process}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -208,10 +217,10 @@ def _explain_end(states: Mapping[int, ProcessState], end: int, waiters: Sequence
 
 def _nobody_waits(states: Mapping[int, ProcessState]) -> Autopsy:
     lines = [f"no process waits for another one; {_nothing_moved(states)}"]
-    for process, state in sorted(states.items())[:SHOWN]:
+    for process, state in sorted(states.items(), key=lambda each: (each[0] < 0, each[0]))[:SHOWN]:
         own = f"is at {state.at}" if state.at else "is in no code of its own"
         does = state.problem or (_longest(state).text if state.waits else own)
-        lines.append(f"process {process} {does}")
+        lines.append(f"{_called(process)} {does}")
     remedies = {_longest(state).remedy for state in states.values() if state.waits}
     remedy = remedies.pop() if len(remedies) == 1 else ""
     return Autopsy((), None, [*lines, f"go on: {remedy or MOVES}"])

@@ -76,6 +76,7 @@ class Reporter:
 
     def _catch(self) -> None:
         """Begins to report on the signal, unless somebody else uses it."""
+        self._catches = SIGNAL is not None
         if SIGNAL is None:
             return
         handler = signal.getsignal(SIGNAL)
@@ -84,10 +85,13 @@ class Reporter:
         elif callable(handler):  # the user's own handler is kept, and runs too
             faulthandler.register(SIGNAL, self._write, all_threads=False, chain=True)
         else:
+            self._catches = False
             tell("SIGUSR1 has another use here, so it prints no waits; jaxpp-run --autopsy prints them")
 
     def _drop(self) -> None:
-        """Leaves the socket to the parent."""
+        """Leaves the socket and the signal to the parent."""
+        if self._catches and SIGNAL is not None:
+            faulthandler.unregister(SIGNAL)
         if self._listener is not None:
             self._listener.close()
 
@@ -193,7 +197,8 @@ def _merged(answers: Sequence[Any]) -> Mapping[int, ProcessState]:
     states: dict[int, ProcessState] = {}
     for answer in answers:
         states |= {int(each): ProcessState.of(state) for each, state in answer["states"].items()}
-    return states | {each["me"]: ProcessState.of(each["states"][str(each["me"])]) for each in answers}
+    own = [each for each in answers if str(each["me"]) in each["states"]]  # its number may have changed meanwhile
+    return states | {each["me"]: ProcessState.of(each["states"][str(each["me"])]) for each in own}
 
 
 def _missing(pid: int | None) -> str:

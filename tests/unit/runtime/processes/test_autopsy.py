@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.runtime.processes import hang_jobs
 
-from jaxpp.runtime.processes.autopsy import STILL, ProcessState, Wait, explain, process_name
+from jaxpp.runtime.processes.autopsy import STILL, ProcessState, Wait, explain, in_slot, process_name
 from jaxpp.runtime.processes.waiting import WaitFor, Waiting, own_state
 
 
@@ -241,3 +241,13 @@ def test_a_cycle_is_told_once_by_one_process_when_nothing_moves(monkeypatch: pyt
     found = hang_jobs.asked(hang, hang_jobs.by_itself)
     assert re.search(rf"^jaxpp: {hang.reason}\n(  process \d has waited .*\n){{3}}  go on: .*\n", found, re.MULTILINE)
     assert found.count("go on: ") == 1
+
+
+def test_a_spare_does_not_stand_for_the_process_of_its_slot() -> None:
+    spare = state(in_slot(1), Wait("a process to take the place of", (), 50.0), at="")
+    assert explain({in_slot(1): spare, 0: state(0), 1: state(1)}).lines[1:] == [
+        "process 0 is at train.py:10, in main",
+        "process 1 is at train.py:11, in main",
+        "the process in slot 1 has waited 50 s for a process to take the place of",
+        "go on: nothing is to be done if it is only slow",
+    ]
