@@ -1,5 +1,6 @@
 """Linear terms: a value as a sum of scaled terms, each of which an operation makes that is not linear."""
 
+import re
 from collections.abc import Callable, Hashable, Sequence
 from graphlib import TopologicalSorter
 from itertools import combinations
@@ -22,6 +23,9 @@ Axes: TypeAlias = tuple[str, ...]
 
 Scales: TypeAlias = dict[Axes, float]
 """The factors of a term, by the axes over which it is summed."""
+
+_AXIS = re.compile(r'axis_ref<name = "([^"]*)">')
+"""A whole axis in the text of a mesh's axes, for which jaxlib has no bindings."""
 
 MULTIPLY, DIVIDE = "stablehlo.multiply", "stablehlo.divide"
 
@@ -160,6 +164,8 @@ class Linear:
     def _axes_of_groups(self, op: ir.Operation) -> Axes:
         """Returns the axes of the mesh along which the groups of a collective lie; `devices` for other groups."""
         groups = op.attributes["replica_groups"]
+        if str(groups).startswith("#stablehlo.replica_group_mesh_axes"):  # as JAX 0.12 writes them
+            return tuple(sorted(_AXIS.findall(str(groups)))) or ("devices",)
         if self._mesh is None or not isinstance(groups, ir.DenseIntElementsAttr):
             return ("devices",)
         named = [(name, size) for name, size in self._mesh.named if size > 1]
