@@ -45,6 +45,7 @@ from jaxpp.planning import Conditions, Plan, PlanError, Target, rehearse
 from jaxpp.planning.backend import plan_program
 from jaxpp.planning.show_rehearsal import compared
 from jaxpp.program import ProgramModule, rewritten, shared_from
+from jaxpp.schedules.errors import counted
 from jaxpp.step import LoweredStep
 from jaxpp.tools import source, streams
 
@@ -210,6 +211,10 @@ def _compared(options: argparse.Namespace, plan: Plan, target: Target | None, co
     for axes in options.against or alternatives(own):
         name = _text_of(axes)
         if name in found:
+            continue
+        chips, expected = (math.prod(each.values()) for each in (axes, own))
+        if chips != expected:
+            left.append(f"{name} is left out: it has {counted(chips, 'chip')}, expected {expected}")
             continue
         try:
             other = _of_function(argparse.Namespace(**{**vars(options), "mesh": axes}), target)

@@ -192,8 +192,10 @@ def test_a_step_is_compared_with_other_meshes() -> None:
     assert lines[0].split()[:3] == ["mesh", "step", "at"]
     assert sorted(line.split()[0] for line in lines[1:3]) == ["mpmd=1,data=2", "mpmd=2,data=1"]
     assert lines[3].startswith("the pipeline ")
-    left = output(*given[:3], "--devices", "3", "--mesh", "mpmd=1,data=1", "--against", "mpmd=3", "mpmd=1,data=1")
-    assert left.endswith("\nmpmd=3 is left out: 4 layers make no 3 equal stages\n")
+    own = *given[:3], "--devices", "8", "--mesh", "mpmd=1,data=8"
+    assert output(*own, "--against", "mpmd=8", "mpmd=2", "mpmd=1,data=8").endswith(
+        "\nmpmd=8 is left out: 4 layers make no 8 equal stages\nmpmd=2 is left out: it has 2 chips, expected 8\n"
+    )
 
 
 @pytest.mark.skipif(find_spec("jax_plugins") is not None, reason="a plugin is installed")
