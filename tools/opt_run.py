@@ -12,9 +12,9 @@ from jaxpp._compat import make_context
 from jaxpp._plugins import PlugInError
 from jaxpp._versions import UnsupportedJaxError
 from jaxpp.hlo_passes.base import Observer, OwnPassError, Pass, is_own, run_passes
-from jaxpp.hlo_passes.kept_sums import WholeSums
 from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.hlo_passes.pipelines import VerifyPhases
+from jaxpp.hlo_passes.whole_sums import WholeSums
 from jaxpp.ir.errors import PassError, one_line
 from jaxpp.ir.functions import bytecode
 from jaxpp.tools import diagnostics, listing, observers, op_stats, reproducer, source, streams

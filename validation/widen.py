@@ -22,10 +22,10 @@ def widen(module: ir.Module) -> bool:
     Raises:
         RunError: a custom call takes or makes narrow values, or the module does not verify in float32.
     """
+    if not _has_narrow(module):
+        return False
     with module.context, ir.Location.unknown():
         ops = list(nested(module.operation))
-        if not any(_is_narrow(value.type) for op in ops for value in _defined(op)):
-            return False
         narrow = [(op, op.operands[0].type) for op in ops if op.name == _BITCAST and _is_narrow(op.operands[0].type)]
         for op in ops:
             _widen(op)
@@ -40,11 +40,18 @@ def widen(module: ir.Module) -> bool:
 
 def at_float32(module: ir.Module) -> ir.Module | None:
     """Returns a copy that computes in float32; None if the module does so already, or can't be changed."""
+    if not _has_narrow(module):  # a copy of a large module takes seconds
+        return None
     copy = own_copy(module)
     try:
-        return copy if widen(copy) else None
+        widen(copy)
     except RunError:
         return None
+    return copy
+
+
+def _has_narrow(module: ir.Module) -> bool:
+    return any(_is_narrow(value.type) for op in nested(module.operation) for value in _defined(op))
 
 
 def _widen(op: ir.Operation) -> None:

@@ -82,11 +82,16 @@ class Office:
             return
         self._head.rest(0.0)
         self._expected = set[str]()
-        if (here := sum(len(each.slots) for each in self._launchers)) < self._options.least:
+        if self._here < self._options.least:
             self._head.stop(
-                f"the launchers that are left have {here} processes, and --least is {self._options.least}; start the "
-                "job again from a checkpoint"
+                f"the launchers that are left have {self._here} processes, and --least is {self._options.least}; start "
+                "the job again from a checkpoint"
             )
+
+    @property
+    def _here(self) -> int:
+        """The number of processes of the launchers that are connected."""
+        return sum(len(each.slots) for each in self._launchers)
 
     def _have_come(self) -> bool:
         return self._expected <= {each.address for each in self._launchers}
@@ -161,8 +166,8 @@ class Office:
         for each in [each for each in self._head.workers if each.store == address]:
             each.kill()
             self._head.gone(each, "is lost with its launcher")
-        here, least = sum(len(each.slots) for each in self._launchers), self._options.least
-        if self._head.generation and self._options.may_move and here < least <= self._options.slots - here:
+        gone = self._options.slots - self._here
+        if self._head.generation and self._options.may_move and self._here < self._options.least <= gone:
             self._head.stop("the launchers that are lost may go on by themselves, if they live: join their job")
 
     def _tell_next(self) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -43,15 +43,15 @@ def rehearse(plan: Numbers, conditions: Conditions | None = None) -> Rehearsal:
     conditions = conditions or Conditions()
     if not plan.step_seconds:
         raise PlanError(f"rehearse: the step of {plan.name} takes no time: plan a step that computes")
-    loop = _SlowedLoop.of(plan)
+    loop, first = _SlowedLoop.of(plan), _first(plan)
     steps = _drawn_steps(plan, loop, conditions)
     return Rehearsal(
         plan,
         conditions,
-        _first(plan),
+        first,
         _parts(plan, loop, conditions),
         steps,
-        _losses(plan, conditions, statistics.fmean(steps)),
+        _losses(plan, conditions, first, statistics.fmean(steps)),
     )
 
 
@@ -80,17 +80,15 @@ class _SlowedLoop:
         return self.seconds(speed=[speed / factor for speed, factor in zip(speeds, factors, strict=True)])
 
 
-def _load_seconds(plan: Numbers) -> float:
-    """Returns the time in which the arguments of a step move between the devices and the memory of their hosts."""
-    return max(mesh.argument_bytes for mesh in plan.meshes) / plan.facts.host.bandwidth
-
-
 def _first(plan: Numbers) -> dict[str, float]:
-    """Returns the parts of the time to the first results. All programs of a host compile at once."""
+    """Returns the parts of the time to the first results. All programs of a host compile at once.
+
+    "arguments" is the time in which the arguments of a step move between the devices and the memory of their hosts.
+    """
     return {
         **({"tracing and passes": plan.prepare_seconds} if plan.prepare_seconds else {}),
         "compiling": max(mesh.compile_seconds for mesh in plan.meshes),
-        "arguments": _load_seconds(plan),
+        "arguments": max(mesh.argument_bytes for mesh in plan.meshes) / plan.facts.host.bandwidth,
         "step": plan.step_seconds,
     }
 
@@ -133,13 +131,15 @@ def _drawn_steps(plan: Numbers, loop: _SlowedLoop, conditions: Conditions) -> li
     return found
 
 
-def _losses(plan: Numbers, conditions: Conditions, step: float) -> dict[str, LostTime]:
+def _losses(plan: Numbers, conditions: Conditions, first: Mapping[str, float], step: float) -> dict[str, LostTime]:
     """Returns the losses by failures of a job whose steps take `step` seconds on average.
 
     Its state is saved after whole steps. A healed training finds its programs in the cache of compilations.
+
+    first: the parts of the time to the first results.
     """
     mean = conditions.mtbf * HOUR / (plan.devices / plan.facts.devices)
-    load, first = _load_seconds(plan), _first(plan)
+    load = first["arguments"]
     save = load if conditions.checkpoint is None else conditions.checkpoint
     again = sum(seconds for part, seconds in first.items() if part != "step")
     ways = {

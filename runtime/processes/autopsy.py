@@ -1,6 +1,6 @@
 """The autopsy of a job that hangs: from the waits of all processes to the one that everybody waits for, or the cycle.
 
-It knows neither clocks nor connections. `registry` collects the waits of a process, and `reporting` those of all.
+It knows neither clocks nor connections. `waiting` collects the waits of a process, and `reporting` those of all.
 """
 
 import dataclasses

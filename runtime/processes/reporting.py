@@ -52,7 +52,7 @@ class Reporter:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._listener = unix.listen(f"{ADDRESS}{os.getpid()}")
-        self._catch()
+        self._catches = self._catch()
         os.register_at_fork(after_in_child=self._drop)
         threading.Thread(target=self._run, name="jaxpp-autopsy", daemon=True).start()
 
@@ -74,19 +74,19 @@ class Reporter:
         """
         self.gather, self.hang, self.pause = gather, hang, pause
 
-    def _catch(self) -> None:
-        """Begins to report on the signal, unless somebody else uses it."""
-        self._catches = SIGNAL is not None
+    def _catch(self) -> bool:
+        """Begins to report on the signal, unless somebody else uses it; returns whether it does."""
         if SIGNAL is None:
-            return
+            return False
         handler = signal.getsignal(SIGNAL)
         if handler is signal.SIG_DFL and not _is_caught(SIGNAL):
             faulthandler.register(SIGNAL, self._write, all_threads=False)
         elif callable(handler):  # the user's own handler is kept, and runs too
             faulthandler.register(SIGNAL, self._write, all_threads=False, chain=True)
         else:
-            self._catches = False
             tell("SIGUSR1 has another use here, so it prints no waits; jaxpp-run --autopsy prints them")
+            return False
+        return True
 
     def _drop(self) -> None:
         """Leaves the socket and the signal to the parent."""

@@ -19,8 +19,8 @@ from fuzz.trial import Outcome
 from fuzz.worker import Serve, Worker
 
 from jaxpp.hlo_passes import base
-from jaxpp.hlo_passes.kept_sums import WholeSums
 from jaxpp.hlo_passes.pipelines import VerifyPhases
+from jaxpp.hlo_passes.whole_sums import WholeSums
 
 assert conftest
 TIMEOUT = 300.0

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from fuzz.faults import material
+from fuzz.kept_sums import KeptSumsOfProgram
 from fuzz.planted_sums import SUMS, SumFault
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
@@ -28,7 +29,6 @@ import jaxpp.api as jaxpp
 from jaxpp import debug
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes.base import Pass, run_passes
-from jaxpp.hlo_passes.kept_sums import KeptSumsOfProgram
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions

@@ -36,8 +36,8 @@ from jaxpp import checkpoint, schedules
 from jaxpp.healing.state import described, placed, taken
 from jaxpp.hlo_passes import base
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.kept_sums import WholeSums
 from jaxpp.hlo_passes.pipelines import VerifyPhases
+from jaxpp.hlo_passes.whole_sums import WholeSums
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested
 from jaxpp.runtime import load
@@ -115,7 +115,7 @@ def _judge(error: Exception, outcome: Outcome) -> None:
     text, frames = str(error).strip(), traceback.extract_tb(error.__traceback__)
     first = text.partition("\n")[0][:400]
     breaks_promise = any(
-        frame.name == "after" and frame.filename.endswith(("pipelines.py", "kept_sums.py")) for frame in frames
+        frame.name == "after" and frame.filename.endswith(("pipelines.py", "whole_sums.py")) for frame in frames
     )
     if isinstance(error, WrongError | ValidationError) or breaks_promise:
         outcome.wrong = first

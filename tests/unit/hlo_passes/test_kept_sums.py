@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 from fuzz import sum_faults
+from fuzz.kept_sums import KeptSums, KeptSumsOfProgram
 from fuzz.planted_sums import SumFault
 from jaxlib.mlir import ir
 from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
@@ -12,7 +13,6 @@ import jaxpp.api as jaxpp
 from jaxpp import debug
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes.base import Pass, run_passes
-from jaxpp.hlo_passes.kept_sums import KeptSums, KeptSumsOfProgram
 from jaxpp.ir.errors import PassError
 
 Material = tuple[ir.Module, list[Pass]]

@@ -1,70 +1,28 @@
-"""Observers of the sums over the microbatches: they are whole, and those of the step as the user wrote it."""
-
-from collections.abc import Collection
-from typing import ClassVar
+"""Observers that compare the sums over the microbatches with those of the step as the user wrote it."""
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Observer, Pass
+from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.program.once_per_run import OncePerRun
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
-from jaxpp.hlo_passes.program.verify_gradients import raise_first
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.stages.add_tasks import AddTasks
+from jaxpp.hlo_passes.whole_sums import WholeSums
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import main_of
 from jaxpp.ir.linear_terms import LATER
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.manual_sums import unreduced
 from jaxpp.ir.microbatch_sums import NO_SUMS, UNKNOWN, Sum, Sums
-from jaxpp.ir.step_sums import ResultSums, StepSums, step_sums
+from jaxpp.ir.step_sums import ResultSums, StepSums
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.errors import counted
 
 _DESCRIBED = 3
 """The most sums that a message describes."""
-
-
-class WholeSums(Observer):
-    """Checks after some passes what `verify-gradients` checks, unless the user's step has sums that are not whole.
-
-    Raises PassError.
-    """
-
-    reads_program = False
-    checked_after: ClassVar[Collection[type[Pass]]] = (DelayReductions, ShareFunctions)
-
-    def __init__(self) -> None:
-        self._module: ir.Module | None = None
-
-    def after(self, step: Pass, module: ir.Module) -> None:
-        """Reads the sums when the loop is found, and checks those after other passes."""
-        if type(step) is FindMicrobatchLoop:
-            raise_first([*unreduced(module)])
-            if MicrobatchLoop.of(module).length > 1:  # otherwise all values may move out of the loop
-                self._begin(module)
-        elif self._module is module and type(step) in self.checked_after:
-            if type(step) is not VerifyProgram or self._steps == 1:
-                self._check(step, module)
-        if type(step) is VerifyProgram:
-            self._module = None
-
-    def _begin(self, module: ir.Module) -> None:
-        """Reads the sums that the user wrote."""
-        self._module, self._known, self._before = module, step_sums(module), FindMicrobatchLoop.name
-        loop = TrainLoopAttr.of(module)
-        self._steps, self._location = 1 if loop is None else loop.steps, MicrobatchLoop.of(module).op.location
-        results = self._known.results.values()
-        self._is_known = all(UNKNOWN not in each.own | each.whole for each in results)
-
-    def _check(self, step: Pass, module: ir.Module) -> StepSums:
-        sums = step_sums(module)
-        raise_first(sums.wrong if self._is_known else ())
-        return sums
 
 
 class KeptSums(WholeSums):
@@ -78,17 +36,20 @@ class KeptSums(WholeSums):
 
     def _begin(self, module: ir.Module) -> None:
         super()._begin(module)
-        self._has_rows = False
-        infos = (at.plain(entry.get("jax.result_info")) for entry in at.result_attributes(main_of(module)))
+        loop, table = TrainLoopAttr.of(module), at.result_attributes(main_of(module))
+        self._steps, self._location = 1 if loop is None else loop.steps, MicrobatchLoop.of(module).op.location
+        self._before, self._has_rows = FindMicrobatchLoop.name, False
+        infos = (at.plain(entry.get("jax.result_info")) for entry in table)
         self._names = [info or f"result {number}" for number, info in enumerate(infos)]
 
-    def _check(self, step: Pass, module: ir.Module) -> StepSums:
-        sums = super()._check(step, module)
+    def _check(self, step: Pass, module: ir.Module) -> None:
+        if type(step) is VerifyProgram and self._steps > 1:
+            return
+        sums = self._whole(module)
         for number, before in self._known.results.items():
             self._compare_result(self._names[number], before, sums.results.get(number), step)
         self._compare_terms(sums, step)
         self._known, self._before, self._has_rows = _merged(self._known, sums), step.name, type(step) is not ForwardRows
-        return sums
 
     def _compare_terms(self, sums: StepSums, step: Pass) -> None:
         """Raises PassError where a microbatch adds fewer terms than before."""
