@@ -34,6 +34,10 @@ from jaxpp.validation.steps import NamedResults, StepFunction, step_function
 from jaxpp.validation.widen import at_float32
 
 
+_BRANCHES, _BRANCHING = ("stablehlo.case", "stablehlo.if"), 4
+"""Branches, and how many draws of other numbers a module with them gets."""
+
+
 class ValidationError(PassError):
     """A module computes other results than the first one, or can't be run at all."""
 
@@ -77,16 +81,17 @@ class Validator:
     """Compares modules with a first one, on random inputs: normal numbers scaled by the array's size, and integers.
 
     XLA runs a module with a public `@main` on the CPU, on as many virtual devices as it has partitions. The reference
-    interpreter runs a program module. There are two trials, with other numbers: a branch may depend on them. Where an
-    optimizer has state (arrays that no stage sees), it is zero in two trials, so that the new state shows each gradient
-    in full. Inputs of the last one are larger, so that gradients are clipped. If a result was not finite (the root of a
-    negative second moment), another trial has only positive inputs.
+    interpreter runs a program module. There are three trials: two with other numbers, and one with larger ones, so that
+    gradients are clipped. A module with branches has nine, as a wrong predicate is often right by chance. Where an
+    optimizer has state (arrays that no stage sees), it is zero in the trial with larger numbers, and in one more, so
+    that the new state shows each gradient in full. If a result was not finite (the root of a negative second moment),
+    another trial has only positive inputs.
 
     Results agree when their largest difference is within a tolerance of the array's largest value. The tolerance is
     1e-5 in float32, and looser for a module that computes in bfloat16 or float16. Added to it is a multiple of the
     difference that a change of the inputs in their last bit makes; for inputs in bfloat16, the difference itself.
-    Integers must be equal, and NaNs at the same places. In the last trial such a module computes in float32, where that
-    is possible: rounding to narrow types hides small faults.
+    Integers must be equal, and NaNs at the same places. In the trials with other numbers such a module computes in
+    float32, where that is possible: rounding to narrow types hides small faults.
     A result counts as not compared if rounding moves it by more than 100 times the tolerance. So does a result that is
     nowhere finite, or that differs from run to run.
 
@@ -236,9 +241,11 @@ class Validator:
         if wide is not None:
             module, shapes = wide, _shapes(Signature.of(wide).arguments)
             run = step_function(wide, self._runner)
-        last = random_inputs(shapes, self._seed + 1)
-        last = _at_zero(enlarged(last), state) if state else last
-        self._trials.append(self._trial(last, run, self._tolerance_of(module), in_float32=wide is not None))
+        tolerance = self._tolerance_of(module)
+        for draw in range(_BRANCHING if any(op.name in _BRANCHES for op in nested(module.operation)) else 1):
+            other = random_inputs(shapes, self._seed + 1 + draw)
+            for each in (other, _at_zero(enlarged(other), state)):
+                self._trials.append(self._trial(each, run, tolerance, in_float32=wide is not None))
 
     def _tolerance_of(self, module: ir.Module) -> Tolerance:
         if self._given is not None:

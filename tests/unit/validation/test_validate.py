@@ -310,3 +310,24 @@ def test_a_fault_that_rounding_hides_shows_in_float32() -> None:
     }"""
     with pytest.raises(ValidationError, match="result 0 in float32 differs by"):
         validate(text, becomes(text.replace("multiply %3, %rate", "multiply %2, %rate")))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_wrong_predicate_that_is_often_right_by_chance(seed: int) -> None:
+    """Both predicates are true, or false, on more than half of the inputs."""
+    text = """
+    func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+      %half = stablehlo.constant dense<0.5> : tensor<f32>
+      %0 = stablehlo.slice %x [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+      %1 = stablehlo.reshape %0 : (tensor<1xf32>) -> tensor<f32>
+      %2 = stablehlo.compare LT, %1, %half : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      %3 = "stablehlo.if"(%2) ({
+        stablehlo.return %x : tensor<2xf32>
+      }, {
+        %4 = stablehlo.negate %x : tensor<2xf32>
+        stablehlo.return %4 : tensor<2xf32>
+      }) : (tensor<i1>) -> tensor<2xf32>
+      return %3 : tensor<2xf32>
+    }"""
+    with pytest.raises(ValidationError, match="result 0 differs by"):
+        validate(text, becomes(text.replace("%x [0:1]", "%x [1:2]")), seed=seed)
