@@ -78,6 +78,9 @@ def treduce(
     Returns:
         A pytree with the structure of the result of `fn`.
 
+    Warns:
+        UserWarning: `batch` has as many rows as `microbatches`, and these may be microbatches already.
+
     Raises:
         ValueError: `batch` is empty, its leaves differ in size or lack the axis, or M does not divide it; `operation`
             does not fit the results, or is None for a pair that begins with anything but a scalar; a `Count` has no

@@ -1,6 +1,7 @@
 """The batch of `treduce`: its microbatches, and how one of them is taken."""
 
 import re
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -41,6 +42,8 @@ def microbatch_count(batch: Any, axis: int, microbatches: int | None) -> int:
         )
     for name, leaf in zip(leaf_names("batch", batch), jax.tree.leaves(batch), strict=True):
         _check_shares(name, jax.typeof(leaf), axis, count)
+    if rows == count:
+        _warn_of_single_rows(batch, axis, count)
     return count
 
 
@@ -101,6 +104,26 @@ def _check_shares(name: str, aval: Any, axis: int, count: int) -> None:
             f"devices can't share the rows of a microbatch, {rows}, equally; expected a multiple of {devices} rows for "
             "each microbatch"
         )
+
+
+def _warn_of_single_rows(batch: Any, axis: int, count: int) -> None:
+    """Warns of a batch with as many rows as microbatches, if these rows may be microbatches of several rows already.
+
+    Each leaf has an axis of rows then, and an example is no scalar, so a leaf has at least one more axis. A batch of
+    tokens, [rows, length], gets no warning: one sequence for each microbatch is usual.
+    """
+    types = [jax.typeof(leaf) for leaf in jax.tree.leaves(batch)]
+    ranks = [len(type_.shape) for type_ in types]
+    if min(ranks) < 2 or max(ranks) < 3:
+        return
+    name, found = leaf_names("batch", batch)[0], types[0].str_short()
+    warnings.warn(
+        f"{here()}treduce: microbatches={count} of the {count} rows along axis {axis} have one row each ({name} is "
+        f"{found}); if the axis has microbatches already, leave out microbatches={count}; if one row each is right, "
+        f"jnp.expand_dims(leaf, {axis + 1 if axis >= 0 else axis - 1}) for each leaf instead of microbatches={count} "
+        "silences this warning",
+        stacklevel=100,  # beyond the stack: the message has the user's line
+    )
 
 
 def _in_two(leaf: Any, *, axis: int, count: int) -> jax.Array:

@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,32 @@ def test_error(name: str) -> None:
     place, found, message = str(info.value).partition(": treduce")
     assert place.startswith(f"{__file__}:")
     assert found + message == f": {text}"
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape", "other"), [(0, (4, 2, 3), 1), (1, (2, 4, 3), 2), (-1, (2, 3, 4), -2), (-3, (4, 2, 3), -4)]
+)
+def test_a_batch_that_may_be_split_already(axis: int, shape: tuple[int, ...], other: int) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(shape)
+    message = (
+        f"treduce: microbatches=4 of the 4 rows along axis {axis} have one row each (batch is "
+        f"float32[{','.join(map(str, shape))}]); if the axis has microbatches already, leave out microbatches=4; if "
+        f"one row each is right, jnp.expand_dims(leaf, {other}) for each leaf instead of microbatches=4 silences this "
+        "warning"
+    )
+    with pytest.warns(UserWarning, match=rf"^{re.escape(__file__)}:\d+: {re.escape(message)}$"):
+        found = treduce(lambda mb: mb, x, operation=Concat(), axis=axis, microbatches=4)
+    as_told = treduce(lambda mb: mb, jnp.expand_dims(x, other), operation=Concat(), axis=axis)
+    np.testing.assert_array_equal(as_told, found)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [[(4, 9)], [(4, 2, 3), (4,)], [(8, 2, 3)], [(4, 9), (4, 9)]],
+    ids=["one sequence each", "a label for each row", "two rows each", "sequences with targets"],
+)
+def test_rows_that_are_rows(shapes: list[tuple[int, ...]]) -> None:
+    treduce(lambda mb: mb, [np.ones(shape) for shape in shapes], operation=Add, microbatches=4)  # a warning fails
 
 
 def of_tokens(microbatch: Any) -> jax.Array:
