@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 
 import jaxpp
 from jaxpp import schedules
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{report.schedule.name}, simulated: {STEPS} steps take {report.makespan:.0f}")
     if options.picture:
         schedules.draw(reports, options.picture)
-    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()[:STAGES]), ("mpmd",)), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=STAGES)
     losses = train(jaxpp.mpmd_jit_with_loop(LOOP, mpmd_mesh=mesh, donate_argnums=0))
     print(f"loss {losses[0]:.4f} after the first step, {losses[-1]:.4f} after {CALLS * STEPS}")
     if not options.check:

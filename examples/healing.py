@@ -58,7 +58,7 @@ def train_step(stages: int, state: Any, batch: Any) -> Any:
 def make_step() -> Any:
     """The step over all devices that there are now; called whenever other processes take part."""
     stages = len(jax.devices())
-    mesh = jaxpp.MpmdMesh(jax.make_mesh((stages,), ("mpmd",)), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=stages)
     return jaxpp.mpmd_jit_with_loop(partial(train_step, stages), mpmd_mesh=mesh, donate_argnums=0)
 
 

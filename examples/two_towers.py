@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 import jaxpp
 from jaxpp import schedules
@@ -155,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"as {report.schedule.name} of stages, simulated: {report.makespan:g}, and {kept:g} microbatches kept")
     if options.picture:
         schedules.draw(reports, options.picture)
-    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()[: schedule.meshes]), ("mpmd",)), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=schedule.meshes)
     step = partial(train_step, schedule=schedule)
     compiled = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh).compile(init(form), make_batch())
     losses = train(compiled, init(form))

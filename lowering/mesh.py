@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Protocol
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxpp._absent import is_present
 from jaxpp._compat import cpu_devices
+from jaxpp.lowering.locations import check_whole, here
 
 
 class Host(Protocol):
@@ -73,6 +75,32 @@ class MpmdMesh:
         )
         of = "" if shapes == ["()"] else f" of {shapes[0]}"
         return f"MpmdMesh({axis}={self.mpmd_dim}{of}, {platform})"
+
+    @staticmethod
+    def make(mpmd: int, **axes: int) -> "MpmdMesh":
+        """Makes an MpmdMesh of the first devices, in the order of `jax.devices()`: `make(mpmd=4, data=2)` takes eight.
+
+        Args:
+            mpmd: the number of meshes, along the axis "mpmd".
+            axes: the sizes of the axes of each mesh by their names.
+
+        Raises:
+            ValueError: JAX has fewer devices, or a size is below 1.
+            TypeError: a size is no whole number.
+        """
+        sizes = {"mpmd": mpmd, **axes}
+        check_whole("MpmdMesh.make", **sizes)
+        described = " x ".join(f"{name}={size}" for name, size in sizes.items())
+        if min(sizes.values()) < 1:
+            raise ValueError(f"{here()}MpmdMesh.make: {described}; each size must be at least 1")
+        devices, count = jax.devices(), prod(sizes.values())
+        if len(devices) < count:
+            raise ValueError(
+                f"{here()}MpmdMesh.make: {described} takes {count} devices, but JAX has {len(devices)} "
+                f"({devices[0].platform}); for virtual devices of the CPU, run the script with JAX_PLATFORMS=cpu "
+                f"JAX_NUM_CPU_DEVICES={count}"
+            )
+        return MpmdMesh(Mesh(np.reshape(devices[:count], [*sizes.values()]), [*sizes]), "mpmd")
 
     @staticmethod
     def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", backend: Host | None = None) -> "MpmdMesh":

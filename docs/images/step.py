@@ -30,7 +30,7 @@ def train_step(weights: list[jax.Array], batch: jax.Array) -> Any:
 
 def main() -> None:
     """Traces a step and takes a picture of its page."""
-    mesh = jaxpp.MpmdMesh(jax.make_mesh((4,), ("mpmd",)), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=4)
     step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh=mesh, cuts=[3, 2, 2, 1], memory_limit="64MiB")
     weights = [jax.random.normal(key, (768, 768)) / 768**0.5 for key in jax.random.split(jax.random.key(0), 8)]
     batch = jax.random.normal(jax.random.key(1), (8, 512, 768))

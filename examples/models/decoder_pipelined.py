@@ -94,8 +94,7 @@ def train_step(state, tokens):
 
 def train(steps):
     """Returns the losses, and the parameters."""
-    devices = np.reshape(jax.devices()[:8], (2, 2, 2))
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(devices, ("mpmd", "data", "model")), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=2, data=2, model=2)
     options = {"cuts": [2, 2], "in_shardings": ((of_axes(spec), None), spec(["batch"]))}
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, donate_argnums=0, **options)
     params, losses = init(0), []

@@ -53,7 +53,7 @@ def train(steps):
     """Returns the losses, and the parameters."""
     arrays, static = eqx.partition(Model(jax.random.key(0)), eqx.is_array)
     state, losses = (arrays, OPTIMIZER.init(arrays)), []
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.reshape(jax.devices()[:4], (2, 2)), ("mpmd", "data")), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=2, data=2)
     options = {"cuts": [2, 2], "in_shardings": (jax.P(), jax.P("data"))}
     step = jaxpp.mpmd_jit_with_loop(partial(train_step, static), mesh, **options)
     for number in range(steps):

@@ -69,7 +69,7 @@ def train_step(state, rows):
 
 def train(steps):
     """Returns the losses, and the parameters."""
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.reshape(jax.devices()[:4], (2, 2)), ("mpmd", "expert")), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=2, expert=2)
     of_layer = {"router": jax.P(), "up": jax.P("expert"), "down": jax.P("expert")}
     in_shardings = ([of_layer] * LAYERS, None), jax.P("expert")
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, in_shardings=in_shardings, donate_argnums=0)

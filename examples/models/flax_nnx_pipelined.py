@@ -59,7 +59,7 @@ def train(steps):
     """Returns the losses, and the parameters."""
     model, losses = Model(nnx.Rngs(0)), []
     graph, state = nnx.split((model, nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param)))
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.reshape(jax.devices()[:4], (2, 2)), ("mpmd", "data")), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=2, data=2)
     options = {"cuts": [2, 2], "in_shardings": (jax.P(), jax.P("data"))}
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, static_argnums=0, **options)
     for number in range(steps):

@@ -59,7 +59,7 @@ def train_step(params, rows):
 
 def train(steps):
     """Returns the divergences, and the parameters."""
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.reshape(jax.devices()[:4], (2, 2)), ("mpmd", "data")), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=2, data=2)
     compiled = partial(jaxpp.mpmd_jit_with_loop, mpmd_mesh=mesh, in_shardings=(jax.P(), jax.P("data")))
     scores, step = compiled(score), compiled(train_step)
     reference = params = init(0)

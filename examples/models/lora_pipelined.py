@@ -49,7 +49,7 @@ def train_step(state, frozen, rows):
 
 def train(steps):
     """Returns the losses, and the adapters."""
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.reshape(jax.devices()[:4], (2, 2)), ("mpmd", "data")), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=2, data=2)
     options = {"cuts": [2, 2], "in_shardings": (jax.P(), jax.P(), jax.P("data"))}
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, donate_argnums=0, **options)
     (adapters, frozen), losses = init(0), []

@@ -69,7 +69,7 @@ def pairs(seed):
 
 def train(steps):
     """Returns the losses, and the parameters."""
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(jax.devices()[:4], ("mpmd",)), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=4)
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, donate_argnums=0)
     params, losses = init(0), []
     state = params, OPTIMIZER.init(params)

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxpp
@@ -125,7 +124,7 @@ def lines(start):
 
 def train(folder=None):
     """Returns the losses of all steps, and that of held-out lines."""
-    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("mpmd", "data")), "mpmd")
+    mesh = jaxpp.MpmdMesh.make(mpmd=4, data=2)
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, in_shardings=(P(), P("data")), donate_argnums=0)
     test = jaxpp.mpmd_jit_with_loop(evaluate, mesh, in_shardings=(P(), P("data")))
     params = init(0)

@@ -50,6 +50,14 @@ def test_both_scripts_compute_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_too_few_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, devices = module(f"{name}_pipelined"), jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda: devices[:1])
+    with pytest.raises(ValueError, match=r" devices, but JAX has 1 \(cpu\); .* JAX_NUM_CPU_DEVICES=[48]$"):
+        script.train(1)
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_the_lines_in_which_they_differ(name: str) -> None:
     lines = difference(FOLDER / f"{name}.py", FOLDER / f"{name}_pipelined.py")
     assert lines in shown(PAGES[name]), f"docs/{PAGES[name]}.md must show\n\n{lines}"

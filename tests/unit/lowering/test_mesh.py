@@ -1,6 +1,7 @@
 """MpmdMesh: one axis of a mesh counts the meshes."""
 
 import re
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,6 +30,28 @@ def test_unstack_at_any_position(position: int) -> None:
         assert list(submesh.devices.flat) == list(mesh.jax_mesh.devices.take(k, position).flat)
         assert {mesh.device_mpmd_idx[device] for device in submesh.devices.flat} == {k}
     assert mesh.lowering_mesh() == mesh.unstack[0]
+
+
+def test_the_first_devices_in_their_order() -> None:
+    assert MpmdMesh.make(mpmd=2, data=3) == MpmdMesh(Mesh(DEVICES[:6].reshape(2, 3), ("mpmd", "data")), "mpmd")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "message"),
+    [
+        (
+            {"mpmd": 100, "data": 2},
+            ValueError,
+            f"mpmd=100 x data=2 takes 200 devices, but JAX has {len(jax.devices())} (cpu); for virtual devices of the "
+            "CPU, run the script with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=200",
+        ),
+        ({"mpmd": 2, "data": 0}, ValueError, "mpmd=2 x data=0; each size must be at least 1"),
+        ({"mpmd": 2.0}, TypeError, "mpmd must be a whole number, found 2.0"),
+    ],
+)
+def test_a_mesh_that_cannot_be_made(sizes: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=rf"^{re.escape(__file__)}:\d+: MpmdMesh.make: {re.escape(message)}$"):
+        MpmdMesh.make(**sizes)
 
 
 def test_submesh_keeps_the_order_of_the_indices() -> None:
