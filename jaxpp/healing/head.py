@@ -207,6 +207,17 @@ class Head:
         worker.number = None
         self._break(error)
 
+    def fails(self, worker: Worker, error: str) -> None:
+        """Handles an error of the user's functions, with which a process ends.
+
+        Before any state was held there is nothing to resume: the script fails in the same way each time.
+        """
+        own = self.generation
+        if own is not None and not (self._was_safe or own.is_broken or own.prepares):
+            self.stop(f"the training failed before its first state was held, so it is not begun again: {error}")
+        else:
+            self.leaves(worker, error)
+
     def held(self, worker: Worker, generation: int, step: int, stores: list[str]) -> None:
         """Notes the Stores that hold the worker's part of the state after `step` steps. Tells all when it is whole."""
         own = self.generation

@@ -20,7 +20,7 @@ GRACE = 10.0
 LAST_WORD = 2.0
 """Seconds that the head has to tell that the job is done, after a process has ended with exit code 0."""
 STARTS = 3
-"""The number of starts of a process that never joins, after which the job ends: its script must be wrong."""
+"""The number of starts after which the job ends, if a process dies each time before it joins."""
 SPARE_FIRST = 1.0
 """Seconds until a dead process is started anew in a job with spares. Its start would slow down the takeover."""
 LIVES = 2.0
@@ -48,6 +48,7 @@ class Agent:
         """The last state that is held as a whole."""
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._starts: dict[int, int] = {}
+        """The starts of each slot since its process joined, or the job began."""
         self._to_start: dict[int, float] = {}
         """The slots whose processes are to be started anew, and when."""
         self._is_moving = False
@@ -139,6 +140,10 @@ class Agent:
 
     def _restart(self, slot: int, child: "subprocess.Popen[bytes]") -> None:
         how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
+        if child.returncode > 0 and self._starts[slot] and self._safe is None:  # the script has never trained
+            said = "what it said stands above; the script is not started again"
+            self._finish(f"the process of slot {slot} ended by {how} before it called jaxpp.healing.train: {said}")
+            return
         if child.returncode == 0 and self._starts[slot]:
             self._finish(f"the script has ended, in slot {slot}, and never called jaxpp.healing.train")
             return

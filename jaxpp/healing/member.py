@@ -159,7 +159,7 @@ class Membership:
     def fail(self, error: str) -> None:
         """Tells the head of an error with which this process is about to end."""
         with contextlib.suppress(OSError):
-            self._head.send(leaves=error)
+            self._head.send(fails=error)
 
     def keep(self, step: int, shards: Sequence[tuple[Shard, memoryview]]) -> None:
         """Begins to copy this process's part of the state after `step` steps to the Stores. Returns at once."""

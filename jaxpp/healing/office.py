@@ -209,6 +209,8 @@ class Office:
             self._head.held(worker, generation, step, message["stores"])
         elif "ready" in message:
             self._head.ready(worker, message["ready"], message["lost"], message["unreachable"])
+        elif "fails" in message:
+            self._head.fails(worker, message["fails"])
         elif "leaves" in message:
             self._head.leaves(worker, message["leaves"])
         elif "done" in message:

@@ -51,8 +51,9 @@ def test_both_scripts_compute_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_too_few_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, devices = module(f"{name}_pipelined"), jax.devices()
-    monkeypatch.setattr(jax, "devices", lambda: devices[:1])
+    script = module(f"{name}_pipelined")
+    one: list[Any] = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda: one)
     with pytest.raises(ValueError, match=r" devices, but JAX has 1 \(cpu\); .* JAX_NUM_CPU_DEVICES=[48]$"):
         script.train(1)
 

@@ -269,13 +269,33 @@ def test_the_first_error_is_told_and_not_what_follows_from_it() -> None:
     job = Job(least=3)
     job.held(7, 0, 1, 2)
     for _ in range(3):
-        job.head.leaves(job.workers[0], "ValueError: bad batch")
+        job.head.fails(job.workers[0], "ValueError: bad batch")
         job.ready(1, 2)
         job.head.gone(job.workers[0])
         job.workers[0] = job.worker(0)
         job.head.joined(job.workers[0])
         job.held(7, 0, 1, 2)
     assert job.head.end == "what follows step 7 failed 3 times, at last: ValueError: bad batch"
+
+
+def test_an_error_of_the_script_before_any_state_is_held_ends_the_job() -> None:
+    job = Job(least=3)
+    job.head.fails(job.workers[1], "ValueError: bad batch")
+    end = "the training failed before its first state was held, so it is not begun again: ValueError: bad batch"
+    assert [job.told[slot][-1] for slot in range(3)] == [{"end": end}] * 3
+
+
+def test_an_error_that_follows_from_a_death_does_not_end_the_job() -> None:
+    job = Job(least=2)
+    job.head.gone(job.workers[0])
+    job.head.fails(job.workers[1], "OSError: no answer")
+    assert job.head.end is None
+
+
+def test_an_error_of_the_script_while_it_compiles_ahead_does_not_end_the_job() -> None:
+    job = Job(least=2, prepares=True)
+    job.head.fails(job.workers[1], "ValueError: 2 stages")
+    assert job.head.end is None
 
 
 def test_a_service_that_ends_slowly_holds_up_nobody() -> None:

@@ -169,10 +169,42 @@ def test_a_process_is_hit_while_a_generation_begins(blow: str, tmp_path: Path) -
 
 
 def test_a_script_that_fails_before_it_trains_ends_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is started once, and its own message stands before that of the launcher."""
     script = tmp_path / "wrong.py"
-    script.write_text("raise SystemExit(3)")
+    script.write_text("import sys\nprint('no such data', file=sys.stderr)\nsys.exit(3)")
     assert run.main(["--processes", "1", str(script)]) == 1
-    assert "jaxpp: the process of slot 0 ended 3 times before it trained: exit code 3\n" in capfd.readouterr().err
+    assert capfd.readouterr().err == (
+        "no such data\njaxpp: the process of slot 0 ended by exit code 3 before it called jaxpp.healing.train: what it "
+        "said stands above; the script is not started again\n"
+    )
+
+
+def test_a_process_that_is_killed_before_it_trains_is_started_anew(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert run.main(["--processes", "1", str(script)]) == 1
+    told = re.sub(r"\(.*?\)", "()", capfd.readouterr().err)
+    again = "jaxpp: the process of slot 0 () ended by signal 9, and is started anew\n"
+    assert told == 2 * again + "jaxpp: the process of slot 0 ended 3 times before it trained: signal 9\n"
+
+
+def test_a_training_that_fails_before_its_first_state_ends_the_job(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text(
+        "import jaxpp\ndef first_state(): raise ValueError('no such file')\n"
+        "jaxpp.healing.train(None, first_state, None, 2)\n"
+    )
+    assert run.main(["--processes", "1", str(script)]) == 1
+    told = capfd.readouterr().err
+    assert told.count("\nValueError: no such file\n") == 1
+    assert told.endswith(
+        "jaxpp: the training failed before its first state was held, so it is not begun again: ValueError: no such "
+        "file\n"
+    )
 
 
 def test_a_script_that_never_trains(
