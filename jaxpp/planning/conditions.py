@@ -42,7 +42,7 @@ class Conditions:
         slowdown: the factor by which a slow chip is slower.
         jitter: the standard deviation of the time of a mesh from step to step, as a share of the time.
         dispatch: the seconds for which the host of a mesh issues one call.
-        days: the length of each drawn job, in days.
+        days: the length of each drawn job, in days; at least one step.
         seed: the seed of the draws.
 
     Raises:
@@ -96,4 +96,5 @@ class Conditions:
 
 
 def _wrong(condition: "dataclasses.Field[Any]", value: object) -> PlanError:
-    return PlanError(f"rehearse: {condition.name} is {value!r}, expected {condition.metadata['expected']}")
+    finite = ", and finite" if value == math.inf else ""
+    return PlanError(f"rehearse: {condition.name} is {value!r}, expected {condition.metadata['expected']}{finite}")

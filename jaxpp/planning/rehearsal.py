@@ -52,9 +52,12 @@ class RehearsedJob:
         return statistics.fmean(self.steps)
 
     @cached_property
-    def least_step(self) -> float:
-        """The time of a step without stragglers whose memory accesses and collectives hide behind the products."""
-        return max(self.plan.hidden_seconds, issue_seconds(self.plan, self.conditions))
+    def overlapped_step(self) -> float:
+        """The time of a step in which the longest of products, memory accesses and collectives hides the others.
+
+        Each mesh has its planned speed. With `jitter`, a drawn step may be faster.
+        """
+        return with_dispatch(self.plan.hidden_seconds, self.plan, self.conditions)
 
     @property
     def bound_by(self) -> str:
@@ -81,6 +84,6 @@ class RehearsedJob:
         return self.conditions.tokens * DAY / self.step * (1 - loss)
 
 
-def issue_seconds(plan: Numbers, conditions: Conditions) -> float:
-    """Returns the time in which the host of the busiest mesh issues all calls of a step, ahead of the devices."""
-    return conditions.dispatch * max(mesh.calls for mesh in plan.meshes)
+def with_dispatch(seconds: float, plan: Numbers, conditions: Conditions) -> float:
+    """Returns the time of a step whose devices take `seconds`: the hosts may take longer to issue its calls."""
+    return max(seconds, conditions.dispatch * max(mesh.calls for mesh in plan.meshes))

@@ -11,8 +11,9 @@ from jaxpp import schedules
 from jaxpp.planning.conditions import DAY, HOUR, Conditions
 from jaxpp.planning.failures import Saves, best_interval
 from jaxpp.planning.numbers import Numbers
-from jaxpp.planning.rehearsal import LostTime, RehearsedJob, issue_seconds
+from jaxpp.planning.rehearsal import LostTime, RehearsedJob, with_dispatch
 from jaxpp.planning.show_rehearsal import as_text
+from jaxpp.runtime.measuring.units import time_text
 from jaxpp.targets.target import PlanError
 
 _STEPS, _JOBS = 200, 200
@@ -38,21 +39,21 @@ def rehearse(plan: Numbers, conditions: Conditions | None = None) -> Rehearsal:
         conditions: the conditions of the job; by default, those without prices, failures and stragglers.
 
     Raises:
-        PlanError: the plan takes no time.
+        PlanError: the plan takes no time, or a job of `days` is shorter than a step.
     """
     conditions = conditions or Conditions()
     if not plan.step_seconds:
         raise PlanError(f"rehearse: the step of {plan.name} takes no time: plan a step that computes")
-    loop, first = _SlowedLoop.of(plan), _first(plan)
+    loop, first = _SlowedLoop.of(plan), _first(plan, conditions)
     steps = _drawn_steps(plan, loop, conditions)
-    return Rehearsal(
-        plan,
-        conditions,
-        first,
-        _parts(plan, loop, conditions),
-        steps,
-        _losses(plan, conditions, first, statistics.fmean(steps)),
-    )
+    step = statistics.fmean(steps)
+    if conditions.days * DAY < step:
+        raise PlanError(
+            f"rehearse: days is {conditions.days:g}, which is {time_text(conditions.days * DAY)}, expected at least a "
+            f"step, which takes {time_text(step)}"
+        )
+    parts = _parts(plan, loop, conditions)
+    return Rehearsal(plan, conditions, first, parts, steps, _losses(plan, conditions, first, step))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ class _SlowedLoop:
         return self.seconds(speed=[speed / factor for speed, factor in zip(speeds, factors, strict=True)])
 
 
-def _first(plan: Numbers) -> dict[str, float]:
+def _first(plan: Numbers, conditions: Conditions) -> dict[str, float]:
     """Returns the parts of the time to the first results. All programs of a host compile at once.
 
     "arguments" is the time in which the arguments of a step move between the devices and the memory of their hosts.
@@ -89,7 +90,7 @@ def _first(plan: Numbers) -> dict[str, float]:
         **({"tracing and passes": plan.prepare_seconds} if plan.prepare_seconds else {}),
         "compiling": max(mesh.compile_seconds for mesh in plan.meshes),
         "arguments": max(mesh.argument_bytes for mesh in plan.meshes) / plan.facts.host.bandwidth,
-        "step": plan.step_seconds,
+        "step": with_dispatch(plan.step_seconds, plan, conditions),
     }
 
 
@@ -105,7 +106,7 @@ def _parts(plan: Numbers, loop: _SlowedLoop, conditions: Conditions) -> dict[str
         "compute": means[0],
         "memory": means[1],
         "links": means[2] + messages,
-        "dispatch": max(issue_seconds(plan, conditions) - plan.step_seconds, 0.0),
+        "dispatch": with_dispatch(plan.step_seconds, plan, conditions) - plan.step_seconds,
         "bubble": idle - messages,
     }
 
@@ -115,9 +116,9 @@ def _drawn_steps(plan: Numbers, loop: _SlowedLoop, conditions: Conditions) -> li
 
     A mesh is slow in a step if one of its chips is. Work around the loop waits for the slowest mesh.
     """
-    least, around = issue_seconds(plan, conditions), plan.step_seconds - loop.seconds()
     if not conditions.stragglers and not conditions.jitter:
-        return [max(plan.step_seconds, least)]
+        return [with_dispatch(plan.step_seconds, plan, conditions)]
+    around = plan.step_seconds - loop.seconds()
     tasks = len(loop.schedule.graph.tasks) if loop.schedule else 1
     random, spread = np.random.default_rng(conditions.seed), conditions.jitter
     chips = np.array([mesh.devices / plan.facts.devices for mesh in plan.meshes])
@@ -127,7 +128,7 @@ def _drawn_steps(plan: Numbers, loop: _SlowedLoop, conditions: Conditions) -> li
         factors = np.exp(spread * random.standard_normal(len(chips)) - spread**2 / 2)
         factors *= np.where(random.random(len(chips)) < is_slow, conditions.slowdown, 1.0)
         seconds = loop.slowed(factors.tolist()) + around * float(factors.max())
-        found.append(max(seconds, least))
+        found.append(with_dispatch(seconds, plan, conditions))
     return found
 
 

@@ -14,7 +14,8 @@ _EQUAL = 0.005
 """The share of a time by which two times differ that count as equal."""
 
 _MEANINGS = (
-    "Recompute counts as compute. At best, the longest of products, memory accesses and collectives hides the others.",
+    "Recompute counts as compute. With full overlap, the longest of products, memory accesses and collectives hides "
+    "the others, at the planned speed of each mesh.",
     "Left out: input pipelines, storage, and the smaller number of processes while a job heals.",
 )
 
@@ -32,8 +33,8 @@ def as_text(rehearsal: RehearsedJob) -> str:
         [
             f"rehearsal on {rehearsal.chips:g} chips:",
             f"first results: after {time_text(sum(first.values()))} ({parts})",
-            f"a step: {time_text(rehearsal.step)}{spread if len(rehearsal.steps) > 1 else ''}; at best "
-            f"{time_text(rehearsal.least_step)}",
+            f"a step: {time_text(rehearsal.step)}{spread if len(rehearsal.steps) > 1 else ''}; "
+            f"{time_text(rehearsal.overlapped_step)} with full overlap",
             f"bound by {rehearsal.bound_by}: {shares}",
             f"a failure: every {time_text(every)}" if conditions.mtbf < math.inf else "no failures: give mtbf=HOURS",
             *table(columns, rows),
@@ -103,12 +104,12 @@ def compared(rehearsals: Mapping[str, RehearsedJob]) -> str:
     """
     ordered = dict(sorted(rehearsals.items(), key=lambda each: (not each[1].plan.fits, each[1].step)))
     first = next(iter(ordered.values()))
-    columns = ["mesh", "step", "at best", *first.parts, "bound by", "utilisation", "peak", *_money(first)]
+    columns = ["mesh", "step", "full overlap", *first.parts, "bound by", "utilisation", "peak", *_money(first)]
     rows: list[list[str]] = []
     for name, each in ordered.items():
         peak = bytes_text(max(each.plan.peak_bytes)) + ("" if each.plan.fits else ", DOES NOT FIT")
         shares = [f"{share:.0%}" for share in _shares(each).values()]
-        times = [time_text(each.step), time_text(each.least_step)]
+        times = [time_text(each.step), time_text(each.overlapped_step)]
         used = f"{each.plan.utilisation * each.plan.step_seconds / each.step:.1%}"
         rows.append([name, *times, *shares, each.bound_by, used, peak, *_money(each, each.loss)])
     return "\n".join([*table(columns, rows), *_verdict(ordered)])
@@ -127,10 +128,10 @@ def _verdict(ordered: Mapping[str, RehearsedJob]) -> list[str]:
         what = "no pipeline" if pipeline is None else "no other mesh than one of a pipeline"
         return [f"{what} fits into the memory"]
     (name, one), (other_name, two) = pipeline, other
-    low, high = two.least_step / one.step, two.step / one.least_step
+    low, high = two.overlapped_step / one.step, two.step / one.overlapped_step
     pays = "pays" if low > 1 + _EQUAL else "does not pay" if high < 1 + _EQUAL else "may pay: it depends on what hides"
     return [
         f"the pipeline {pays}",
-        f"{name} is {two.step / one.step:.2f} times as fast as {other_name}, {low:.2f} times if only the latter is at "
-        f"its best, {high:.2f} times if only the former is",
+        f"{name} is {two.step / one.step:.2f} times as fast as {other_name}, {low:.2f} times if only the latter "
+        f"has full overlap, {high:.2f} times if only the former has",
     ]

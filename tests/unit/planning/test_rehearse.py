@@ -56,15 +56,15 @@ def test_the_parts_of_a_step() -> None:
     assert found.parts == pytest.approx({name: each / 1e3 for name, each in expected.items()})
     assert sum(found.parts.values()) == pytest.approx(plan.step_seconds) == pytest.approx(found.step)
     assert found.bound_by == "compute"
-    assert found.least_step == plan.hidden_seconds
+    assert found.overlapped_step == plan.hidden_seconds
 
 
 def test_dispatch_binds() -> None:
-    """A host that issues 18 calls in 180 ms is slower than the devices, also at best."""
+    """A host that issues 18 calls in 180 ms is slower than the devices, also with full overlap."""
     found = rehearse(planned(), Conditions(dispatch=0.01))
-    assert found.step == found.least_step == pytest.approx(0.18)
+    assert found.step == found.overlapped_step == pytest.approx(0.18)
     assert found.bound_by == "dispatch"
-    assert sum(found.parts.values()) == pytest.approx(0.18)
+    assert sum(found.parts.values()) == pytest.approx(0.18) == found.first["step"]
 
 
 def test_all_chips_are_slow() -> None:
@@ -151,7 +151,7 @@ def test_as_text() -> None:
     parts = "3 s tracing and passes, 7 s compiling, 21.5 ms arguments, 35 ms step"
     assert lines[1] == f"first results: after 10.1 s ({parts})"
     assert lines[2].startswith("a step: 35")
-    assert lines[2].endswith(" in 80% of 200 drawn steps; at best 20 ms")
+    assert lines[2].endswith(" in 80% of 200 drawn steps; 20 ms with full overlap")
     assert lines[3] == "bound by compute: compute 37%, memory 19%, links 19%, dispatch 0%, bubble 26%"
     assert lines[4] == "a failure: every 4.17 days"
     assert lines[5].split() == (
@@ -184,8 +184,8 @@ def test_does_it_pay() -> None:
     assert [line.split()[0] for line in table[1:3]] == ["pipeline", "fsdp"]
     assert table[3] == "the pipeline pays"
     assert table[4] == (
-        "pipeline is 2.90 times as fast as fsdp, 2.76 times if only the latter is at its best, 4.20 times if only the "
-        "former is"
+        "pipeline is 2.90 times as fast as fsdp, 2.76 times if only the latter has full overlap, 4.20 times if only "
+        "the former has"
     )
     assert compare(pipeline=fast, fsdp=hides)[3] == "the pipeline may pay: it depends on what hides"
     slowest = dataclasses.replace(slow, plan=dataclasses.replace(slow.plan, hidden_seconds=0.2))
@@ -216,7 +216,8 @@ def test_what_does_not_fit_pays_nothing() -> None:
         (["price=-2"], "price is -2.0, expected the price of a chip for an hour, at least 0"),
         (["price=much"], "price is 'much', expected the price of a chip for an hour, at least 0"),
         (["price=nan"], "price is nan, expected the price of a chip for an hour, at least 0"),
-        (["tokens=inf"], "tokens is inf, expected tokens of a step, at least 0"),
+        (["tokens=inf"], "tokens is inf, expected tokens of a step, at least 0, and finite"),
+        (["days=inf"], "days is inf, expected days, more than 0, and finite"),
         (["stragglers=2"], "stragglers is 2.0, expected a probability from 0 to 1"),
         (["slowdown=0.5"], "slowdown is 0.5, expected a factor, at least 1"),
         (["jitter"], "jitter is '', expected a share from 0 to 1"),
@@ -241,6 +242,13 @@ def test_conditions() -> None:
     assert Conditions.parse(["tokens=4e6", "mtbf=inf", "seed=7"]) == Conditions(tokens=4e6, seed=7)
     with pytest.raises(PlanError, match=r"^rehearse: tokens is True, expected tokens of a step"):
         Conditions(tokens=True)
+
+
+def test_a_job_that_is_shorter_than_a_step() -> None:
+    message = r"^rehearse: days is 1e-07, which is 8\.64 ms, expected at least a step, which takes 35 ms$"
+    with pytest.raises(PlanError, match=message):
+        rehearse(planned(), Conditions(days=1e-7))
+    assert rehearse(planned(), Conditions(days=1e-6)).step == pytest.approx(0.035)
 
 
 def test_a_step_that_takes_no_time() -> None:

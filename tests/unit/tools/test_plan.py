@@ -189,7 +189,7 @@ def test_a_step_is_compared_with_other_meshes() -> None:
     out = output(*given, "--mesh", "mpmd=2,data=1", "--against")
     *_, table = out.split("\n\n")
     lines = table.splitlines()
-    assert lines[0].split()[:3] == ["mesh", "step", "at"]
+    assert lines[0].split()[:3] == ["mesh", "step", "full"]
     assert sorted(line.split()[0] for line in lines[1:3]) == ["mpmd=1,data=2", "mpmd=2,data=1"]
     assert lines[3].startswith("the pipeline ")
     own = *given[:3], "--devices", "8", "--mesh", "mpmd=1,data=8"
