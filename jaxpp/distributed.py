@@ -67,10 +67,7 @@ def initialize(
             "others do in their variables"
         )
     bind = options.get("coordinator_bind_address") or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", "")
-    reporter(coordinator, process)
-    joint = roll_call(coordinator, processes, process, initialization_timeout, bind)
-    if joint.bind_address:
-        options["coordinator_bind_address"] = joint.bind_address
+    own = reporter(coordinator, process)
 
     def start(seconds: float, look: Callable[[], None]) -> None:
         end = time.monotonic() + seconds
@@ -80,8 +77,12 @@ def initialize(
         membership.watch_all(2 * seconds, look, round(max(end - time.monotonic() - 1.0, 1.0), 1))
 
     try:
+        joint = roll_call(coordinator, processes, process, initialization_timeout, bind)
+        if joint.bind_address:
+            options["coordinator_bind_address"] = joint.bind_address
         joint.run(start)
     except BaseException:  # nothing can interrupt JAX's start
         membership.leave_job()
+        own.job = ""  # the next call may name another one
         _jobs.skip_farewell()
         raise

@@ -1,10 +1,11 @@
-"""The autopsy of a job that hangs: from the waits of all processes to the one that everybody waits for, or the cycle.
+"""The autopsy of a job that hangs: from the waits of all processes to the reason, which is a process or a cycle.
 
-It knows neither clocks nor connections. `waiting` collects the waits of a process, and `reporting` those of all.
+This file knows neither clocks nor connections. `waiting` collects the waits of a process, and `reporting` those of all.
 """
 
 import dataclasses
 import graphlib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,13 @@ STILL = 2.0
 SHOWN = 3
 """The largest number of processes with a line of their own."""
 
+LARGEST = 3500
+"""The largest number of bytes of a state in JSON, so that a heartbeat has room for it."""
+
 DIFFERENT_CALLS = "these calls need each other: make the same calls in the same order in all processes, and start again"
 UNKNOWN = "start this process, or see its own output; is the coordinator's address right?"
 IN_USERS_CODE = "see what the code at this line waits for: data, a file system, a lock, a loop"
 MOVES = "nothing is to be done if it is only slow"
-ENDED = "see how its script ended, and start the job again"
 
 
 def named(processes: Sequence[int]) -> str:
@@ -46,14 +49,14 @@ class Wait:
 
     what: the awaited thing, as "the compilation of @forward_0".
     peers: the processes that can end the wait; empty if only this process can. None if another thread of this process
-        can, whose own wait, if there is one, is the reason.
+        can end it. If that thread waits too, its wait is the reason.
     seconds: the duration so far.
     at: the user's line.
     remedy: the way out if this wait is the reason of a hang.
     """
 
     what: str
-    peers: tuple[int, ...] | None
+    peers: Sequence[int] | None
     seconds: float = 0.0
     at: str = ""
     remedy: str = ""
@@ -64,6 +67,11 @@ class Wait:
         at = f", at {self.at}" if self.at else ""
         return f"has waited {self.seconds:.0f} s for {self.what}{at}"
 
+    def cut(self) -> "Wait":
+        """Returns the wait with the ends of long texts."""
+        peers = None if self.peers is None else self.peers[:32]
+        return Wait(self.what[-150:], peers, round(self.seconds, 2), self.at[-150:], self.remedy[-150:])
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessState:
@@ -73,7 +81,7 @@ class ProcessState:
     at: the user's line in the main thread.
     still: the seconds since it last began or ended a wait or a step, or changed its line.
     waits: its waits.
-    problem: why it can't move, as "died"; empty if it answers.
+    problem: the fact because of which it can't move, as "died"; empty if it answers.
     remedy: the way out of the problem.
     has_ended: whether it has ended without an error.
     """
@@ -86,35 +94,23 @@ class ProcessState:
     remedy: str = ""
     has_ended: bool = False
 
-    def message(self, room: int = 3000) -> dict[str, Any]:
-        """Returns the state for JSON, in at most about `room` bytes: the oldest waits, and the ends of long places."""
-        kept: list[dict[str, Any]] = []
-        for wait in sorted(self.waits, key=lambda wait: -wait.seconds):
-            peers = None if wait.peers is None else wait.peers[:32]
-            cut = Wait(wait.what[:200], peers, round(wait.seconds, 2), wait.at[-200:], wait.remedy[:200])
-            room -= 6 * len(cut.what + cut.at) + len(cut.remedy) + 200
-            if kept and room < 0:
-                break
-            kept.append(dataclasses.asdict(cut))
-        rest = {"problem": self.problem, "remedy": self.remedy, "has_ended": self.has_ended}
-        return {"name": self.name, "at": self.at[-200:], "still": round(self.still, 2), "waits": kept, **rest}
+    def message(self) -> dict[str, Any]:
+        """Returns the state for JSON, with the oldest waits, in at most LARGEST bytes."""
+        oldest = sorted(self.waits, key=lambda wait: -wait.seconds)[:9]
+        waits = [wait.cut() for wait in oldest]
+        cut = dataclasses.replace(self, at=self.at[-150:], still=round(self.still, 2), waits=waits)
+        message = dataclasses.asdict(cut)
+        while len(message["waits"]) > 1 and len(json.dumps(message)) > LARGEST:
+            message["waits"].pop()
+        return message
 
     @classmethod
     def of(cls, message: Mapping[str, Any], age: float = 0.0, name: str = "") -> "ProcessState":
-        """Returns the state from a message of `age` seconds ago, perhaps of another version, with another name."""
-        waits = tuple(
-            Wait(
-                str(each["what"]),
-                None if each["peers"] is None else tuple(map(int, each["peers"])),
-                float(each["seconds"]) + age,
-                str(each["at"]),
-                str(each["remedy"]),
-            )
-            for each in message.get("waits", ())
-        )
-        at, still = str(message.get("at", "")), float(message.get("still", 0.0)) + age
-        problem, remedy = str(message.get("problem", "")), str(message.get("remedy", ""))
-        return cls(name or str(message["name"]), at, still, waits, problem, remedy, bool(message.get("has_ended")))
+        """Returns the state from a message of `age` seconds ago, perhaps under another name."""
+        known = {each.name: message[each.name] for each in dataclasses.fields(cls) if each.name in message}
+        waits = [Wait(**{**each, "seconds": each["seconds"] + age}) for each in known.get("waits", ())]
+        known |= {"still": known.get("still", 0.0) + age, "waits": waits}
+        return cls(**known | ({"name": name} if name else {}))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,7 +122,7 @@ class Autopsy:
     lines: at most five lines: the reason, the processes that wait, and the way out.
     """
 
-    cycle: tuple[int, ...]
+    cycle: Sequence[int]
     blamed: int | None
     lines: Sequence[str]
 
@@ -137,15 +133,14 @@ class Autopsy:
 
 
 def explain(states: Mapping[int, ProcessState], still: float = STILL) -> Autopsy:
-    """Finds the reason why processes wait: a cycle, otherwise the process that most of them wait for.
+    """Finds the reason for the waits of processes: a cycle, otherwise the process that most of them wait for.
 
-    A process that waits for something of its own, or does not answer, is a reason, whatever else it waits for. A
+    A process can itself be the reason of its waits: it has a problem, or one of its waits needs no other process. A
     process that has moved within `still` seconds is in no cycle, and is not blamed.
     """
     moving = {process for process, state in states.items() if state.still < still and not state.problem}
     edges = {
-        process: set[int]() if process in moving else _needs(process, state)
-        for process, state in sorted(states.items())
+        process: set[int]() if process in moving else _needs(process, states[process]) for process in sorted(states)
     }
     if cycle := _cycle(edges):
         return _explain_cycle(states, cycle, _waiters(edges, cycle))
@@ -163,7 +158,7 @@ def explain(states: Mapping[int, ProcessState], still: float = STILL) -> Autopsy
 
 def _needs(process: int, state: ProcessState) -> set[int]:
     """Returns the other processes that a process waits for. Empty if it is itself the reason of its wait."""
-    if state.problem or any(wait.peers == () for wait in state.waits):
+    if state.problem or any(wait.peers is not None and not wait.peers for wait in state.waits):
         return set()
     return {peer for wait in state.waits for peer in wait.peers or () if peer != process}
 
@@ -188,42 +183,39 @@ def _waiters(edges: Mapping[int, Collection[int]], targets: Sequence[int]) -> Se
 def _explain_cycle(states: Mapping[int, ProcessState], cycle: Sequence[int], waiters: Sequence[int]) -> Autopsy:
     more = f", and {named(waiters)} for them" if waiters else ""
     how = "wait for each other" if len(cycle) == 2 else "wait for each other in this order"
-    lines = [f"{named(cycle)} {how}{more}; {_nothing_moved(states)}"]
-    following = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-    waits = {process: _longest(states[process], {following[process]}) for process in cycle}
-    lines += [f"process {process} {waits[process].text}" for process in cycle[:SHOWN]]
-    (remedy, *others) = {wait.remedy for wait in waits.values()}
-    return Autopsy(tuple(cycle), None, [*lines, f"go on: {DIFFERENT_CALLS if others or not remedy else remedy}"])
+    waits = [_longest(states[process], {peer}) for process, peer in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
+    (remedy, *others) = {wait.remedy for wait in waits}
+    remedy = DIFFERENT_CALLS if others or not remedy else remedy
+    does = {process: wait.text for process, wait in zip(cycle, waits, strict=True)}
+    return Autopsy(cycle, None, _lines(states, f"{named(cycle)} {how}{more}", does, remedy))
 
 
 def _explain_end(states: Mapping[int, ProcessState], end: int, waiters: Sequence[int], moves: bool) -> Autopsy:
     state = states.get(end, ProcessState(f"process {end}", problem="has not been heard of", remedy=UNKNOWN))
-    own = max((wait for wait in state.waits if not wait.peers), key=lambda wait: wait.seconds, default=None)
-    at = f"at {state.at}" if state.at else "in no code of its own"
-    if state.problem:
-        does, remedy = state.problem, state.remedy
-    elif moves:
-        does, remedy = f"moves, and is {at}", MOVES
-    elif own is not None:
-        does, remedy = own.text, own.remedy
-    else:
-        does, remedy = f"is {at}", IN_USERS_CODE
-    wait = "waits" if len(waiters) == 1 else "wait"
-    lines = [f"{state.name} {does}; {named(waiters)} {wait} for it; {_nothing_moved(states)}"]
+    own = [wait for wait in state.waits if not wait.peers and not moves]
+    text, remedy = _does(dataclasses.replace(state, waits=own))
+    if moves:
+        text, remedy = f"moves, and {text}", MOVES
+    reason = f"{state.name} {text}; {named(waiters)} wait{'s' if len(waiters) == 1 else ''} for it"
     direct = sorted(waiters, key=lambda process: end not in _needs(process, states[process]))
-    lines += [f"process {process} {_longest(states[process]).text}" for process in direct[:SHOWN]]
-    return Autopsy((), None if moves else end, [*lines, f"go on: {remedy}"])
+    does = {process: _longest(states[process]).text for process in direct}
+    return Autopsy((), None if moves else end, _lines(states, reason, does, remedy))
 
 
 def _nobody_waits(states: Mapping[int, ProcessState]) -> Autopsy:
-    lines = [f"no process waits for another one; {_nothing_moved(states)}"]
-    for process, state in sorted(states.items(), key=lambda each: (each[0] < 0, each[0]))[:SHOWN]:
-        own = f"is at {state.at}" if state.at else "is in no code of its own"
-        does = state.problem or (_longest(state).text if state.waits else own)
-        lines.append(f"{_called(process)} {does}")
+    does = {process: _does(states[process])[0] for process in sorted(states, key=lambda each: (each < 0, each))}
     remedies = {_longest(state).remedy for state in states.values() if state.waits}
     remedy = remedies.pop() if len(remedies) == 1 else ""
-    return Autopsy((), None, [*lines, f"go on: {remedy or MOVES}"])
+    return Autopsy((), None, _lines(states, "no process waits for another one", does, remedy or MOVES))
+
+
+def _does(state: ProcessState) -> tuple[str, str]:
+    """Returns what a process does, as the rest of a sentence, and the way out if that is the reason of a hang."""
+    if state.problem:
+        return state.problem, state.remedy
+    if state.waits:
+        return _longest(state).text, _longest(state).remedy
+    return f"is at {state.at}" if state.at else "is in no code of its own", IN_USERS_CODE
 
 
 def _longest(state: ProcessState, needed: Collection[int] | None = None) -> Wait:
@@ -232,6 +224,9 @@ def _longest(state: ProcessState, needed: Collection[int] | None = None) -> Wait
     return max(waits, key=lambda wait: (bool(wait.peers), wait.seconds))
 
 
-def _nothing_moved(states: Mapping[int, ProcessState]) -> str:
+def _lines(states: Mapping[int, ProcessState], reason: str, does: Mapping[int, str], remedy: str) -> Sequence[str]:
+    """Returns the lines of a report. does: what processes do, those with a line of their own first."""
     seconds = min((state.still for state in states.values() if not state.problem), default=0.0)
-    return f"nothing has moved for {seconds:.0f} s" if seconds >= 1 else "the job moves"
+    moved = f"nothing has moved for {seconds:.0f} s" if seconds >= 1 else "the job moves"
+    shown = [f"{_called(process)} {text}" for process, text in [*does.items()][:SHOWN]]
+    return [f"{reason}; {moved}", *shown, f"go on: {remedy}"]

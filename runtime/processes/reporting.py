@@ -35,6 +35,9 @@ ADDRESS = "autopsy of "
 
 SILENT = "look at it on its host: it is stopped, or a function in C holds Python's lock; or its host has vanished"
 
+STOPPED = ("T", "t")
+"""The states of a process that is stopped, as by SIGSTOP or a debugger."""
+
 SIGNAL = getattr(signal, "SIGUSR1", None)
 
 
@@ -130,27 +133,21 @@ def _report(states: Mapping[int, ProcessState]) -> None:
 def unanswered(state: ProcessState, seconds: float) -> ProcessState:
     """Returns the state of a process that has not answered for so many seconds, and why if that can be seen here."""
     found = re.fullmatch(r".*\((.*), pid (\d+)\)", state.name)
-    if found and found[1] == socket.gethostname() and _is_stopped(int(found[2])):
+    if found and found[1] == socket.gethostname() and _status(int(found[2]))[0] in STOPPED:
         return dataclasses.replace(state, problem="is stopped", remedy=f"kill -CONT {found[2]} lets it go on")
     return dataclasses.replace(state, problem=f"has not answered for {seconds:.0f} s", remedy=SILENT)
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a process of this host is stopped, as by SIGSTOP or a debugger. Only Linux tells."""
-    with contextlib.suppress(OSError):
-        return _status(pid)[0] in "Tt"
-    return False
 
 
 _reporters: list[Reporter] = []
 
 
 def reporter(job: str, me: int) -> Reporter:
-    """Returns the reporter of this process, started at the first call. The job that was given first stays."""
+    """Returns the reporter of this process, started at the first call. The first job stays until it is set to ""."""
     if not _reporters:
         _reporters.append(Reporter(job, me))
-    _reporters[0].me = me
-    return _reporters[0]
+    own = _reporters[0]
+    own.job, own.me = own.job or job, me
+    return own
 
 
 def autopsies(pid: int | None = None) -> list[str]:
@@ -163,13 +160,14 @@ def autopsies(pid: int | None = None) -> list[str]:
     """
     pids = [int(each) for each in unix.listening(ADDRESS) if each.isdigit()]
     with ThreadPoolExecutor(max(len(pids), 1)) as pool:
-        answers = {each: answer for each, answer in zip(pids, pool.map(_asked, pids), strict=True) if answer}
-    silent = [each for each in pids if each not in answers and _is_mine(each)]
-    wanted = {answers[each]["job"] for each in answers if pid in (None, each, _parent(each))}
-    jobs = {job: _merged([each for each in answers.values() if each["job"] == job]) for job in sorted(wanted)}
-    found = ["\n  ".join(explain(states).lines) for states in jobs.values()]
-    for each in silent:
-        if pid in (None, each, _parent(each)):
+        answers = dict(zip(pids, pool.map(_asked, pids), strict=True))
+    found: list[str] = []
+    asked = [each for each in pids if pid in (None, each, int(_status(each)[1]))]
+    for job in sorted({answers[each]["job"] for each in asked if answers[each]} - {""}):
+        states = _merged([answer for answer in answers.values() if answer and answer["job"] == job])
+        found.append("\n  ".join(explain(states).lines))
+    for each in asked:
+        if answers[each] is None and _is_mine(each):
             state = unanswered(ProcessState(f"the process of a job ({socket.gethostname()}, pid {each})"), ANSWER)
             found.append(f"{state.name} {state.problem}\n  go on: {state.remedy}")
     if not found:
@@ -178,17 +176,12 @@ def autopsies(pid: int | None = None) -> list[str]:
 
 
 def _asked(pid: int) -> Any:
-    """Returns the answer of a process's reporter; None if it gives none in time, or is another user's."""
-    connected = unix.connect(f"{ADDRESS}{pid}", ANSWER)
+    """Returns the answer of a process's reporter; None if it is stopped, silent, or another user's."""
+    connected = None if _status(pid)[0] in STOPPED else unix.connect(f"{ADDRESS}{pid}", 2 * ANSWER)
     if connected is None:
         return None
-    with connected, contextlib.suppress(OSError, ValueError):
-        end, data = time.monotonic() + 2 * ANSWER, b""
-        connected.settimeout(2 * ANSWER)
-        while new := connected.recv(1 << 16):
-            data += new
-            connected.settimeout(max(end - time.monotonic(), 0.01))
-        return json.loads(data)
+    with connected, contextlib.suppress(OSError, ValueError), connected.makefile("rb") as answer:
+        return json.load(answer)
     return None
 
 
@@ -219,15 +212,11 @@ def _is_mine(pid: int) -> bool:
     return False
 
 
-def _parent(pid: int) -> int:
+def _status(pid: int) -> Sequence[str]:
+    """Returns the fields of a process of this host: its state, its parent... Only Linux tells."""
     with contextlib.suppress(OSError):
-        return int(_status(pid)[1])
-    return 0
-
-
-def _status(pid: int) -> list[str]:
-    """Returns the fields of a process of this host, from its state on. Raises OSError if there is none."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return "", "0"
 
 
 def _is_caught(number: int) -> bool:

@@ -13,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -311,32 +312,37 @@ def main(port: str, count: str, number: str, name: str) -> None:
     hang.job()
 
 
-def asked(hang: Hang, act: Callable[[Sequence[Any], Sequence[str]], str], seconds: float = 60) -> str:
-    """The report of a job that hangs, as soon as it is the expected one, or the last one."""
-    found, finish = "", time.monotonic() + seconds
+@contextmanager
+def hanging(hang: Hang) -> Generator[tuple[Sequence[Any], Sequence[str]]]:
+    """A job that hangs, or is about to: its processes, and the files that hold what they print."""
     names, function = [[hang.job.__name__]] * hang.processes, f"{__name__}:{main.__name__}"
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict(os.environ, {FOLDER: folder}),
-        together.started(names, hang.devices, function) as (children, outputs),
+        together.started(names, hang.devices, function) as found,
     ):
-        expected = re.compile(rf"^(jaxpp: )?{hang.reason}\n", re.MULTILINE)
-        while not expected.search(found) and time.monotonic() < finish:
-            time.sleep(0.5)
-            found = act(children, outputs)
+        yield found
+
+
+def until(reason: str, report: Callable[[], str], seconds: float = 60) -> str:
+    """The report, as soon as one has this first line, or the last one."""
+    found, expected, finish = "", re.compile(rf"^(jaxpp: )?{reason}\n", re.MULTILINE), time.monotonic() + seconds
+    while not expected.search(found) and time.monotonic() < finish:
+        time.sleep(0.05)
+        found = report()
     return found
 
 
-def on_demand(children: Sequence[Any], _: Sequence[str]) -> str:
-    """The report for `jaxpp-run --autopsy`."""
+def on_demand(child: Any) -> str:
+    """The report for `jaxpp-run --autopsy` of a process."""
     try:
-        return "\n".join(autopsies(children[0].pid))
+        return "\n".join(autopsies(child.pid))
     except LookupError as error:
         return str(error)
 
 
-def by_itself(_: Sequence[Any], outputs: Sequence[str]) -> str:
-    """The report that a process prints when nothing moves."""
+def printed(outputs: Sequence[str]) -> str:
+    """The reports that processes have printed."""
     return "".join(Path(each).read_text(encoding="utf-8") for each in outputs)
 
 
@@ -346,6 +352,7 @@ if __name__ == "__main__":
     for each in hang_jobs.HANGS:
         if each.job.__name__ in sys.argv[1:] or not sys.argv[1:]:
             began = time.monotonic()
-            report = hang_jobs.asked(each, hang_jobs.on_demand)
+            with hang_jobs.hanging(each) as (children, _):
+                report = hang_jobs.until(each.reason, partial(hang_jobs.on_demand, children[0]))
             found = "named" if re.match(rf"{each.reason}\n", report) else "NOT NAMED"
             print(f"\n{each.job.__name__}: {found} after {time.monotonic() - began:.1f} s\n{report}", flush=True)

@@ -3,9 +3,9 @@
 import dataclasses
 import json
 import re
+import signal
 import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -210,35 +210,33 @@ def hang_of(job: Callable[[], None]) -> hang_jobs.Hang:
     return next(each for each in hang_jobs.HANGS if each.job is job)
 
 
-def test_a_stopped_process_is_named_on_demand() -> None:
-    """Where its number, its host and its process id are known, and the place of those that wait for it."""
-    hang = hang_of(hang_jobs.stopped)
-    first, *waits, last = hang_jobs.asked(hang, hang_jobs.on_demand).split("\n  ")
-    assert re.fullmatch(hang.reason, first)
-    for process, line in zip((1, 0), waits, strict=True):
-        what = r"receive on channel \d+ \(backward of stage \d, microbatch \d\) from process \d, on mesh \d"
-        at = r"at \S*/hang_jobs\.py:\d+, in stopped"
-        assert re.fullmatch(rf"process {process} has waited \d+ s for {what}, {at}", line)
-    assert re.fullmatch(r"go on: kill -CONT \d+ lets it go on", last)
+WAITS = (
+    r"  process 0 has waited \d+ s for receive on channel \d+ \(backward of stage 1, microbatch \d\) "
+    r"from process 1, on mesh 0, at \S*/hang_jobs\.py:\d+, in step_of\n"
+)
 
 
-def test_a_host_callback_that_waits_is_named_after_a_signal() -> None:
-    """Which a process gets whose main thread waits."""
-
-    def signalled(children: Sequence[Any], outputs: Sequence[str]) -> str:
-        if hang_jobs.on_demand(children, outputs).startswith("process 1 "):  # it catches the signal
-            children[0].send_signal(hang_jobs.signal.SIGUSR1)
-        return Path(outputs[0]).read_text(encoding="utf-8")
-
+def test_a_hang_is_explained_on_demand_and_after_a_signal() -> None:
+    """A host callback waits, and then its process is stopped. The signal is for a process whose main thread waits."""
     hang = hang_of(hang_jobs.callback)
-    found = hang_jobs.asked(hang, signalled)
-    assert re.search(rf"^jaxpp: {hang.reason}\n  process 0 has waited .*\n  go on: .*\n", found, re.MULTILINE), found
+    with hang_jobs.hanging(hang) as (children, outputs):
+        found = hang_jobs.until(hang.reason, lambda: hang_jobs.on_demand(children[0]))
+        report = rf"{hang.reason}\n{WAITS}  go on: the function at this line must return .*"
+        assert re.fullmatch(report, found), found
+        children[0].send_signal(signal.SIGUSR1)
+        found = hang_jobs.until(hang.reason, lambda: hang_jobs.printed(outputs[:1]))
+        assert re.search(rf"^jaxpp: {report}\n", found, re.MULTILINE), found
+        children[1].send_signal(signal.SIGSTOP)
+        stopped = hang_jobs.NAME.format(1) + r"is stopped; process 0 waits for it; nothing has moved for \d+ s"
+        found = hang_jobs.until(stopped, lambda: hang_jobs.on_demand(children[0]))
+        assert re.fullmatch(rf"{stopped}\n{WAITS}  go on: kill -CONT {children[1].pid} lets it go on", found), found
 
 
 def test_a_cycle_is_told_once_by_one_process_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "2")
     hang = hang_of(hang_jobs.cycle_of_three)
-    found = hang_jobs.asked(hang, hang_jobs.by_itself)
+    with hang_jobs.hanging(hang) as (_, outputs):
+        found = hang_jobs.until(hang.reason, lambda: hang_jobs.printed(outputs))
     assert re.search(rf"^jaxpp: {hang.reason}\n(  process \d has waited .*\n){{3}}  go on: .*\n", found, re.MULTILINE)
     assert found.count("go on: ") == 1
 

@@ -4,64 +4,80 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from unit.runtime.processes import forks
 
 from jaxpp.runtime.processes import reporting, unix
 from jaxpp.runtime.processes.autopsy import STILL
+from jaxpp.runtime.processes.waiting import WaitFor
 from jaxpp.tools import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets without files")
 
-ALONE = """
-import faulthandler, os, signal, sys, threading
-from jaxpp.runtime.processes.reporting import reporter
-from jaxpp.runtime.processes.waiting import WaitFor
 
-{before}
-reporter({job!r}, {number})
-with WaitFor("the roll call", (1 - {number},)):
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
+def alone(number: str, before: str, job: str) -> None:
+    """A process of a job, which knows only itself."""
+    exec(before)
+    reporting.reporter(job, int(number))
+    with WaitFor("the roll call", (1 - int(number),)):
+        print("ready", flush=True)
+        threading.Event().wait()
+
+
+class Process(forks.Fork):
+    """A process that runs `alone`, and what it prints."""
+
+    def __init__(self, fork: forks.Fork, output: Path) -> None:
+        super().__init__(fork.pid)
+        self._output, self._read = output, 0
+
+    def lines(self, count: int) -> Sequence[str]:
+        """Its next lines, as soon as there are so many."""
+        found: Sequence[str] = ()
+        end = time.monotonic() + 60
+        while len(found) < count and time.monotonic() < end:
+            time.sleep(0.01)
+            found = self._output.read_text(encoding="utf-8").split("\n")[self._read : -1][:count]
+        self._read += count
+        return found
 
 
 @contextmanager
-def process(number: int = 0, before: str = "", job: str = "host0:1") -> Generator[subprocess.Popen[str]]:
-    """A process of a job, which knows only itself, until it is told to end."""
-    code = ALONE.format(before=before, number=number, job=job)
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as child:
-        assert child.stdout is not None
+def process(number: int = 0, before: str = "", job: str = "host0:1") -> Generator[Process]:
+    """A process that runs `alone`, after it has run `before`."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = f"{folder}/output"
+        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+        fork = forks.start(f"{__name__}:alone", [str(number), before, job], [__name__], environment, output)
+        child = Process(fork, Path(output))
         yield child
         child.kill()
-
-
-def lines(child: "subprocess.Popen[str]", count: int) -> list[str]:
-    assert child.stdout is not None
-    return [child.stdout.readline().rstrip("\n") for _ in range(count)]
+        child.wait(60)
 
 
 def test_a_signal_beside_the_users_handler() -> None:
     """Both run."""
-    handler = "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'mine\\n'))"
+    handler = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'mine\\n'))"
     with process(before=handler) as child:
-        assert lines(child, 1) == ["ready"]
-        time.sleep(0.1)
+        assert child.lines(1) == ["ready"]
         child.send_signal(signal.SIGUSR1)
-        found = lines(child, 4)
+        found = child.lines(4)
         assert "mine" in found
         assert "jaxpp: no process waits for another one; the job moves" in found
         assert child.poll() is None
 
 
 IN_C = """
-import ctypes
+import ctypes, threading
+from jaxpp.runtime.processes import reporting
+reporting.reporter("host0:1", 0)
 mutex = ctypes.create_string_buffer(64)
 threading.Thread(target=print, args=("ready",), kwargs={"flush": True}).start()
 for _ in range(2):
@@ -71,36 +87,48 @@ for _ in range(2):
 
 def test_a_signal_while_the_main_thread_is_in_c() -> None:
     """Where no handler of Python runs, as in a wait of XLA."""
-    with process(before=f"reporter('host0:1', 0){IN_C}") as child:
-        assert lines(child, 1) == ["ready"]
+    with process(before=IN_C) as child:
+        assert child.lines(1) == ["ready"]
         time.sleep(0.1)
         child.send_signal(signal.SIGUSR1)
-        assert lines(child, 1) == ["jaxpp: no process waits for another one; the job moves"]
+        assert child.lines(1) == ["jaxpp: no process waits for another one; the job moves"]
 
 
 @pytest.mark.parametrize(
     "before", ["faulthandler.register(signal.SIGUSR1)", "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"]
 )
 def test_a_signal_that_has_another_use(before: str) -> None:
-    with process(before=before) as child:
-        assert lines(child, 2) == [
+    with process(before=f"import faulthandler, signal; {before}") as child:
+        assert child.lines(2) == [
             "jaxpp: SIGUSR1 has another use here, so it prints no waits; jaxpp-run --autopsy prints them",
             "ready",
         ]
 
 
+FAILS_TO_START = """
+from jaxpp import distributed
+try:
+    distributed.initialize("127.0.0.1:1", 2, 1, initialization_timeout=0.1)
+except distributed.ProcessError:
+    pass
+"""
+
+
 def test_the_tool_joins_what_the_processes_of_a_job_know(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in a roll call, where no process hears the others yet; it keeps jobs apart, and users."""
-    with process(0) as first, process(1) as second, process(0, job="host0:2") as other:
+    """As in a roll call, where no process hears the others yet; it keeps jobs apart, and users.
+
+    A process that could not join one job belongs to the next one.
+    """
+    with process(0) as first, process(1, FAILS_TO_START) as second, process(0, job="host0:2") as other:
         for each in (first, second, other):
-            assert lines(each, 1) == ["ready"]
+            assert each.lines(1) == ["ready"]
         time.sleep(STILL + 0.2)
         assert run.main(["--autopsy", str(second.pid)]) == 0
         found = capsys.readouterr().out
         assert found.startswith("processes 0, 1 wait for each other; nothing has moved for ")
-        assert run.main(["--autopsy", str(os.getpid())]) == 0  # as if this process were their `jaxpp-run`
+        assert run.main(["--autopsy", str(forks._server().pid)]) == 0  # as if this were their `jaxpp-run`
         found = capsys.readouterr().out
         assert found.count("processes 0, 1 wait for each other") == found.count("process 1 has not been heard of") == 1
         second.send_signal(signal.SIGSTOP)
