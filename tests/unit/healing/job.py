@@ -18,9 +18,11 @@ from jaxpp.healing import training
 from jaxpp.healing.member import Membership
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "healing.py"))
+EXAMPLE["loss"].__globals__["LAYERS"] = 6  # half as many; one, two and three stages share them
 
 STEPS, DIES, WAITS = 9, 3, 5
-"""How many steps; after which one the first process dies; after which one the other waits until it is back."""
+"""How many steps; after which one the first process dies; after which one the other waits until it is back.
+It comes back after a step that the other has made alone."""
 
 
 class Joining(Membership):
@@ -44,8 +46,10 @@ class CountedStep:
 
 
 def main(folder: Path) -> None:
-    died, came_back = folder / "died", folder / "came back"
+    died, alone, came_back = (folder / name for name in ("died", "alone", "came back"))
     if died.exists():
+        while not alone.exists():
+            time.sleep(0.02)
         training.Membership = partial(Joining, came_back)
 
     def on_state(number: int, state: Any) -> None:
@@ -59,6 +63,8 @@ def main(folder: Path) -> None:
             time.sleep(1.0)  # whatever is kept of this step would be by now
             os.kill(os.getpid(), signal.SIGKILL)
         loss = float(jaxpp.fetch(output))
+        if jax.process_count() == 1:
+            alone.touch()
         if jax.process_index() == 0:
             print(json.dumps({"step": number, "loss": loss, "processes": jax.process_count()}), flush=True)
         while number == WAITS and not came_back.exists():

@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
@@ -17,29 +15,24 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from unit.healing import job
+from unit.healing import forked, job
+from unit.runtime.processes import forks
 
 import jaxpp
 from jaxpp import MpmdMesh, healing
 from jaxpp.healing import launcher
 from jaxpp.tools import run
 
-TESTS = Path(__file__).parents[2]
 
-
-def ran(options: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """What `jaxpp-run` does, in processes of one device each, with these variables."""
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": path, **environment}
-    command = [sys.executable, "-m", "jaxpp.tools.run", *options]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-
-
-def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) -> None:
+def test_a_job_goes_on_with_one_process_and_then_with_two_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The one that dies is the first, where a job of `jax.distributed` has its service."""
-    done = ran(["--processes", "2", "--least", "1", "--prepare", job.__file__, str(tmp_path)], {})
-    assert done.returncode == 0, done.stdout + done.stderr
-    told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    output = tmp_path / "output"
+    options = ["--processes", "2", "--least", "1", "--prepare", job.__file__, str(tmp_path)]
+    code, errors = forked.jaxpp_run(monkeypatch, output, *options), capfd.readouterr().err
+    assert code == 0, output.read_text() + errors
+    told: list[dict[str, Any]] = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
     losses = {each["step"]: each["loss"] for each in told if "step" in each}
     processes = [each["processes"] for each in told if "step" in each]
     changes = [count for k, count in enumerate(processes) if k == 0 or processes[k - 1] != count]
@@ -54,7 +47,7 @@ def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) 
     assert (made, key) == (job.STEPS, jax.random.key_data(state["key"]).tolist())
     np.testing.assert_allclose(weight, state["weights"][1], rtol=1e-5, atol=1e-6)
 
-    found = re.sub(r"\(.*?\)", "()", done.stderr)
+    found = re.sub(r"\(.*?\)", "()", errors)
     assert "jaxpp: the process of slot 0 () ended by signal 9, and is started anew\n" in found
     assert "jaxpp: 1 of 2 processes compile the step ahead\n" in found
     assert "jaxpp: 1 of 2 processes go on after step 3\n" in found
@@ -94,31 +87,29 @@ jaxpp.healing.train(*arguments, 9, on_step=on_step, plans=folder / "plans")
 """
 
 
-def test_a_spare_takes_the_place_of_process_0_and_a_launcher_that_of_the_head(tmp_path: Path) -> None:
+def test_a_spare_takes_the_place_of_process_0_and_a_launcher_that_of_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Nothing is lost, and no loss differs in a bit from those of a job without failures."""
-    script = tmp_path / "train.py"
+    script, output = tmp_path / "train.py", tmp_path / "output"
     script.write_text(SPARES)
     with socket.create_server(("127.0.0.1", 0)) as free:
         head = f"127.0.0.1:{free.getsockname()[1]}"
-    options = ["--processes", "2", "--spares", "1", "--here", "1", "--listen", head], ["--join", head, "--here", "2"]
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": path, "JAXPP_JOB_SECRET": "secret"}
-    jobs: list[subprocess.Popen[str]] = []
+    monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
+    begins = ["--processes", "2", "--spares", "1", "--here", "1", "--listen", head, str(script), str(tmp_path)]
+    path = os.pathsep.join([str(forks.TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    first = forked.started(forked.run_tool, output, begins, {**os.environ, "PYTHONPATH": path})
     try:
-        for each in options:
-            command = [sys.executable, "-m", "jaxpp.tools.run", *each, str(script), str(tmp_path)]
-            pipe = subprocess.PIPE
-            jobs.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment))
-            (tmp_path / "head").write_text(str(jobs[0].pid))
-            end = time.monotonic() + 60
-            while not is_there(head) and time.monotonic() < end:
-                time.sleep(0.05)
-        (lost, _), (made, told) = [each.communicate(timeout=240) for each in jobs]
+        (tmp_path / "head").write_text(str(first.pid))
+        end = time.monotonic() + 60
+        while not is_there(head) and time.monotonic() < end:
+            time.sleep(0.05)
+        code = forked.jaxpp_run(monkeypatch, output, "--join", head, "--here", "2", str(script), str(tmp_path))
     finally:
-        for each in jobs:
-            each.kill()
-    assert [each.returncode for each in jobs] == [-signal.SIGKILL, 0], told
-    found = [json.loads(row) for row in (lost + made).splitlines()]
+        first.kill()
+    told, printed = capfd.readouterr().err, output.read_text()
+    assert (first.wait(), code) == (-signal.SIGKILL, 0), told + printed
+    found = [json.loads(row) for row in printed.splitlines() if row.startswith("[")]
     assert {processes for _, processes, _ in found} == {2}
     assert "jaxpp: 2 of 2 processes go on after step 6\n" in told or "go on after step 7\n" in told
 
@@ -156,16 +147,19 @@ healing.train(*(job.EXAMPLE[name] for name in ("make_step", "first_state", "batc
 
 
 @pytest.mark.parametrize("blow", ["SIGKILL", "SIGSTOP"])
-def test_a_process_is_hit_while_a_generation_begins(blow: str, tmp_path: Path) -> None:
+def test_a_process_is_hit_while_a_generation_begins(
+    blow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The others would wait for it in C++ for a minute, and be killed for that."""
     script = tmp_path / "dies.py"
     script.write_text(DIES_AS_IT_BEGINS)
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "3")
     options = ["--processes", "2", "--least", "1", str(script), str(tmp_path / "hit"), blow]
-    done = ran(options, {"JAXPP_WATCHDOG_SECONDS": "3"})
-    assert done.returncode == 0, done.stderr
-    assert "processes go on from the beginning\n" in done.stderr
-    assert "it is killed" not in done.stderr
-    assert "the process of slot 0" not in done.stderr
+    code, errors = forked.jaxpp_run(monkeypatch, tmp_path / "output", *options), capfd.readouterr().err
+    assert code == 0, errors
+    assert "processes go on from the beginning\n" in errors
+    assert "it is killed" not in errors
+    assert "the process of slot 0" not in errors
 
 
 def test_a_script_that_fails_before_it_trains_ends_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

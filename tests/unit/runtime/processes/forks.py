@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -35,7 +36,7 @@ class Fork:
             self.code = _ask({"pid": self.pid})
         return self.code
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float = 60) -> int:
         end = time.monotonic() + seconds
         while (code := self.poll()) is None:
             if time.monotonic() > end:
@@ -54,7 +55,7 @@ class Fork:
 def start(
     function: str, arguments: Sequence[str], modules: Sequence[str], environment: Mapping[str, str], output: str
 ) -> Fork:
-    """A process that calls a function, "module:name", and prints to a file.
+    """A process that calls a function, "module:name", and prints to the end of a file.
 
     `modules` are imported before it is forked, once; the number of its CPU devices is that in its environment.
     """
@@ -67,11 +68,15 @@ def _ask(request: dict[str, Any]) -> Any:
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    server.stdin.write(json.dumps(request) + "\n")
-    server.stdin.flush()
-    answer = server.stdout.readline()
+    with _asking:
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        answer = server.stdout.readline()
     assert answer, "the process to be forked has ended"
     return json.loads(answer)
+
+
+_asking = threading.Lock()
 
 
 @cache
@@ -122,7 +127,7 @@ def _serve() -> dict[str, Any]:
 
 def _become(request: dict[str, Any]) -> None:
     """In a fork: take over streams and environment, of which JAX has read one variable already."""
-    with open(os.devnull, "rb") as nothing, open(request["output"], "wb") as output:
+    with open(os.devnull, "rb") as nothing, open(request["output"], "ab") as output:
         os.dup2(nothing.fileno(), 0)
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
