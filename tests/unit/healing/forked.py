@@ -1,5 +1,6 @@
 """`jaxpp-run` whose processes are forks, which have imported JAX and jaxpp already: an import takes two seconds."""
 
+import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from unit.healing import job
+from unit.healing import hosts, job
 from unit.runtime.processes import forks
 
 from jaxpp.healing import launcher
@@ -49,6 +50,13 @@ def run_script(script: str, *arguments: str) -> None:
 def run_tool(*arguments: str) -> None:
     """Runs `jaxpp-run`, in a fork; it really starts its processes."""
     sys.exit(run.main(arguments))
+
+
+def on_host(namespace: str, function: str, *arguments: str) -> None:
+    """Calls one of the functions above in a session of its own on a host, in a fork."""
+    os.setsid()
+    hosts.enter(namespace)
+    globals()[function](*arguments)
 
 
 def jaxpp_run(monkeypatch: pytest.MonkeyPatch, output: Path, *arguments: str) -> int:

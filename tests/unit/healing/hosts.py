@@ -1,12 +1,16 @@
 """Hosts on one machine: network namespaces on a switch, whose links can be cut."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 import pytest
+
+CLONE_NEWNET = 0x40000000
+"""The kind of a namespace of networks, for Linux."""
 
 
 def _ip(*arguments: str) -> None:
@@ -38,9 +42,9 @@ class Hosts:
             for device in ("wire", "lo"):
                 _ip("-n", host, "link", "set", device, "up")
 
-    def command(self, number: int, *command: str) -> Sequence[str]:
-        """A command, to be run on a host."""
-        return ["ip", "netns", "exec", f"{self._name}-{number}", *command]
+    def namespace(self, number: int) -> str:
+        """The file of a host's namespace, for `enter`."""
+        return f"/var/run/netns/{self._name}-{number}"
 
     def cut(self, number: int) -> None:
         """Cut the link of a host: it sends nothing any more, not even that it is gone."""
@@ -51,6 +55,13 @@ class Hosts:
         for each in (*range(self._count), "switch"):
             with contextlib.suppress(subprocess.SubprocessError):
                 _ip("netns", "delete", f"{self._name}-{each}")
+
+
+def enter(namespace: str) -> None:
+    """Moves this process to a host."""
+    with open(namespace, "rb") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"can't enter {namespace}")
 
 
 @contextlib.contextmanager

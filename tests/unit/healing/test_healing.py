@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import tempfile
 import time
 from functools import partial
@@ -16,7 +17,6 @@ import jax
 import numpy as np
 import pytest
 from unit.healing import forked, job
-from unit.runtime.processes import forks
 
 import jaxpp
 from jaxpp import MpmdMesh, healing
@@ -97,8 +97,8 @@ def test_a_spare_takes_the_place_of_process_0_and_a_launcher_that_of_the_head(
         head = f"127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
     begins = ["--processes", "2", "--spares", "1", "--here", "1", "--listen", head, str(script), str(tmp_path)]
-    path = os.pathsep.join([str(forks.TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    first = forked.started(forked.run_tool, output, begins, {**os.environ, "PYTHONPATH": path})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    first = forked.started(forked.run_tool, output, begins, environment)
     try:
         (tmp_path / "head").write_text(str(first.pid))
         end = time.monotonic() + 60

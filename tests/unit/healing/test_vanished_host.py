@@ -4,16 +4,15 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
+from unit.healing import forked
 from unit.healing.hosts import Hosts, hosts
-
-TESTS = Path(__file__).parents[2]
+from unit.runtime.processes import forks
 
 WATCHDOG, MORE = 3, 5
 """Seconds within which a job goes on, as docs/healing.md promises: the sum of both."""
@@ -66,29 +65,28 @@ def wait_for(happens: Callable[[], bool], seconds: float, printed: Path) -> None
 
 
 @contextlib.contextmanager
-def started(on: Hosts, folder: Path, arguments: Sequence[Sequence[str]]) -> Generator[list[Path]]:
-    """Python on each host, with these arguments. Gives what each prints, as a file; the first one listens first."""
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_NUM_CPU_DEVICES": "1", "JAX_PLATFORMS": "cpu"}
+def started(
+    on: Hosts, folder: Path, function: Callable[..., None], arguments: Sequence[Sequence[str]]
+) -> Generator[list[Path]]:
+    """A function of `forked` on each host. Gives what each prints, as a file; the first one listens first."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment |= {"JAXPP_JOB_SECRET": "secret", "JAXPP_WATCHDOG_SECONDS": str(WATCHDOG), "PYTHONUNBUFFERED": "1"}
-    children: list[subprocess.Popen[bytes]] = []
+    children: list[forks.Fork] = []
     printed = [folder / f"host{number}" for number in range(len(arguments))]
     try:
         for number, each in enumerate(arguments):
-            with printed[number].open("wb") as output:
-                command = on.command(number, sys.executable, *each)
-                child = subprocess.Popen(
-                    command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-                )
-            children.append(child)
+            command = [on.namespace(number), function.__name__, *each]
+            children.append(forked.started(forked.on_host, printed[number], command, environment))
             if not number:
                 wait_for(lambda: listens(children[0].pid, 9876), 60, printed[0])
         yield printed
     finally:
         for child in children:
-            os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has no session yet
+                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
         for child in children:
-            child.wait(60)
+            child.wait()
 
 
 def steps(printed: Path, processes: int) -> list[float]:
@@ -104,9 +102,8 @@ def test_a_host_vanishes_without_a_word(tmp_path: Path) -> None:
     with hosts(3) as on:
         head = f"{on.addresses[0]}:9876"
         begins = ["--processes", "3", "--least", "2", "--here", "1", "--listen", head]
-        options = [begins, ["--join", head], ["--join", head]]
-        arguments = [["-m", "jaxpp.tools.run", *each, str(script)] for each in options]
-        with started(on, tmp_path, arguments) as (first, *_):
+        arguments = [[*each, str(script)] for each in (begins, ["--join", head], ["--join", head])]
+        with started(on, tmp_path, forked.run_tool, arguments) as (first, *_):
             wait_for(lambda: len(steps(first, 3)) > 5, 120, first)
             on.cut(1)
             cut = time.time()
@@ -126,7 +123,7 @@ def test_a_job_that_does_not_heal_ends(victim: int, tmp_path: Path) -> None:
     script.write_text(PLAIN)
     with hosts(2) as on:
         arguments = [[str(script), f"{on.addresses[0]}:9876", str(number)] for number in range(2)]
-        with started(on, tmp_path, arguments) as printed:
+        with started(on, tmp_path, forked.run_script, arguments) as printed:
             other = printed[1 - victim]
             for each in printed:
                 wait_for(lambda each=each: len(steps(each, 2)) > 5, 120, each)
