@@ -107,10 +107,10 @@ class ProcessState:
     @classmethod
     def of(cls, message: Mapping[str, Any], age: float = 0.0, name: str = "") -> "ProcessState":
         """Returns the state from a message of `age` seconds ago, perhaps under another name."""
+        waits = [Wait(**{**each, "seconds": each["seconds"] + age}) for each in message.get("waits", ())]
         known = {each.name: message[each.name] for each in dataclasses.fields(cls) if each.name in message}
-        waits = [Wait(**{**each, "seconds": each["seconds"] + age}) for each in known.get("waits", ())]
-        known |= {"still": known.get("still", 0.0) + age, "waits": waits}
-        return cls(**known | ({"name": name} if name else {}))
+        known["name"] = name or message["name"]
+        return cls(**{**known, "still": message.get("still", 0.0) + age, "waits": waits})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import runline
 from unit.end_to_end import tuning
 from unit.end_to_end.decoder import SLICES
 from unit.progress import without_progress
+from unit.runtime.processes.test_faults import copy_launcher
 
 from jaxpp import schedules
 from jaxpp.tools import opt, schedule
@@ -126,7 +127,7 @@ def test_gpt_ends_when_one_of_its_processes_dies(tmp_path: Path) -> None:
         "while not (os.path.exists('0') and os.path.exists('1')): time.sleep(0.01)\n"
         "sys.exit(3)"
     )
-    (tmp_path / "gpt_processes.py").write_text((EXAMPLES / "gpt_processes.py").read_text())
+    copy_launcher(tmp_path)
     starter = tmp_path / "start.py"
     starter.write_text("import gpt_processes, sys; gpt_processes.GRACE = 0.5; sys.exit(gpt_processes.start(3, []))")
     assert start(starter, folder=tmp_path).returncode == 3

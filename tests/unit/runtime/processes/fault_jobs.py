@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -16,7 +18,7 @@ import numpy as np
 from unit.runtime.processes import jobs
 
 from jaxpp import _jobs, checkpoint, distributed
-from jaxpp.runtime.processes import faults, job, membership
+from jaxpp.runtime.processes import faults, job, membership, watchdog
 
 STAGES_OF_TWO = [0, 2, 1, 3]
 """The devices of two processes so that each of two stages has one of both."""
@@ -291,6 +293,18 @@ def main(port: str, count: str, number: str, name: str) -> None:
     initialize(f"127.0.0.1:{port}", int(count), int(number))
     globals()[name]()
     tell(leaves=time.time())
+
+
+def last_resort(is_silent: str) -> None:
+    """A process that loses a peer during a step, and hears nothing, as a collective of XLA."""
+    if is_silent:
+        sys.stderr.close()
+    guard = faults.Guard(0, "127.0.0.1", b"secret", seconds=0.5)
+    guard.attach(types.SimpleNamespace(running={"a step": ()}))  # pyright: ignore[reportArgumentType]  # only that is read
+    peer = watchdog.Watchdog(1, b"secret")
+    peer.connect({0: guard.watchdog.address})
+    peer.close()
+    threading.Event().wait()
 
 
 def hit_before_jax_starts(port: str, count: str, number: str, blow: str) -> None:

@@ -141,8 +141,12 @@ def _become(request: dict[str, Any]) -> None:
     jax.config.update("jax_num_cpu_devices", int(os.environ["JAX_NUM_CPU_DEVICES"]))
 
 
+IMPORTED = ("jaxpp.distributed", "jaxlib.mlir.dialects.mhlo", "scipy.linalg.cython_blas", "scipy.linalg.cython_lapack")
+"""Modules that every process needs: some only when it lowers a step, or compiles it."""
+
 if __name__ == "__main__":
-    import_module("jaxpp.distributed")
+    for each in IMPORTED:
+        import_module(each)
     job = _serve()
     _become(job)
     module, name = job["function"].split(":")
