@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.lowering.arguments import is_sharding, per_leaf
@@ -115,7 +115,7 @@ class TrainLoop:
         return after, metrics
 
     def check(self, state: Any, batches: Any) -> None:
-        """Refuses a state without older weights, and batches of another number of steps."""
+        """Refuses a state without older weights, and batches of another number of steps or with sharded steps."""
         if self.delay and not (isinstance(state, tuple) and len(state) == 2 and _is_older(state[1], self.delay)):
             raise ValueError(
                 f"{here()}train_loop: with delay={self.delay} the state is (state, {self.delay} older weights); "
@@ -127,6 +127,7 @@ class TrainLoop:
             if jax.typeof(leaf).shape[:1] != (self.steps,):
                 found = jax.typeof(leaf).shape
                 raise ValueError(f"{here()}train_loop: {name} has shape {found}; expected {self.steps} steps in front")
+            _of_step(f"{here()}train_loop: {name}", jax.typeof(leaf).sharding.spec)
 
 
 def assuming(loop: TrainLoop) -> TrainLoop:
@@ -158,15 +159,23 @@ class OneStep:
 
     def __call__(self, state: Any, batches: Any, metrics: Any, number: Any) -> Any:
         """Runs step `number`, as ordinary JAX."""
+        self.loop.check(state, batches)
         take = functools.partial(jax.lax.dynamic_index_in_dim, index=number, keepdims=False)
         batch = jax.tree.map(take, batches)
         after, made = self.loop.one(state, batch)
-        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=number, axis=0)
-        return after, batches, jax.tree.map(put, metrics, made)
+        return after, batches, jax.tree.map(functools.partial(_put, number=number), metrics, made)
 
     @property
     def __name__(self) -> str:
         return self.loop.__name__
+
+
+def _put(metrics: Any, made: Any, number: Any) -> Any:
+    """Writes the metrics of step `number` into those of all steps, which JAX wants with the same Explicit axes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if AxisType.Explicit in mesh.axis_types:
+        metrics = jax.sharding.reshard(metrics, PartitionSpec(None, *jax.typeof(made).sharding.spec))
+    return jax.lax.dynamic_update_index_in_dim(metrics, made, number, 0)
 
 
 def no_metrics(loop: TrainLoop, state: Any, batches: Any) -> Any:

@@ -109,6 +109,47 @@ def test_delayed_gradients_too() -> None:
         assert hopeful.rollbacks == (scales != (GOOD, GOOD, GOOD))
 
 
+def test_explicit_axes() -> None:
+    """Of metrics with an entry for each example, and of a condition that follows from the batch alone."""
+
+    def rows(params: Any, microbatch: Any) -> Any:
+        return loss(params, microbatch), jnp.sum(microbatch["x"], 1)
+
+    def explicit(params: Any, batch: Any) -> Any:
+        operation = (jaxpp.Concat(), jaxpp.Concat()), jaxpp.Add
+        gradient = partial(jax.value_and_grad(rows, has_aux=True), params)
+        metrics, gradients = jaxpp.treduce(gradient, batch["data"], "1f1b", operation=operation)
+        gradients = jaxpp.expect(batch["scale"] < 50, gradients, lambda: jax.tree.map(jnp.zeros_like, gradients))
+        norm = optax.tree.norm(gradients)
+        gradients = jaxpp.expect(norm <= LIMIT, gradients, lambda: jax.tree.map(lambda g: LIMIT / norm * g, gradients))
+        return jax.tree.map(lambda w, g: w - g, params, gradients), (metrics, batch["scale"])
+
+    loop = jaxpp.train_loop(explicit, STEPS)
+    given = arguments(GOOD, BAD, GOOD)
+    shardings = None, {"data": jax.P(None, None, "data"), "scale": None}
+    hopeful = jaxpp.optimistic(loop, make_mesh(2, data=2, explicit=True), in_shardings=shardings)
+    found = hopeful(*given)
+    assert_same(jax.device_put(jaxpp.fetch(found)), jax.jit(loop)(*given))
+    assert hopeful.rollbacks > 0
+    (_, sums), _ = found[1]
+    assert jax.typeof(sums).sharding.spec == jax.P(None, None, "data")
+
+
+def test_explicit_axes_that_shard_the_steps() -> None:
+    given = {"data": batches(4, 4), "scale": np.ones(4, np.float32)}
+    hopeful = jaxpp.optimistic(
+        jaxpp.train_loop(step, 4),
+        make_mesh(2, data=2, explicit=True),
+        in_shardings=(None, {"data": jax.P("data"), "scale": None}),
+    )
+    spec = jax.P("data", None, None, None)
+    message = (
+        f"train_loop: batches['data']['x']: {spec} shards the steps of a train_loop, which run one after the other"
+    )
+    with pytest.raises(ValueError, match=rf"^{re.escape(__file__)}:\d+: {re.escape(message)}"):
+        hopeful(weights(2), given)
+
+
 def inside(params: Any, batch: Any) -> Any:
     def one(microbatch: Any) -> Any:
         value = loss(params, microbatch)
