@@ -17,6 +17,7 @@ from jaxpp.schedules import Costs, Placement, Schedule, ScheduleError
 from jaxpp.schedules.library.classic import one_f_one_b
 from jaxpp.schedules.search import Partition
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
+from jaxpp.schedules.search.history import ProgressCallback
 
 Peaks: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """For each mesh the peak bytes on each of its devices: until the end of the loop, and over the whole step."""
@@ -77,6 +78,7 @@ class Layers:
         split_backward: bool = True,
         seconds: float,
         seed: int = 0,
+        progress: ProgressCallback | None = None,
         **options: Any,
     ) -> Partition:
         """Finds cuts and a schedule with `schedules.partition`.
@@ -92,12 +94,13 @@ class Layers:
             split_backward: as for `schedules.partition`.
             seconds: as for `schedules.partition`.
             seed: as for `schedules.partition`.
+            progress: of each search.
             options: more arguments of `schedules.partition`.
 
         Raises:
             ScheduleError: no cuts that were found fit the memory.
         """
-        options |= {"split_backward": split_backward, "seconds": seconds, "seed": seed}
+        options |= {"split_backward": split_backward, "seconds": seconds, "seed": seed, "progress": progress}
         if not memory_limit:
             return self._within([math.inf] * len(self.shares), **options)
         limits = limits_of(memory_limit, len(self.shares))
@@ -143,12 +146,20 @@ class Layers:
         return found
 
     def _within(
-        self, limits: Sequence[float], *, split_backward: bool, seconds: float, seed: int, **options: Any
+        self,
+        limits: Sequence[float],
+        *,
+        split_backward: bool,
+        seconds: float,
+        seed: int,
+        progress: ProgressCallback | None,
+        **options: Any,
     ) -> Partition:
         """Returns the partition within estimated limits: the bytes per device of each mesh."""
         by_mesh = [max(1.0, limit) / share for limit, share in zip(limits, self.shares, strict=True)]
         parts = 1 if self.is_chain else 2
         same: dict[str, Any] = {"split_backward": split_backward, "seconds": seconds / parts, "seed": seed}
+        same["progress"] = progress
         found = schedules.partition(
             self.costs,
             len(self.shares),

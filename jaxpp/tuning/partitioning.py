@@ -1,10 +1,13 @@
 """`cuts` and `jaxpp.partition`: the layers of each stage, for a step that marks every layer."""
 
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from jaxpp.hlo_passes.loop.number_stages import NumberStages
 from jaxpp.memory.limit import Limit, limit_text
+from jaxpp.runtime.execution.progress import Progress
 from jaxpp.schedules import Placement
 from jaxpp.schedules.errors import true_or_false, whole_number
 from jaxpp.schedules.layers import layers_of_stages
@@ -86,9 +89,23 @@ def partition(
     split_backward = true_or_false(split_backward, "split_backward")
     layers = step.measure_layers(*args)
     limit = limit_text(memory_limit, len(layers.shares))
-    return layers.partition(
-        limit, chunks=chunks, placement=placement, split_backward=split_backward, seconds=seconds, seed=seed
-    )
+    with contextlib.closing(Progress("searching for cuts, percent", 100)) as progress:
+
+        def show(share: float, value: float, bound: float) -> None:
+            found = [f"{value:.4g} ms (at least {bound:.4g})"] if value < math.inf else []
+            progress.report(round(100 * share), found)
+
+        found = layers.partition(
+            limit,
+            chunks=chunks,
+            placement=placement,
+            split_backward=split_backward,
+            seconds=seconds,
+            seed=seed,
+            progress=show,
+        )
+        progress.report(100, ())
+    return found
 
 
 def check_step(who: str, step: Any) -> None:

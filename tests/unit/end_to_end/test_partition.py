@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from jaxpp import schedules as S
 from jaxpp.jit import MpmdFunction
 from jaxpp.planning import compiling
 from jaxpp.runtime import Call, Event
+from jaxpp.runtime.execution import progress
 from jaxpp.schedules.library.classic import one_f_one_b
 from jaxpp.schedules.rewrites.tasks import insert
 from jaxpp.step import CompiledStep
@@ -70,6 +72,18 @@ def test_a_heavy_layer_by_what_is_planned() -> None:
     one, other = (partition(step, *shapes, seconds=0.05) for _ in range(2))
     assert one.cuts == other.cuts == (5, 1)
     assert one.value == other.value == pytest.approx(one.lower_bound)
+
+
+def test_the_search_shows_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    step, shapes = planned()
+    monkeypatch.setattr(progress, "FIRST", 0.0)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    partition(step, *shapes, seconds=0.05)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "searching" in line]
+    number = r"\d+(\.\d+)?(e[-+]\d+)?"
+    shown = rf"jaxpp: searching for cuts, percent: \d+ of 100 after \d+ s, now {number} ms \(at least {number}\)"
+    assert any(re.fullmatch(shown, line) for line in lines)
+    assert re.fullmatch(r"jaxpp: searching for cuts, percent: all 100 after \d+ s", lines[-1])
 
 
 def test_equal_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
