@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import runline
 from unit.end_to_end import tuning
 from unit.end_to_end.decoder import SLICES
 from unit.progress import without_progress
+from unit.runtime.processes import forks
 from unit.runtime.processes.test_faults import copy_launcher
 
 from jaxpp import schedules
@@ -255,11 +257,11 @@ def test_the_blocks_of_a_page_go_on_from_the_readme(page: str, tmp_path: Path) -
     script = program(ROOT / "README.md", tmp_path)
     blocks = program(ROOT / "docs" / f"{page}.md", tmp_path).read_text(encoding="utf-8")
     script.write_text(f"{script.read_text(encoding='utf-8')}\nstate = weights\n{blocks}", encoding="utf-8")
-    run(script, folder=tmp_path)
+    shown(script)
 
 
 def test_the_guide_is_a_program(tmp_path: Path) -> None:
-    printed = run(program(ROOT / "docs" / "guide.md", tmp_path), folder=tmp_path)
+    printed = shown(program(ROOT / "docs" / "guide.md", tmp_path))
     for line in (
         "train_step: 4 stages on 4 meshes of 2 devices, 8 microbatches",
         "rounding: ",
@@ -280,7 +282,7 @@ def test_the_guide_is_a_program(tmp_path: Path) -> None:
 )
 def test_a_page_of_docs_is_a_program(page: str, printed: str, tmp_path: Path) -> None:
     """Which compares its results with those of plain `jax.jit`."""
-    assert re.fullmatch(printed, run(program(ROOT / "docs" / f"{page}.md", tmp_path), folder=tmp_path))
+    assert re.fullmatch(printed, shown(program(ROOT / "docs" / f"{page}.md", tmp_path)))
 
 
 def test_readme_names_what_exists() -> None:
@@ -312,6 +314,27 @@ def run(script: Path, *flags: str, folder: Path = ROOT) -> str:
     done = start(script, *flags, folder=folder)
     assert (done.returncode, without_progress(done.stderr)) == (0, ""), f"{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def shown(script: Path) -> str:
+    """What the script of a page prints, as `run`, in a fork: an import of JAX takes longer than most pages."""
+    output = script.with_suffix(".output")
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    child = forks.start(f"{__name__}:run_page", [str(script)], [__name__], environment, str(output))
+    code, errors = child.wait(500), script.with_suffix(".errors").read_text(encoding="utf-8")
+    found = output.read_text(encoding="utf-8")
+    assert (code, without_progress(errors)) == (0, ""), f"{found}{errors}"
+    return found
+
+
+def run_page(path: str) -> None:
+    """Runs a script in its folder, in a fork. Its errors go to another file, and warnings are errors."""
+    script = Path(path)
+    os.chdir(script.parent)
+    with script.with_suffix(".errors").open("wb") as errors:
+        os.dup2(errors.fileno(), 2)
+    warnings.simplefilter("error")
+    forks.run_script(path)
 
 
 def start(script: Path, *flags: str, folder: Path = ROOT, platform: str = "") -> subprocess.CompletedProcess[str]:

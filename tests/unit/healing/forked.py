@@ -1,7 +1,6 @@
 """`jaxpp-run` whose processes are forks, which have imported JAX and jaxpp already: an import takes two seconds."""
 
 import os
-import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ class Child(forks.Fork):
 
     def __init__(self, output: Path, command: Sequence[str], *, stdin: Any, env: Mapping[str, str]) -> None:
         del stdin  # a fork has none
-        super().__init__(started(run_script, output, command[1:], env).pid)
+        super().__init__(started(forks.run_script, output, command[1:], env).pid)
 
     @property
     def returncode(self) -> int | None:
@@ -35,16 +34,10 @@ class Child(forks.Fork):
 
 
 def started(function: Any, output: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> forks.Fork:
-    """A fork that calls a function of this file with these arguments."""
+    """A fork that calls a function with these arguments."""
     environment = {**environment, "JAX_NUM_CPU_DEVICES": "1"}
-    name = f"{__name__}:{function.__name__}"
+    name = f"{function.__module__}:{function.__name__}"
     return forks.start(name, arguments, [__name__, job.__name__], environment, str(output))
-
-
-def run_script(script: str, *arguments: str) -> None:
-    """Runs a script, in a fork."""
-    sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
 
 
 def run_tool(*arguments: str) -> None:
@@ -53,10 +46,10 @@ def run_tool(*arguments: str) -> None:
 
 
 def on_host(namespace: str, function: str, *arguments: str) -> None:
-    """Calls one of the functions above in a session of its own on a host, in a fork."""
+    """Runs `jaxpp-run` or a script in a session of its own on a host, in a fork."""
     os.setsid()
     hosts.enter(namespace)
-    globals()[function](*arguments)
+    {"run_tool": run_tool, "run_script": forks.run_script}[function](*arguments)
 
 
 def jaxpp_run(monkeypatch: pytest.MonkeyPatch, output: Path, *arguments: str) -> int:

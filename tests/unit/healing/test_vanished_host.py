@@ -68,7 +68,7 @@ def wait_for(happens: Callable[[], bool], seconds: float, printed: Path) -> None
 def started(
     on: Hosts, folder: Path, function: Callable[..., None], arguments: Sequence[Sequence[str]]
 ) -> Generator[list[Path]]:
-    """A function of `forked` on each host. Gives what each prints, as a file; the first one listens first."""
+    """`jaxpp-run` or a script on each host. Gives what each prints, as a file; the first one listens first."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment |= {"JAXPP_JOB_SECRET": "secret", "JAXPP_WATCHDOG_SECONDS": str(WATCHDOG), "PYTHONUNBUFFERED": "1"}
     children: list[forks.Fork] = []
@@ -123,7 +123,7 @@ def test_a_job_that_does_not_heal_ends(victim: int, tmp_path: Path) -> None:
     script.write_text(PLAIN)
     with hosts(2) as on:
         arguments = [[str(script), f"{on.addresses[0]}:9876", str(number)] for number in range(2)]
-        with started(on, tmp_path, forked.run_script, arguments) as printed:
+        with started(on, tmp_path, forks.run_script, arguments) as printed:
             other = printed[1 - victim]
             for each in printed:
                 wait_for(lambda each=each: len(steps(each, 2)) > 5, 120, each)

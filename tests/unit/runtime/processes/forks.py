@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -62,6 +63,12 @@ def start(
     Path(output).touch()
     request = {"function": function, "arguments": list(arguments), "modules": list(modules), "output": output}
     return Fork(_ask({**request, "environment": dict(environment)}))
+
+
+def run_script(path: str, *arguments: str) -> None:
+    """Runs a script as Python does, in a fork."""
+    sys.argv, sys.path[0] = [path, *arguments], str(Path(path).parent)
+    runpy.run_path(path, run_name="__main__")
 
 
 def _ask(request: dict[str, Any]) -> Any:
