@@ -16,8 +16,7 @@ class StatePart(NamedTuple):
     """The part of a state that one process had.
 
     generation, step: the state.
-    owner: the number of the process in that generation.
-    owners: the number of processes in that generation.
+    owner, owners: the index of the process, and the number of processes.
     """
 
     generation: int
@@ -27,12 +26,11 @@ class StatePart(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """A block of one array of a state.
+    """A block of an array.
 
-    leaf: the index of the array in the state.
-    dtype: the name of its dtype.
-    bytes: the bytes of an element.
-    start, shape: the start of the block in the array, and its shape.
+    leaf: the array's index in the state.
+    dtype, bytes: the type and size of an element.
+    start, shape: the block's place in the array.
     """
 
     leaf: int
@@ -48,10 +46,10 @@ class Shard(NamedTuple):
 
 
 class Store:
-    """A server that holds parts of states for processes, until `drop_before`.
+    """A server that holds parts of states until `drop_before`.
 
     host, secret: see `Listener`.
-    serve: called with each connection that wants something else, and with its first message.
+    serve: called with each connection for another use, and its first message.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The autopsy of a job that hangs: from the waits of all processes to the reason, which is a process or a cycle.
 
-This file knows neither clocks nor connections. `waiting` collects the waits of a process, and `reporting` those of all.
+This file knows neither clocks nor connections. `waiting` collects the waits of a process. `reporting` collects the
+waits of all processes.
 """
 
 import dataclasses
@@ -48,8 +49,8 @@ class Wait:
     """A wait of one thread of a process.
 
     what: the awaited thing, as "the compilation of @forward_0".
-    peers: the processes that can end the wait; empty if only this process can. None if another thread of this process
-        can end it. If that thread waits too, its wait is the reason.
+    peers: the processes that can end the wait. Empty if only this process can end it. None if another thread of this
+        process can. The wait of that thread, if it waits, is then the reason.
     seconds: the duration so far.
     at: the user's line.
     remedy: the way out if this wait is the reason of a hang.
@@ -81,7 +82,7 @@ class ProcessState:
     at: the user's line in the main thread.
     still: the seconds since it last began or ended a wait or a step, or changed its line.
     waits: its waits.
-    problem: the fact because of which it can't move, as "died"; empty if it answers.
+    problem: why it can't move, as "died". Empty if it answers.
     remedy: the way out of the problem.
     has_ended: whether it has ended without an error.
     """
@@ -108,18 +109,20 @@ class ProcessState:
     def of(cls, message: Mapping[str, Any], age: float = 0.0, name: str = "") -> "ProcessState":
         """Returns the state from a message of `age` seconds ago, perhaps under another name."""
         waits = [Wait(**{**each, "seconds": each["seconds"] + age}) for each in message.get("waits", ())]
-        known = {each.name: message[each.name] for each in dataclasses.fields(cls) if each.name in message}
-        known["name"] = name or message["name"]
-        return cls(**{**known, "still": message.get("still", 0.0) + age, "waits": waits})
+        known: dict[str, Any] = {
+            each.name: message[each.name] for each in dataclasses.fields(cls) if each.name in message
+        }
+        known |= {"name": name or message["name"], "still": message.get("still", 0.0) + age, "waits": waits}
+        return cls(**known)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Autopsy:
     """The result of `explain`.
 
-    cycle: the processes that wait for each other, in this order; empty if there is no cycle.
-    blamed: the process that others wait for and that does not move; None if there is none.
-    lines: at most five lines: the reason, the processes that wait, and the way out.
+    cycle: the processes that wait for each other, in this order. Empty if there is no cycle.
+    blamed: the process that does not move while others wait for it. None if there is no such process.
+    lines: at most five lines, with the reason, the processes that wait, and the way out.
     """
 
     cycle: Sequence[int]
@@ -164,7 +167,7 @@ def _needs(process: int, state: ProcessState) -> set[int]:
 
 
 def _cycle(edges: Mapping[int, Collection[int]]) -> Sequence[int]:
-    """Returns processes that each wait for the next one, and the last one for the first; empty if there are none."""
+    """Returns a cycle: each process waits for the next one, and the last one for the first. Empty without a cycle."""
     try:
         graphlib.TopologicalSorter(edges).prepare()
     except graphlib.CycleError as error:

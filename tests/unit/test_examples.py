@@ -27,7 +27,7 @@ from jaxpp.tools import opt, schedule
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-TINY = ("--stages", "2", "--microbatches", "4", "--data", "2", "--layers", "2", "--steps", "6", "--check")
+TINY = ("--stages", "2", "--microbatches", "4", "--data", "2", "--layers", "2", "--steps", "3", "--check")
 
 
 GPT_FLAGS = (
