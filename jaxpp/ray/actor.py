@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import FrozenStages, frozen
 from jaxpp.runtime.processes.transfer import Peers, PullTransport
-from jaxpp.runtime.processes.waiting import TransferError
+from jaxpp.runtime.processes.waiting import TransferError, own_state
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,9 @@ class Actor:
 
     def __init__(self) -> None:
         self.failure: Failed | None = None
+        self.number = 0
+        self.runs: int | None = None
+        """The thread that runs the calls, after the first one."""
         self.arrays: dict[int, Any] = {}
         self.programs: dict[int, Executable] = {}
         self.addresses: Sequence[str] = ()
@@ -110,8 +114,9 @@ class Actor:
             self.turn += 1
         return await done
 
-    async def ping(self) -> None:
-        """Answers a heartbeat."""
+    async def ping(self) -> Mapping[str, Any]:
+        """Answers a heartbeat by the waits of this process."""
+        return own_state(self.number, self.runs).message()
 
     def _submit(self, done: "asyncio.Future[Any]", method: str, args: Sequence[Any]) -> None:
         loop = done.get_loop()
@@ -133,6 +138,7 @@ class Actor:
 
     def start(self, platform: str, count: int) -> Started:
         """Starts JAX with `count` devices."""
+        self.runs = threading.get_ident()
         self.devices = _devices(platform, count)
         return Started(socket.gethostname(), ray.get_runtime_context().get_node_id(), os.getpid(), versions())
 

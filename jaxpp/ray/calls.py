@@ -4,7 +4,8 @@ import collections
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from jaxpp._system import tell
 from jaxpp.ray.actor import Failed, Started
+from jaxpp.runtime.processes.autopsy import ProcessState, explain, is_hang
 
 TICK = 0.2
 """Seconds between two checks, during a wait, whether an actor failed."""
@@ -47,6 +50,8 @@ class Remote:
     starting: Ray's reference to the result of `Actor.start`.
     started: that result; None until the actor takes part.
     meshes: the meshes that the actor runs.
+    ping, pinged: the heartbeat that is not answered yet, and when it was sent.
+    heard: the last answer, which has the actor's waits, and when it came.
     """
 
     number: int
@@ -56,6 +61,7 @@ class Remote:
     meshes: Sequence[int] = ()
     ping: Any = None
     pinged: float = 0.0
+    heard: tuple[float, Mapping[str, Any]] | None = None
     turn: int = 0
 
     def call(self, method: str, *args: Any) -> PendingCall:
@@ -75,7 +81,9 @@ class Remote:
         if self.ping is None:
             self.ping, self.pinged = self.handle.ping.remote(), now
         elif ray.wait([self.ping], timeout=0)[0]:
-            self.ping = None  # a dead actor also ends here; the wait for the call reports the death
+            with suppress(RayError):  # the actor is dead: the wait for the call reports the death
+                self.heard = now, ray.get(self.ping)
+            self.ping = None
         return self.ping is None or now - self.pinged < patience
 
 
@@ -127,11 +135,15 @@ class Calls:
         return results
 
     def _watch(self, calls: Sequence[PendingCall], what: str) -> None:
-        """Waits until all calls have ended. Raises ActorError if one fails or an actor freezes."""
+        """Waits until all calls have ended, and tells once why they don't if no actor moves for `patience` seconds.
+
+        Raises ActorError if a call fails or an actor freezes.
+        """
         actors = {remote.number: remote for remote, _ in calls}.values()
         for remote in actors:
-            remote.ping = None
+            remote.ping = remote.heard = None
         refs = [ref for _, ref in calls]
+        is_told = False
         while missing := ray.wait(refs, num_returns=len(refs), timeout=TICK)[1]:
             if any(error_of(ref) for ref in set(refs) - set(missing)):
                 raise self._failed(calls, what)
@@ -139,6 +151,11 @@ class Calls:
             if frozen:
                 kill(frozen[0])
                 raise self._failed(calls, what, frozen[0])
+            now = time.monotonic()
+            states = {each.number: ProcessState.of(each.heard[1], now - each.heard[0]) for each in actors if each.heard}
+            if not is_told and is_hang(states, self.patience):
+                tell("\n  ".join(explain(states).lines))
+                is_told = True
 
     def _failed(self, calls: Sequence[PendingCall], what: str, frozen: Remote | None = None) -> ActorError:
         """Returns the error of the first to fail: a frozen or dead actor, otherwise one that failed by itself."""

@@ -159,6 +159,13 @@ def explain(states: Mapping[int, ProcessState], still: float = STILL) -> Autopsy
     return _explain_end(states, end, waiters[end], end in moving)
 
 
+def is_hang(states: Mapping[int, ProcessState], seconds: float) -> bool:
+    """Whether no process has moved for so many seconds, and one waits, but not only for work of its own."""
+    living = [state for state in states.values() if not state.problem]
+    is_one_waiting = any(wait.peers is None or wait.peers for state in living for wait in state.waits)
+    return is_one_waiting and all(state.still > seconds for state in living)
+
+
 def _needs(process: int, state: ProcessState) -> set[int]:
     """Returns the other processes that a process waits for. Empty if it is itself the reason of its wait."""
     if state.problem or any(wait.peers is not None and not wait.peers for wait in state.waits):

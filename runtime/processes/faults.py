@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxpp import _jobs
 from jaxpp._system import tell
-from jaxpp.runtime.processes.autopsy import STILL, ProcessState, explain
+from jaxpp.runtime.processes.autopsy import STILL, ProcessState, explain, is_hang
 from jaxpp.runtime.processes.reporting import ANSWER, unanswered
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import TransferError, WaitFor, Waiting, in_a_line, own_state
@@ -155,18 +155,12 @@ class Guard:
 
     def hang(self) -> Mapping[int, ProcessState] | None:
         """Returns the states if nothing moves for the heartbeat timeout, and this process is to report it, once."""
-        if not self._is_still(self.known_states()):
+        if not is_hang(self.known_states(), self.watchdog.seconds):
             self._is_told = False
-        elif not self._is_told and self._is_still(states := self.states()):
+        elif not self._is_told and is_hang(states := self.states(), self.watchdog.seconds):
             self._is_told = True
             return states if self.me == min(each for each, state in states.items() if not state.problem) else None
         return None
-
-    def _is_still(self, states: Mapping[int, ProcessState]) -> bool:
-        """Whether none has moved for the heartbeat timeout, and one waits, but not only for work of its own."""
-        living = [state for state in states.values() if not state.problem]
-        is_one_waiting = any(wait.peers != () for state in living for wait in state.waits)
-        return is_one_waiting and all(state.still > self.watchdog.seconds for state in living)
 
     def _living(self) -> Sequence[int]:
         return sorted(self.watchdog.names.keys() - {loss.peer for loss in self.watchdog.lost})

@@ -114,10 +114,13 @@ def note_move() -> None:
     _moved[0] = time.monotonic()
 
 
-def own_state(me: int) -> ProcessState:
-    """Returns the state of this process, whose number is `me`."""
+def own_state(me: int, thread: int | None = None) -> ProcessState:
+    """Returns the state of this process, whose number is `me`.
+
+    thread: the identifier of the thread that runs the user's code. None: the main thread.
+    """
     now = time.monotonic()
-    main = threading.main_thread().ident or 0
+    main = thread or threading.main_thread().ident or 0
     callbacks = [(thread, place(thread)) for thread in _in_callbacks()]
     places = (main, place(main)), *callbacks
     for gone in _seen.keys() - {*places}:

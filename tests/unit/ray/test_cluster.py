@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import threading
 import time
@@ -177,6 +178,44 @@ def test_functions_of_the_user_run_in_the_actors(cluster: Any, tmp_path: Any) ->
     assert [len(each) for each in processes] == [1, 1]
     assert len({str(os.getpid())}.union(*processes)) == 3
     assert all(int(written[f"0log{microbatch}"][1]) for microbatch in range(4))
+
+
+def test_a_hang_is_explained(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A function of the user does not return in one actor, and the other one waits for a value of it."""
+
+    def log(task: jaxpp.schedules.Task, residuals: list[jax.Array]) -> None:
+        del residuals
+        while task.stage == 1 and not (tmp_path / "go on").exists():
+            time.sleep(0.05)
+
+    schedule = jaxpp.schedules.Std1F1B(2).build(steps.MICROBATCHES)
+    schedule = insert(schedule, jaxpp.schedules.Operation.parse("log: forward"), after="forward")
+    function = functools.partial(steps.train_step, schedule=schedule)
+    mesh = cluster.mesh((2,), ("mpmd",), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(function, mesh, options=jaxpp.StepOptions(operations={"log": log}))
+    monkeypatch.setattr(cluster.calls, "patience", 2.0)
+    told: list[str] = []
+
+    def release() -> None:
+        end = time.monotonic() + 60
+        while "go on: " not in "".join(told) and time.monotonic() < end:
+            time.sleep(0.1)
+            told.append(capfd.readouterr().err)
+        (tmp_path / "go on").touch()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    _, value = step(steps.init(2), steps.batch(0))
+    assert float(value) == pytest.approx(steps.expected(2, 1)[1][0])
+    releasing.join()
+    report = (
+        r"jaxpp: process 1 \(\S+, pid \d+\) is at \S*/test_cluster\.py:\d+, in log; process 0 waits for it; "
+        r"nothing has moved for \d+ s\n  process 0 has waited \d+ s for receive on channel \d+ .* from process 1, .*\n"
+        r"  go on: see what the code at this line waits for: .*\n"
+    )
+    assert re.search(report, "".join(told)), told
 
 
 def test_a_step_is_traced_on_all_actors(step: Any) -> None:
