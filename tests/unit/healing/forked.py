@@ -21,7 +21,7 @@ class Child(forks.Fork):
 
     def __init__(self, output: Path, command: Sequence[str], *, stdin: Any, env: Mapping[str, str]) -> None:
         del stdin  # a fork has none
-        super().__init__(started(forks.run_script, output, command[1:], env).pid)
+        super().__init__(started(forks.run_script, output, command[1:], env).pid, str(output))
 
     @property
     def returncode(self) -> int | None:

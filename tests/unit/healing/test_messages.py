@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import os
+import resource
 import select
 import socket
 import struct
-import subprocess
-import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
+from unit.runtime.processes import forks
 
 from jaxpp.healing.messages import Listener, MessageConnection, dial
 from jaxpp.runtime.processes.handshake import STRANGERS
@@ -47,42 +50,31 @@ def test_a_stranger_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-FULL = """
-import os, resource, sys
-from jaxpp.healing.messages import Listener
-
-listener = Listener("127.0.0.1", b"the secret of the job", lambda connection: connection.send(hello=1))
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-held = []
-try:
-    while True:
-        held.append(os.open(os.devnull, os.O_RDONLY))
-except OSError:
+def full(closes: str) -> None:
+    """A listener without a free descriptor, until it is told to close some."""
+    listener = Listener("127.0.0.1", b"the secret of the job", lambda connection: connection.send(hello=1))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    held: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
     print(listener.address, flush=True)
-sys.stdin.readline()
-for each in held:
-    os.close(each)
-sys.stdin.readline()
-"""
+    while not os.path.exists(closes):
+        time.sleep(0.01)
+    for each in held:
+        os.close(each)
+    threading.Event().wait()
 
 
-def test_it_goes_on_when_descriptors_had_run_out() -> None:
-    command = [sys.executable, "-c", FULL]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stderr is not None
-        address = child.stdout.readline().strip()
+def test_it_goes_on_when_descriptors_had_run_out(tmp_path: Path) -> None:
+    with forks.running(full, str(tmp_path / "closes")) as child:
+        (address,) = child.lines(1)
         with connect(address) as early:
-            told = child.stderr.readline()
-            assert told == f"jaxpp: a connection to {address} can't be taken now: [Errno 24] Too many open files\n"
-            child.stdin.write("go on\n")
-            child.stdin.flush()
+            told = f"jaxpp: a connection to {address} can't be taken now: [Errno 24] Too many open files"
+            assert child.lines(1) == [told]
+            (tmp_path / "closes").touch()
             assert early.recv(4)
         assert dial(address, SECRET).receive() == {"hello": 1}
-        child.stdin.write("end\n")
-        child.stdin.flush()
 
 
 def relay(listener: socket.socket, to: str) -> None:

@@ -13,9 +13,10 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -25,11 +26,22 @@ TESTS = Path(__file__).parents[3]
 
 
 class Fork:
-    """A process, as `subprocess.Popen` has them."""
+    """A process, as `subprocess.Popen` has them, and what it prints."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, output: str) -> None:
+        self.pid, self.output = pid, Path(output)
         self.code: int | None = None
+        self._read = 0
+
+    def lines(self, count: int) -> Sequence[str]:
+        """Its next lines, as soon as there are so many."""
+        found: Sequence[str] = ()
+        end = time.monotonic() + 60
+        while len(found) < count and time.monotonic() < end:
+            time.sleep(0.01)
+            found = self.output.read_text(encoding="utf-8").split("\n")[self._read : -1][:count]
+        self._read += count
+        return found
 
     def poll(self) -> int | None:
         """Its exit code, or minus the signal that ended it; None while it runs."""
@@ -62,7 +74,21 @@ def start(
     """
     Path(output).touch()
     request = {"function": function, "arguments": list(arguments), "modules": list(modules), "output": output}
-    return Fork(_ask({**request, "environment": dict(environment)}))
+    return Fork(_ask({**request, "environment": dict(environment)}), output)
+
+
+@contextlib.contextmanager
+def running(function: Callable[..., None], *arguments: str) -> Generator[Fork]:
+    """A process that calls a function of a module with these arguments, and that is killed in the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+        name, output = f"{function.__module__}:{function.__name__}", f"{folder}/output"
+        fork = start(name, arguments, [function.__module__], environment, output)
+        try:
+            yield fork
+        finally:
+            fork.kill()
+            fork.wait()
 
 
 def run_script(path: str, *arguments: str) -> None:

@@ -219,15 +219,13 @@ def test_a_process_that_fails_before_its_first_step() -> None:
     assert re.fullmatch(message, found.find(0, "message")[0])
 
 
-def test_a_step_that_cannot_be_interrupted_ends_with_its_process(tmp_path: Path) -> None:
+def test_a_step_that_cannot_be_interrupted_ends_with_its_process() -> None:
     died = r"jaxpp: process 1 \(\S+, pid \d+\) died"
     ends = r"; this process is in a program of XLA that waits for it, and ends"
     for silent, printed in (("", rf"{died}\n{died}{ends}\n"), ("silent", "")):
-        function, output = f"{fault_jobs.__name__}:{fault_jobs.last_resort.__name__}", tmp_path / f"output {silent}"
-        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-        child = forks.start(function, [silent], [fault_jobs.__name__], environment, str(output))
-        assert child.wait() == 1
-        assert re.fullmatch(printed, output.read_text(encoding="utf-8"))
+        with forks.running(fault_jobs.last_resort, silent) as child:
+            assert child.wait() == 1
+            assert re.fullmatch(printed, child.output.read_text(encoding="utf-8"))
 
 
 def test_processes_that_disagree() -> None:

@@ -4,11 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -31,35 +29,9 @@ def alone(number: str, before: str, job: str) -> None:
         threading.Event().wait()
 
 
-class Process(forks.Fork):
-    """A process that runs `alone`, and what it prints."""
-
-    def __init__(self, fork: forks.Fork, output: Path) -> None:
-        super().__init__(fork.pid)
-        self._output, self._read = output, 0
-
-    def lines(self, count: int) -> Sequence[str]:
-        """Its next lines, as soon as there are so many."""
-        found: Sequence[str] = ()
-        end = time.monotonic() + 60
-        while len(found) < count and time.monotonic() < end:
-            time.sleep(0.01)
-            found = self._output.read_text(encoding="utf-8").split("\n")[self._read : -1][:count]
-        self._read += count
-        return found
-
-
-@contextmanager
-def process(number: int = 0, before: str = "", job: str = "host0:1") -> Generator[Process]:
+def process(number: int = 0, before: str = "", job: str = "host0:1") -> AbstractContextManager[forks.Fork]:
     """A process that runs `alone`, after it has run `before`."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = f"{folder}/output"
-        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-        fork = forks.start(f"{__name__}:alone", [str(number), before, job], [__name__], environment, output)
-        child = Process(fork, Path(output))
-        yield child
-        child.kill()
-        child.wait(60)
+    return forks.running(alone, str(number), before, job)
 
 
 def test_a_signal_beside_the_users_handler() -> None:

@@ -7,15 +7,15 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.runtime.processes import forks
 
 from jaxpp.runtime.processes import unix
 from jaxpp.runtime.processes.handshake import STRANGERS
@@ -302,60 +302,50 @@ def test_it_listens_where_it_is_told_to(make: Make) -> None:
         socket.create_connection(("127.0.0.2", port), 5)
 
 
-STOPPED = """
-import sys, time
-from jaxpp.runtime.processes.watchdog import Watchdog
-
-first = Watchdog(0, b"secret", seconds=4.0)
-print(first.address, flush=True)
-first.connect({1: "the test"})
-print("connected", flush=True)
-sys.stdin.readline()
-time.sleep(0.5)
-print([str(each) for each in first.lost])
-"""
+def is_stopped_and_goes_on(continued: str) -> None:
+    first = Watchdog(0, b"secret", seconds=2.0)
+    print(first.address, flush=True)
+    first.connect({1: "the test"})
+    print("connected", flush=True)
+    while not Path(continued).exists():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    print([str(each) for each in first.lost], flush=True)
 
 
-def test_a_process_that_was_stopped_blames_nobody(make: Make) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        second = make(1, secret=b"secret", seconds=4.0)
+def test_a_process_that_was_stopped_blames_nobody(make: Make, tmp_path: Path) -> None:
+    with forks.running(is_stopped_and_goes_on, str(tmp_path / "continued")) as child:
+        second = make(1, secret=b"secret", seconds=2.0)
         second.seconds = 60.0  # it speaks often, and has patience
-        second.connect({0: child.stdout.readline().strip()})
-        assert child.stdout.readline() == "connected\n"
+        second.connect({0: child.lines(1)[0]})
+        assert child.lines(1) == ["connected"]
         child.send_signal(signal.SIGSTOP)
-        time.sleep(5.0)
+        time.sleep(3.0)
         child.send_signal(signal.SIGCONT)
-        child.stdin.write("go on\n")
-        child.stdin.flush()
-        assert child.stdout.readline() == "[]\n"
+        (tmp_path / "continued").touch()
+        assert child.lines(1) == ["[]"]
 
 
-FORKS = """
-import os, signal, time
-from jaxpp.runtime.processes.watchdog import Watchdog
-
-first = Watchdog(0, b"secret")
-address = first.address
-read, write = os.pipe()
-if os.fork() == 0:
-    second = Watchdog(1, b"secret")
-    second.connect({0: address})
-    if (child := os.fork()) == 0:
-        time.sleep(60)
-        os._exit(0)
-    os.write(write, str(child).encode())
-    os.kill(os.getpid(), signal.SIGKILL)
-first.connect({1: "child"})
-first.wait_for_loss(20)
-print([each.how for each in first.lost])
-os.kill(int(os.read(read, 20)), signal.SIGKILL)
-"""
+def forks_twice() -> None:
+    """Its child has a connection to it, and dies, but not the child of this child."""
+    first = Watchdog(0, b"secret")
+    address = first.address
+    read, write = os.pipe()
+    if os.fork() == 0:
+        second = Watchdog(1, b"secret")
+        second.connect({0: address})
+        if (child := os.fork()) == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(write, str(child).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    first.connect({1: "child"})
+    first.wait_for_loss(20)
+    print([each.how for each in first.lost], flush=True)
+    os.kill(int(os.read(read, 20)), signal.SIGKILL)
 
 
 def test_a_forked_child_does_not_hide_that_its_parent_died() -> None:
-    found = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
-    assert found.stdout == "['died']\n"
+    with forks.running(forks_twice) as child:
+        assert child.wait() == 0
+        assert "['died']" in child.output.read_text().splitlines()
