@@ -26,7 +26,7 @@ function section(step) {
   const label = `the tasks of ${step.title}; the tables have the numbers`;
   step.canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": label });
   step.row = Math.min(26, Math.max(9, Math.floor(520 / step.meshes)));
-  const grasp = (x, y) => { const found = rearranger && hit(step, x, y); return found && found.i !== undefined ? found : null; };
+  const grasp = (x, y) => rearranger && carried(hit(step, x, y));
   listen(step.canvas, (x, y) => { const found = hit(step, x, y); return found && about(found); }, (x, y) => select(hit(step, x, y)), grasp);
   const made = element("section", {}, element("h2", {}, step.title), step.canvas);
   if (step.note) made.children[0].after(element("p", {}, step.note));

@@ -94,6 +94,14 @@ function neighbours(step, i) {
 
 // ---- tasks that the pointer carries --------------------------------------------------------------------------------
 
+// The task that the pointer carries from a place: the task there, or of a gap the one after it; null at the end of a row.
+function carried(found) {
+  if (!found?.idle) return found;
+  const { step, idle, mesh } = found, lane = step.lanes[mesh][0];
+  const i = lane[firstAfter(lane.length, (k) => step.spans.start[lane[k]], idle.start)];
+  return i === undefined ? null : { step, i };
+}
+
 // The task of its row before which a task comes if it is let go at a time, -1 for the end; null for its own place.
 function placeAt({ step, i }, at) {
   const lane = laneOf(step, i), { start, end } = step.spans, k = lane.indexOf(i);

@@ -202,6 +202,22 @@ def test_a_task_is_dragged_to_another_place(opened: Browser) -> None:
     assert row(page, 0)[:5] == ["0F0", "0F1", "0F2", "0B0", "0F3"]
 
 
+def test_a_gap_is_dragged_with_the_task_after_it(opened: Browser) -> None:
+    page = opened
+    choose(page)
+    grid, order = page.evaluate(GRID), row(page, 0)
+    here = held(page, 0, 7.0, 8.0, 13.2)  # from the gap before 0B0, beyond 0F4
+    makespan = page.until("held?.words.startsWith('a step') && held.words").removeprefix("a step of ")
+    page.release(*here)
+    assert page.until(f"{MAKESPAN} === '{makespan}' && {GRID} !== {json.dumps(grid)}")
+    assert row(page, 0) == [*order[:4], "0F4", "0B0", *order[6:]]
+
+    choose(page)
+    held(page, 3, 32.0, 20.0)
+    assert page.evaluate("held") is None, "no task is after the last gap"
+    page.release(0, 0)
+
+
 def test_a_move_that_cannot_be_is_not_made(opened: Browser) -> None:
     page = opened
     choose(page)
