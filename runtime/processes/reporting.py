@@ -82,14 +82,12 @@ class Reporter:
         if SIGNAL is None:
             return False
         handler = signal.getsignal(SIGNAL)
-        if handler is signal.SIG_DFL and not _is_caught(SIGNAL):
-            faulthandler.register(SIGNAL, self._write, all_threads=False)
-        elif callable(handler):  # the user's own handler is kept, and runs too
-            faulthandler.register(SIGNAL, self._write, all_threads=False, chain=True)
-        else:
-            tell("SIGUSR1 has another use here, so it prints no waits; jaxpp-run --autopsy prints them")
-            return False
-        return True
+        is_users = callable(handler)  # then it is kept, and runs too
+        if is_users or (handler is signal.SIG_DFL and not _is_caught(SIGNAL)):
+            faulthandler.register(SIGNAL, self._write, all_threads=False, chain=is_users)
+            return True
+        tell("SIGUSR1 has another use here, so it prints no waits; jaxpp-run --autopsy prints them")
+        return False
 
     def _drop(self) -> None:
         """Leaves the socket and the signal to the parent."""
