@@ -82,10 +82,10 @@ class Validator:
 
     XLA runs a module with a public `@main` on the CPU, on as many virtual devices as it has partitions. The reference
     interpreter runs a program module. There are three trials: two with other numbers, and one with larger ones, so that
-    gradients are clipped. A module with branches has nine, as a wrong predicate is often right by chance. Where an
-    optimizer has state (arrays that no stage sees), it is zero in the trial with larger numbers, and in one more, so
-    that the new state shows each gradient in full. If a result was not finite (the root of a negative second moment),
-    another trial has only positive inputs.
+    gradients are clipped. A module with branches has nine, as a wrong predicate is often right by chance. The
+    state of an optimizer (arrays that no stage sees) is zero in the trial with larger numbers, and in one more. So the
+    new state shows each gradient in full. If a result was not finite (the root of a negative second moment), another
+    trial has only positive inputs.
 
     Results agree when their largest difference is within a tolerance of the array's largest value. The tolerance is
     1e-5 in float32, and looser for a module that computes in bfloat16 or float16. Added to it is a multiple of the
