@@ -33,7 +33,6 @@ from jaxpp.validation.signature import Signature, SignatureError, public_main
 from jaxpp.validation.steps import NamedResults, StepFunction, step_function
 from jaxpp.validation.widen import at_float32
 
-
 _BRANCHES, _BRANCHING = ("stablehlo.case", "stablehlo.if"), 4
 """Branches, and how many draws of other numbers a module with them gets."""
 

@@ -36,8 +36,8 @@ class Cluster(Pool):
         address: the address of a running Ray cluster, as for `ray.init`: "auto" finds it. None: the Ray cluster that
             this process has joined, or one that is started on this machine and ends with the Cluster.
         options: options of each actor, as for Ray's `.options()`: resources, scheduling_strategy, runtime_env...
-        watchdog: heartbeat timeout in seconds after which an actor counts as frozen. A step may take longer. If no actor
-            moves for as long, the driver says who waits for whom.
+        watchdog: heartbeat timeout in seconds after which an actor counts as frozen. A step may take longer. If no
+            actor moves for as long, the driver says who waits for whom.
         patience: seconds that the actors have to start.
 
     Raises:
