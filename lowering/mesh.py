@@ -80,6 +80,8 @@ class MpmdMesh:
     def make(mpmd: int, **axes: int) -> "MpmdMesh":
         """Makes an MpmdMesh of the first devices, in the order of `jax.devices()`: `make(mpmd=4, data=2)` takes eight.
 
+        Its axes are Auto. For Explicit ones, give the constructor a `jax.sharding.Mesh`.
+
         Args:
             mpmd: the number of meshes, along the axis "mpmd".
             axes: the sizes of the axes of each mesh by their names.

@@ -113,7 +113,7 @@ def test_a_spare_takes_the_place_of_process_0_and_a_launcher_that_of_the_head(
     assert {processes for _, processes, _ in found} == {2}
     assert "jaxpp: 2 of 2 processes go on after step 6\n" in told or "go on after step 7\n" in told
 
-    stages = MpmdMesh(jax.make_mesh((2,), ("mpmd",), devices=jax.devices()[:2]), "mpmd")
+    stages = MpmdMesh.make(mpmd=2)
     step = jaxpp.mpmd_jit_with_loop(partial(job.EXAMPLE["train_step"], 2), mpmd_mesh=stages)
     state = job.EXAMPLE["first_state"]()
     for number in range(9):
