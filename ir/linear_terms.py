@@ -1,10 +1,10 @@
 """Linear terms: a value as a sum of scaled terms, each of which an operation makes that is not linear."""
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from itertools import combinations
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -13,13 +13,19 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, SUBTRACT
 from jaxpp.ir.boundary import BARRIER
 from jaxpp.ir.functions import CONDITIONALS, body_of, reducer, terminator
-from jaxpp.ir.ops import element_of, float_width, traits
+from jaxpp.ir.ops import element_of, float_width, shape_of, traits
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.tensors import is_splat_constant, read_constant
-from jaxpp.ir.values import defining_op, is_zero, origin
+from jaxpp.ir.values import defining_op, is_zero, origin, viewed
 
 Axes: TypeAlias = tuple[str, ...]
-"""The mesh axes over which devices add their values, in order; an axis occurs twice if they add twice."""
+"""The mesh axes over which devices add their values, in order; an axis occurs twice if they add twice.
+
+`FACTOR` and `APART` also stand among them.
+"""
+
+FACTOR, APART = "a value", "taken apart"
+"""A factor that is no constant, such as a mask or a clip; an operation of `TAKEN_APART` that makes or reads the sum."""
 
 Scales: TypeAlias = dict[Axes, float]
 """The factors of a term, by the axes over which it is summed."""
@@ -27,16 +33,19 @@ Scales: TypeAlias = dict[Axes, float]
 _AXIS = re.compile(r'axis_ref<name = "([^"]*)">')
 """A whole axis in the text of a mesh's axes, for which jaxlib has no bindings."""
 
-MULTIPLY, DIVIDE = "stablehlo.multiply", "stablehlo.divide"
+MULTIPLY, DIVIDE, SELECT = "stablehlo.multiply", "stablehlo.divide", "stablehlo.select"
 
 LATER = " after the loop"
 """The end of the name of an axis over which rows are added that `delay-reductions` keeps apart until then."""
-
 
 _MOVES = "concatenate dynamic_slice dynamic_update_slice gather pad scatter select"
 
 TAKEN_APART = (*CONDITIONALS, "stablehlo.while", *(f"stablehlo.{name}" for name in _MOVES.split()))
 """The operations that hold others or move rows. Passes may take them apart, which shows more of a sum."""
+
+
+Numbers: TypeAlias = Mapping[ir.Value, float]
+NO_NUMBERS: Final[Numbers] = {}
 
 
 class Part(NamedTuple):
@@ -45,11 +54,6 @@ class Part(NamedTuple):
     value: Hashable
     scale: float = 1.0
     axes: Axes = ()
-
-
-def known_scales(op: ir.Operation, scales: Scales) -> Scales:
-    """Returns the factors of the term that `op` makes: 0 for a product or a quotient, whose own factor is unknown."""
-    return dict.fromkeys(scales, 0.0) if op.name in (MULTIPLY, DIVIDE) else scales
 
 
 class WrongSum(NamedTuple):
@@ -90,6 +94,14 @@ def add_scales(total: Scales, scales: Scales, part: Part) -> None:
         total[both] = total.get(both, 0.0) + factor * part.scale
 
 
+def made_by(op: ir.Operation, scales: Scales) -> Scales:
+    """Returns the factors of the term that `op` makes: a product or a quotient has one that is no constant."""
+    marks = (FACTOR,) if op.name in (MULTIPLY, DIVIDE) else (APART,) if op.name in TAKEN_APART else ()
+    total = Scales()
+    add_scales(total, scales, Part(None, 1.0, marks))
+    return total
+
+
 def parts_with(value: Hashable, scales: Scales) -> list[Part]:
     """Returns a term with these factors as summands."""
     return [Part(value, scale, axes) for axes, scale in scales.items()]
@@ -101,19 +113,24 @@ class Linear:
     def __init__(self, module: ir.Module) -> None:
         self._mesh, self._shardings = MeshAxes.of(module), Shardings(module)
 
-    def in_task(self, value: Hashable) -> Parts:
+    def in_task(self, value: Hashable, numbers: Numbers = NO_NUMBERS) -> Parts:
         """Returns the summands of a value in a task, or in the loop; None for a term.
 
         What adds up or moves rows makes a term there, as a product does: these are gradients of weights.
+
+        numbers: those of the task's arguments.
         """
-        return self._parts(value) if isinstance(value, ir.Value) else None
+        return self._parts(value, numbers) if isinstance(value, ir.Value) else None
 
-    def around(self, value: ir.Value) -> Parts:
-        """Returns the summands of a value around the loop, where sums over dimensions are linear too."""
-        parts, op = self._parts(value), defining_op(value)
-        return self._moved(op) if parts is None and op is not None else parts
+    def around(self, value: ir.Value, has_terms: Callable[[ir.Value], bool]) -> Parts:
+        """Returns the summands of a value around the loop, where sums over dimensions are linear too.
 
-    def _parts(self, value: ir.Value) -> Parts:
+        So is a product of a sum and another value. has_terms: whether an operand is a sum over microbatches.
+        """
+        parts, op = self._parts(value, NO_NUMBERS), defining_op(value)
+        return self._moved(op, has_terms) if parts is None and op is not None else parts
+
+    def _parts(self, value: ir.Value, numbers: Numbers) -> Parts:
         op = defining_op(value)
         if op is None:
             argument = ir.BlockArgument(value)
@@ -129,7 +146,7 @@ class Linear:
         if name == "stablehlo.negate":
             return [Part(op.operands[0], -1.0)]
         if name in (MULTIPLY, DIVIDE):
-            return _scaled(op)
+            return _scaled(op, numbers)
         if traits(op).collective:
             return self._collective(op, number)
         if _is_linear_view(op):
@@ -137,9 +154,11 @@ class Linear:
             return [Part(op.operands[0])] if keeps_fractions else None
         return None
 
-    def _moved(self, op: ir.Operation) -> Parts:
-        """Returns the summands of a value that moves, joins or adds up rows."""
+    def _moved(self, op: ir.Operation, has_terms: Callable[[ir.Value], bool]) -> Parts:
+        """Returns the summands of a value that moves, joins or adds up rows, or scales them."""
         operands, name = op.operands, op.name.removeprefix("stablehlo.")
+        if op.name in (MULTIPLY, DIVIDE, SELECT):
+            return [Part(each, 1.0, (FACTOR,)) for each in _scaled_by_value(op, has_terms)] or None
         if name == "reduce":
             return [Part(operands[0], 1.0, self._axes_of_rows(op))] if is_sum(op) else None
         if name == "pad":
@@ -184,12 +203,12 @@ def is_sum(reduce: ir.Operation) -> bool:
     return reducer(reduce) == ADD and len(reduce.operands) == 2 and is_zero(reduce.operands[1])
 
 
-def number_of(value: ir.Value) -> float | None:
+def number_of(value: ir.Value, numbers: Numbers = NO_NUMBERS) -> float | None:
     """Returns the number that all elements of a value are: a constant, or a product or quotient of two constants."""
     op = defining_op(origin(value, _is_linear_view))
     if op is None or op.name not in (MULTIPLY, DIVIDE):
-        return _constant(op)
-    one, other = [_constant(defining_op(origin(each, _is_linear_view))) for each in op.operands]
+        return _constant(value, numbers)
+    one, other = (_constant(each, numbers) for each in op.operands)
     if one is None or other is None or (op.name == DIVIDE and not other):
         return None
     return one * other if op.name == MULTIPLY else one / other
@@ -199,19 +218,30 @@ def _is_linear_view(op: ir.Operation) -> bool:
     return traits(op).view and bool(traits(op).linear)
 
 
-def _constant(op: ir.Operation | None) -> float | None:
-    if op is None or not is_splat_constant(op) or isinstance(element_of(op.results[0]), ir.ComplexType):
-        return None
+def _constant(value: ir.Value, numbers: Numbers) -> float | None:
+    value = origin(value, _is_linear_view)
+    op = defining_op(value)
+    if op is None or not is_splat_constant(op) or isinstance(element_of(value), ir.ComplexType):
+        return numbers.get(value)
     return next(map(float, read_constant(op).flat[:1]), None)
 
 
-def _scaled(op: ir.Operation) -> Parts:
+def _scaled(op: ir.Operation, numbers: Numbers) -> Parts:
     """Returns the summand of a product with a number, or of a quotient by one; None where neither operand is one."""
     one, other = op.operands
-    factor = number_of(other)
+    factor = number_of(other, numbers)
     if op.name == DIVIDE:
         return [Part(one, 1 / factor)] if factor else None
     if factor is not None:
         return [Part(one, factor)]
-    factor = number_of(one)
+    factor = number_of(one, numbers)
     return None if factor is None else [Part(other, factor)]
+
+
+def _scaled_by_value(op: ir.Operation, has_terms: Callable[[ir.Value], bool]) -> Sequence[ir.Value]:
+    """Returns the sum that a product, a quotient or a choice multiplies by a value; none if that is a sum, too."""
+    operands = op.operands[1:] if op.name == SELECT else op.operands[:1] if op.name == DIVIDE else op.operands
+    found = list(filter(has_terms, operands))
+    if op.name == MULTIPLY and len(found) > 1:
+        found = [each for each in found if shape_of(viewed(each))]
+    return found if len(found) == 1 else ()

@@ -1,16 +1,17 @@
 """Sums over the microbatches: of what a loop hands on, and of what a line of calls of tasks returns."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir.kinds import HALVES
-from jaxpp.ir.linear_terms import Axes, Part, Parts, Scales, WrongSum, add_scales, parts_with, terms
-from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.linear_terms import Axes, Part, Parts, Scales, WrongSum, parts_with, terms
 from jaxpp.ir.program import TaskName
-from jaxpp.ir.task_terms import LoopTerms, OwnTerm, TaskTerms
+from jaxpp.ir.task_terms import OTHERS, LoopTerms, OwnTerm, TaskTerms
 from jaxpp.ir.values import defining_op
 
 
@@ -18,18 +19,16 @@ class Sum(NamedTuple):
     """A sum of one term over the microbatches.
 
     Attributes:
-        scale: the factor of each microbatch's term; 0 where it is not known, as one of its factors is no constant.
-        axes: the axes over which devices add the term.
+        scale: the factor of each microbatch's term, besides those that are no constants.
+        axes: the axes over which devices add the term, and what else is known of it (`jaxpp.ir.linear_terms.Axes`).
         microbatches: the number of microbatches; 0 where the schedule may leave some out.
         stage: the stage that makes the term; -1 where it is not known, or where there are slices.
-        is_inside: whether passes may take apart the operation that makes the term, or reads the sum.
     """
 
     scale: float
     axes: Axes
     microbatches: int
     stage: int = -1
-    is_inside: bool = False
 
 
 Sums: TypeAlias = frozenset[Sum]
@@ -45,13 +44,11 @@ class State(NamedTuple):
     Attributes:
         terms: the factors of the results that it sums, of tasks or of the loop.
         own: the sums that it reads element by element.
-        whole: the sums that it reads through a scalar.
         has_cut: whether it has some rows of a result only.
     """
 
     terms: Mapping[ir.Value, Scales] = {}
     own: Sums = NO_SUMS
-    whole: Sums = NO_SUMS
     has_cut: bool = False
 
     @property
@@ -63,48 +60,6 @@ class State(NamedTuple):
 EMPTY = State()
 
 
-class LoopSums:
-    """The sums of a module that has its loop.
-
-    Attributes:
-        wrong: none, as a loop adds the same for all microbatches.
-    """
-
-    wrong: Sequence[WrongSum] = ()
-
-    def __init__(self, loop: MicrobatchLoop, made: LoopTerms) -> None:
-        self._loop, self._made = loop, made
-        self._terms = dict[int, int]()
-
-    @property
-    def terms(self) -> int:
-        """How many terms each microbatch adds to the sums that were read so far."""
-        return sum(self._terms.values())
-
-    def of(self, state: State, location: ir.Location) -> Sums:
-        """Returns what a sum of the loop's results is made of."""
-        sums = set[Sum]()
-        for part in state.parts:
-            assert isinstance(part.value, ir.Value)
-            number = ir.OpResult(part.value).result_number
-            if number in self._loop.indices:
-                continue
-            added = self._made.added(number)
-            self._terms[number] = len(added or ())
-            if self._made.is_of_others(number):
-                sums.add(UNKNOWN)
-            # A schedule may leave out tasks, and their terms.
-            microbatches = 0 if "skipped:" in self._loop.schedule else self._loop.length
-            for term in added or ():
-                total = Scales()
-                add_scales(total, term.scales, part)
-                sums |= {
-                    Sum(_rounded(scale), axes, microbatches, term.stage, term.is_inside)
-                    for axes, scale in total.items()
-                }
-        return frozenset(sums)
-
-
 _Group: TypeAlias = tuple[str, int, int]
 """A kind (`backward` also for its halves), a stage and a slice."""
 
@@ -114,25 +69,21 @@ _CHANGED = "changed"
 """The term of a value to which an earlier microbatch does not only add, such as a moving average."""
 
 
-class LineSums:
-    """The sums of a module that has a line of calls.
+class MicrobatchSums:
+    """The sums of a module that has its loop, or a line of calls.
 
     Attributes:
-        wrong: the sums that are not over all microbatches alike.
+        loop: the terms of the loop, if the module has one.
+        wrong: the sums that are not over all microbatches alike. A loop adds the same for all.
     """
 
     def __init__(self, made: TaskTerms, states: Mapping[ir.Value, State]) -> None:
+        self.loop: LoopTerms | None = None
         self._made, self._states, self.wrong = made, states, list[WrongSum]()
         self._tasks = dict[ir.Value, TaskName]()
         self._microbatches = defaultdict[_Group, set[int]](set)
         self._known = dict[Hashable, Sums]()
         self._has_slices = False
-        self._terms = defaultdict[int, set[OwnTerm]](set)
-
-    @property
-    def terms(self) -> int:
-        """How many terms a microbatch adds to the sums that were read so far: that with most of them."""
-        return max(map(len, self._terms.values()), default=0)
 
     def add_call(self, op: ir.Operation, tasks: Sequence[TaskName], parts: Sequence[int]) -> None:
         """Adds a call of tasks. parts: for each result the index of its task."""
@@ -142,28 +93,32 @@ class LineSums:
             self._has_slices |= task.slice > 0
 
     def of(self, state: State, location: ir.Location) -> Sums:
-        """Returns what a sum of the results of tasks is made of; notes what is wrong with it."""
+        """Returns what a sum of the results of tasks, or of the loop, is made of; notes what is wrong with it."""
         key = frozenset(state.parts)
         if key not in self._known:
-            found = terms(None, lambda each: state.parts if each is None else self._parts(each))
+            found = self._terms(state)
             self._known[key] = NO_SUMS if _CHANGED in found else self._grouped(found, location)
         return self._known[key]
 
+    def is_sum(self, state: State) -> bool:
+        """Whether a sum of results has terms of microbatches, which need not be all of them."""
+        return bool(state.terms) and any(not isinstance(term, ir.Value) for term in self._terms(state))
+
+    def _terms(self, state: State) -> Mapping[Hashable, Scales]:
+        return terms(None, lambda each: state.parts if each is None else self._parts(each))
+
     def _parts(self, value: Hashable) -> Parts:
-        """Returns the summands of a value of the line of calls."""
+        """Returns the summands of a value around the tasks."""
         if not isinstance(value, ir.Value):
             return None
-        task = self._tasks.get(value)
-        if task is None:
-            return self._states.get(value, EMPTY).parts
-        op, summary, found = defining_op(value), self._made.of_call(value), list[Part]()
-        assert op is not None
-        for number, scales in summary.arguments:
-            operand = op.operands[number]
-            if scales != {(): 1.0} and self._is_of_another(operand, task):
-                return [Part(_CHANGED)]
-            found += parts_with(operand, scales)
-        return found + [part for n, scales in enumerate(summary.own) for part in parts_with(OwnTerm(value, n), scales)]
+        task, op = self._tasks.get(value), defining_op(value)
+        if task is None or op is None:
+            is_of_loop = self.loop is not None and op is not None and at.LOOP in op.attributes
+            return self.loop.parts(value) if self.loop and is_of_loop else self._states.get(value, EMPTY).parts
+        arguments, own = self._made.parts(value)
+        if any(scales != {(): 1.0} and self._is_of_another(op.operands[n], task) for n, scales in arguments):
+            return [Part(_CHANGED)]
+        return [part for n, scales in arguments for part in parts_with(op.operands[n], scales)] + own
 
     def _is_of_another(self, value: ir.Value, task: TaskName) -> bool:
         """Whether a task of another microbatch has a part in a value."""
@@ -172,23 +127,24 @@ class LineSums:
 
     def _grouped(self, found: Mapping[Hashable, Scales], location: ir.Location) -> Sums:
         groups = defaultdict[_Group, dict[int, set[tuple[Axes, float]]]](lambda: defaultdict(set))
-        own = defaultdict[_Group, dict[int, set[OwnTerm]]](lambda: defaultdict(set))
         kinds, sums = defaultdict[_Group, set[str]](set), set[Sum]()
         for term, scales in found.items():
-            if isinstance(term, OwnTerm):
+            if term == OTHERS:
+                sums.add(UNKNOWN)
+            elif isinstance(term, OwnTerm):
+                every = {(axes, _rounded(scale)) for axes, scale in scales.items()}
+                if self.loop is not None:
+                    sums |= {Sum(scale, axes, self.loop.length, term.stage) for axes, scale in every}
+                    continue
                 kind, stage, microbatch, part = self._tasks[term.result]
                 group = "backward" if kind in HALVES else kind, stage, part
                 kinds[group].add(kind)
-                own[group][microbatch].add(term)
-                groups[group][microbatch] |= {(axes, _rounded(scale)) for axes, scale in scales.items()}
+                groups[group][microbatch] |= every
         for group, terms_of in groups.items():
             if len(terms_of) > 1:  # otherwise it may be a value of one microbatch, such as the last one
                 self._check(group, kinds[group], terms_of, location)
-                for microbatch, each in own[group].items():
-                    self._terms[microbatch] |= each
             stage = -1 if self._has_slices else group[1]
-            every = set[tuple[Axes, float]]().union(*terms_of.values())
-            sums |= {Sum(scale, axes, len(terms_of), stage) for axes, scale in every}
+            sums |= {Sum(scale, axes, len(terms_of), stage) for each in terms_of.values() for axes, scale in each}
         return frozenset(sums)
 
     def _check(
@@ -205,10 +161,10 @@ class LineSums:
             what = f"lacks what the {kind} of stage {stage} adds for microbatch {', '.join(map(str, missing))}"
             self.wrong.append(WrongSum(f"a sum over {len(there)} microbatches {what}", location, _HINT))
             return
-        usual = max(found.values(), key=[*found.values()].count)
-        if any(not scale for each in found.values() for _, scale in each):
-            return
-        odd = min((number for number, each in found.items() if each != usual), default=None)
+        usual, counts = max(found.values(), key=[*found.values()].count), Counter(chain.from_iterable(found.values()))
+        # A further term of one microbatch may be its value, such as the last one.
+        strange = ((n, usual - each or any(counts[term] > 1 for term in each - usual)) for n, each in found.items())
+        odd = min((number for number, is_strange in strange if is_strange), default=None)
         if odd is not None:
             what = f"{TaskName(kind, stage, odd, part)}, {_times(found[odd])}, and others {_times(usual)}"
             self.wrong.append(WrongSum(f"a sum adds what the {what}", location, _HINT))

@@ -10,7 +10,6 @@ collectives of a `shard_map`, and sums that `delay-reductions` keeps apart, have
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxlib.mlir import ir
@@ -27,10 +26,10 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.kinds import AROUND
-from jaxpp.ir.linear_terms import TAKEN_APART, Linear, Part, Scales, WrongSum, add_scales
+from jaxpp.ir.linear_terms import APART, TAKEN_APART, Linear, Part, Scales, WrongSum, add_scales
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, tasks_of_call
-from jaxpp.ir.microbatch_sums import EMPTY, NO_SUMS, LineSums, LoopSums, State, Sums
+from jaxpp.ir.microbatch_sums import EMPTY, NO_SUMS, MicrobatchSums, State, Sums
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.task_terms import LoopTerms, TaskTerms
 from jaxpp.ir.values import defining_op, viewed
@@ -40,33 +39,17 @@ _JOINS = ("stablehlo.concatenate", "stablehlo.dynamic_update_slice")
 _SEND, _RECEIVE = "stablehlo.send", "stablehlo.recv"
 
 
-class ResultSums(NamedTuple):
-    """The sums on which a result of the step depends, `UNKNOWN` among them.
-
-    Attributes:
-        own: those that it is, or reads element by element: of gradients, for a weight.
-        whole: those that it reads through a scalar, such as the norm of all gradients.
-        location: where the result is made.
-    """
-
-    own: Sums
-    whole: Sums
-    location: ir.Location
-
-
-@dataclass(frozen=True)
-class StepSums:
+class StepSums(NamedTuple):
     """The sums of a step.
 
     Attributes:
-        results: by the number of each result of the step.
+        results: by the number of each result of the step, the sums that it is, or reads element by element: those of
+            its gradients, for a weight. Sums that it reads through a scalar, such as a norm, are not among them.
         wrong: the sums that are not over all microbatches alike.
-        terms: how many terms each microbatch adds to sums that are read.
     """
 
-    results: Mapping[int, ResultSums]
-    wrong: Sequence[WrongSum] = ()
-    terms: int = 0
+    results: Mapping[int, Sums]
+    wrong: Sequence[WrongSum]
 
 
 def step_sums(module: ir.Module) -> StepSums:
@@ -94,17 +77,16 @@ class _StepReader:
     """Reads the operations around the tasks in their order, and the tasks where a sum leads to them."""
 
     def __init__(self, module: ir.Module) -> None:
-        self._results, self._module, self._functions = dict[int, ResultSums](), module, functions(module)
+        self._results, self._module, self._functions = dict[int, Sums](), module, functions(module)
         self._linear = Linear(module)
         self._tasks = TaskTerms(self._functions, self._linear)
         self._parts = dict[str, Sequence[int]]()
         self._states, self._sent = dict[ir.Value, State](), dict[int, ir.Value]()
-        self._sums: LoopSums | LineSums = LineSums(self._tasks, self._states)
+        self._sums = MicrobatchSums(self._tasks, self._states)
 
     def result(self) -> StepSums:
         """Returns what was found, after the last visit."""
-        sums = self._sums
-        return StepSums(self._results, sums.wrong, sums.terms)
+        return StepSums(self._results, self._sums.wrong)
 
     def visit(self, ops: Iterable[ir.Operation]) -> None:
         """Visits the operations of a function that is no task."""
@@ -126,18 +108,15 @@ class _StepReader:
         """Notes the sums of the values that leave the step as the results with these numbers."""
         for value, owners in zip(end.operands, numbers, strict=True):
             state, op = self._states.get(value, EMPTY), defining_op(value)
-            location = end.location if op is None else op.location
-            own = state.own | self._sums.of(state, location)
+            sums = state.own | self._sums.of(state, end.location if op is None else op.location)
             for number in owners:
-                known = self._results.get(number, ResultSums(NO_SUMS, NO_SUMS, location))
-                self._results[number] = ResultSums(known.own | own, known.whole | state.whole, known.location)
+                self._results[number] = self._results.get(number, NO_SUMS) | sums
 
     def _visit(self, op: ir.Operation) -> None:
         if op.name == "func.call":
             self._visit_call(op)
         elif at.LOOP in op.attributes:
-            loop = MicrobatchLoop.of(self._module)
-            self._sums = LoopSums(loop, LoopTerms(loop, self._tasks, self._linear))
+            self._sums.loop = LoopTerms(MicrobatchLoop.of(self._module), self._tasks, self._linear)
             self._begin(op)
         elif op.name == at.SHARD_MAP:
             self._visit_inside(op, body_of(op))
@@ -159,7 +138,6 @@ class _StepReader:
         if not tasks:
             self._visit_inside(op, body_of(function))
             return
-        assert isinstance(self._sums, LineSums)
         self._begin(op)
         if callee(op) not in self._parts:
             self._parts[callee(op)] = [at.plain(each.get(at.TASK)) or 0 for each in at.result_attributes(function)]
@@ -176,21 +154,17 @@ class _StepReader:
 
     def _made(self, op: ir.Operation, result: ir.Value, states: Mapping[ir.Value, State]) -> State:
         """Returns the state of the result of an operation around the loop. states: those of its operands."""
-        own = NO_SUMS.union(*(state.own for state in states.values()))
-        whole = NO_SUMS.union(*(state.whole for state in states.values()))
-        parts, is_array = self._linear.around(result) or (), _rank(result) > 0
-        total = _total(op, parts, states)
+        parts = self._linear.around(result, lambda each: self._sums.is_sum(states.get(each, EMPTY))) or ()
+        total, own = _total(op, parts, states), NO_SUMS
         summed = set[Hashable]() if total is None else {part.value for part in parts}
+        marks = (APART,) if op.name in TAKEN_APART or (total is None and parts) else ()
         for value, state in states.items():
-            if value not in summed and state.terms:
-                read = self._sums.of(state, op.location)
-                if op.name in TAKEN_APART or (total is None and parts):
-                    read = frozenset(each._replace(is_inside=True) for each in read)
-                own, whole = (own, whole | read) if is_array and not _rank(viewed(value)) else (own | read, whole)
-        if not is_array and any(map(_rank, states)):
-            own, whole = NO_SUMS, own | whole
+            read = NO_SUMS if value in summed or not state.terms else self._sums.of(state, op.location)
+            # A scalar of arrays, such as a norm, is made of all gradients, and so is an array that it scales.
+            if bool(_rank(result)) == bool(_rank(viewed(value))):
+                own |= state.own | {each._replace(axes=(*each.axes, *marks)) for each in read}
         has_cut = op.name in _CUTS or any(state.has_cut for state in states.values())
-        return State(total or {}, own, whole, has_cut)
+        return State(total or {}, own, has_cut)
 
 
 def _total(

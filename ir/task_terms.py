@@ -1,24 +1,33 @@
 """The terms of tasks: what each function adds to its arguments, and what the loop adds in each microbatch."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Final, NamedTuple
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, callee, operands_with_captures, operations, terminator
-from jaxpp.ir.linear_terms import TAKEN_APART, Linear, Parts, Scales, known_scales, parts_with, terms
+from jaxpp.ir.linear_terms import Linear, Part, Parts, Scales, made_by, number_of, parts_with, terms
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import float_width, shape_of
 from jaxpp.ir.tasks import task_inside
 from jaxpp.ir.values import block_of, defining_op
 
 
 class OwnTerm(NamedTuple):
-    """A term that a call makes itself, by its number among those of a result."""
+    """A term that a call, or the loop, makes itself: its index among those of a result.
+
+    stage: the stage that makes a term of the loop; -1 if it is not known, or where there are slices.
+    """
 
     result: ir.Value
     number: int
+    stage: int = -1
+
+
+OTHERS: Final = "others"
+"""The term of a value of the loop that sums others which it carries, as the sum before the last one does."""
 
 
 class Summary(NamedTuple):
@@ -29,70 +38,69 @@ class Summary(NamedTuple):
 
 
 class TaskTerms:
-    """The summaries of functions, each of which is read once."""
+    """The summaries of functions, each of which is read once for the constants that it takes."""
 
     def __init__(self, functions: Mapping[str, ir.Operation], linear: Linear) -> None:
         self._functions, self._linear = functions, linear
-        self._known = dict[tuple[str, int], Summary]()
+        self._scalars = dict[str, Sequence[int]]()
+        self._known = dict[tuple[str, int, tuple[float | None, ...]], Summary]()
 
-    def of_call(self, result: ir.Value) -> Summary:
-        """Returns the summary of the result of a call."""
+    def parts(self, result: ir.Value) -> tuple[Sequence[tuple[int, Scales]], list[Part]]:
+        """Returns the factors of the operands that the result of a call sums, and the call's own terms."""
         op = defining_op(result)
         assert op is not None
-        key = callee(op), ir.OpResult(result).result_number
+        name = callee(op)
+        if name not in self._scalars:
+            arguments = enumerate(body_of(self._functions[name]).arguments)
+            self._scalars[name] = [number for number, each in arguments if not shape_of(each) and float_width(each)]
+        key = name, ir.OpResult(result).result_number, tuple(number_of(op.operands[n]) for n in self._scalars[name])
         if key not in self._known:
             self._known[key] = self._summary(*key)
-        return self._known[key]
+        found = self._known[key]
+        own = [part for n, scales in enumerate(found.own) for part in parts_with(OwnTerm(result, n), scales)]
+        return found.arguments, own
 
-    def _summary(self, name: str, number: int) -> Summary:
+    def _summary(self, name: str, number: int, constants: Sequence[float | None]) -> Summary:
         arguments, own = list[tuple[int, Scales]](), list[Scales]()
         body = body_of(self._functions[name])
-        for term, scales in terms(terminator(body).operands[number], self._linear.in_task).items():
+        given = zip(self._scalars[name], constants, strict=True)
+        numbers = {body.arguments[n]: constant for n, constant in given if constant is not None}
+        found = terms(terminator(body).operands[number], partial(self._linear.in_task, numbers=numbers))
+        for term, scales in found.items():
             assert isinstance(term, ir.Value)
             op = defining_op(term)
             if op is None:
                 arguments.append((ir.BlockArgument(term).arg_number, scales))
             elif len(op.operands) or len(op.regions):  # what is equal for all microbatches is no term
-                own.append(known_scales(op, scales))
+                own.append(made_by(op, scales))
         return Summary(arguments, own)
 
 
-class LoopTerm(NamedTuple):
-    """A term that the loop adds for each microbatch.
+class LoopTerms:
+    """The terms that the body of the microbatch loop adds to what it carries.
 
     Attributes:
-        scales: its factors; 0 if they are not known.
-        stage: the stage that makes it; -1 if it is not known.
-        is_inside: whether its operation holds others, or moves rows. Passes take both apart, and so the term.
+        length: the number of microbatches; 0 where the schedule may leave out tasks, and their terms.
     """
-
-    scales: Scales
-    stage: int
-    is_inside: bool
-
-
-class LoopTerms:
-    """The terms that the body of the microbatch loop adds to what it carries."""
 
     def __init__(self, loop: MicrobatchLoop, tasks: TaskTerms, linear: Linear) -> None:
         self._loop, self._tasks, self._linear = loop, tasks, linear
+        self.length = 0 if "skipped:" in loop.schedule else loop.length
         self._known = dict[int, Mapping[Hashable, Scales]]()
 
-    def added(self, number: int) -> Sequence[LoopTerm] | None:
-        """Returns what a microbatch adds to the value that the loop carries; None if it does not only add to it."""
-        if self._carried(number) != {self._loop.body.arguments[number]: {(): 1.0}}:
-            return None
-        added = list[LoopTerm]()
-        for term, scales in self._terms(number).items():
+    def parts(self, result: ir.Value) -> list[Part]:
+        """Returns what a microbatch adds to a result of the loop; nothing if it does not only add."""
+        number = ir.OpResult(result).result_number
+        carried, argument = self._carried(number), self._loop.body.arguments[number]
+        if number in self._loop.indices or (carried != {argument: {(): 1.0}} and carried.keys() <= {argument}):
+            return []
+        found = [Part(OTHERS)] if carried.keys() - {argument} else []
+        for index, (term, scales) in enumerate(self._terms(number).items()):
             value = term.result if isinstance(term, OwnTerm) else term
             op = defining_op(value) if isinstance(value, ir.Value) else None
             if op is not None and value in self._varying and value not in self._loop.counts:
-                added.append(LoopTerm(known_scales(op, scales), self._stage(op), op.name in TAKEN_APART))
-        return added
-
-    def is_of_others(self, number: int) -> bool:
-        """Whether a value that the loop hands on sums others that it carries, as the sum before the last one does."""
-        return not self._carried(number).keys() <= {self._loop.body.arguments[number]}
+                found += parts_with(OwnTerm(result, index, self._stage(op)), made_by(op, scales))
+        return found
 
     def _carried(self, number: int) -> Mapping[Hashable, Scales]:
         """Returns the factors of what the last microbatch handed on."""
@@ -113,10 +121,8 @@ class LoopTerms:
         op = defining_op(value)
         if op is None or op.name != "func.call":
             return self._linear.in_task(value)
-        summary = self._tasks.of_call(value)
-        parts = [part for number, scales in summary.arguments for part in parts_with(op.operands[number], scales)]
-        own = [part for number, scales in enumerate(summary.own) for part in parts_with(OwnTerm(value, number), scales)]
-        return [*parts, *own]
+        arguments, own = self._tasks.parts(value)
+        return [part for number, scales in arguments for part in parts_with(op.operands[number], scales)] + own
 
     def _is_inside(self, value: ir.Value) -> bool:
         """Whether the body of the loop makes a value, perhaps inside of a `shard_map`."""

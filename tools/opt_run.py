@@ -14,7 +14,7 @@ from jaxpp._versions import UnsupportedJaxError
 from jaxpp.hlo_passes.base import Observer, OwnPassError, Pass, is_own, run_passes
 from jaxpp.hlo_passes.mlir_pass import MlirPass
 from jaxpp.hlo_passes.pipelines import VerifyPhases
-from jaxpp.hlo_passes.whole_sums import WholeSums
+from jaxpp.hlo_passes.whole_sums import WholeSumsOfProgram
 from jaxpp.ir.errors import PassError, one_line
 from jaxpp.ir.functions import bytecode
 from jaxpp.tools import diagnostics, listing, observers, op_stats, reproducer, source, streams
@@ -222,7 +222,7 @@ def _observers(run: _Run) -> list[Observer]:
         watching += [
             Validate(options.seed, run.trips, options.tolerance, apart=True),
             VerifyPhases(),
-            WholeSums(),
+            WholeSumsOfProgram(),
         ]
     if options.print_before_all or options.print_before:
         names = None if options.print_before_all else set(options.print_before)

@@ -20,7 +20,7 @@ from fuzz.worker import Serve, Worker
 
 from jaxpp.hlo_passes import base
 from jaxpp.hlo_passes.pipelines import VerifyPhases
-from jaxpp.hlo_passes.whole_sums import WholeSums
+from jaxpp.hlo_passes.whole_sums import WholeSumsOfProgram
 
 assert conftest
 TIMEOUT = 300.0
@@ -116,7 +116,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None or options.input is not None:
         if options.seed is not None:
-            base.STANDING.extend((VerifyPhases(), WholeSums()))
+            base.STANDING.extend((VerifyPhases(), WholeSumsOfProgram()))
         outcome = tool_trial.run(options.input) if options.seed is None else trial.run(options.seed)
         print(outcome.line)
         return int(bool(outcome.wrong))

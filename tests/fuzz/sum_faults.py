@@ -1,6 +1,6 @@
 """Plants faults in the sums of gradients between the passes of generated steps: `make faults-in-sums`.
 
-A fault of each kind comes at a random place behind `find-microbatch-loop`. The comparison of sums (`KeptSums`), or
+A fault of each kind comes at a random place behind `find-microbatch-loop`. The comparison of sums (`WholeSums`), or
 another proof of the passes, has to refuse the module, before anything runs. The step without a fault has to pass.
 """
 
@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from fuzz.faults import material
-from fuzz.kept_sums import KeptSumsOfProgram
 from fuzz.planted_sums import SUMS, SumFault
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
@@ -32,6 +31,7 @@ from jaxpp.hlo_passes.base import Pass, run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.pipelines import VerifyPhases
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
+from jaxpp.hlo_passes.whole_sums import WholeSumsOfProgram
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.train_loop import TrainLoopAttr
 
@@ -105,7 +105,7 @@ def run(seed: int, kinds: Sequence[str] = tuple(SUMS)) -> Outcome:
 def refusal(module: ir.Module, steps: Sequence[Pass]) -> str:
     """Returns why the passes are refused, with the comparison of sums; "" where they are not."""
     try:
-        run_passes(own_copy(module), steps, [VerifyPhases(), KeptSumsOfProgram()])
+        run_passes(own_copy(module), steps, [VerifyPhases(), WholeSumsOfProgram()])
     except PassError as error:
         return str(error)
     return ""

@@ -37,7 +37,7 @@ from jaxpp.healing.state import described, placed, taken
 from jaxpp.hlo_passes import base
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.pipelines import VerifyPhases
-from jaxpp.hlo_passes.whole_sums import WholeSums
+from jaxpp.hlo_passes.whole_sums import WholeSumsOfProgram
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested
 from jaxpp.runtime import load
@@ -89,7 +89,7 @@ class Outcome:
 
 def serve(connection: Connection) -> None:
     """Try each seed that arrives: the process of a worker."""
-    base.STANDING.extend((VerifyPhases(), WholeSums()))
+    base.STANDING.extend((VerifyPhases(), WholeSumsOfProgram()))
     warnings.filterwarnings("error")
     warnings.filterwarnings("default", "Error reading persistent compilation cache entry")
     while True:

@@ -41,6 +41,10 @@ def clipped(w: jax.Array, g: jax.Array, gradients: Any) -> jax.Array:
     return w - 0.1 * (g / 4) * jnp.minimum(1.0, 1 / norm)
 
 
+def masked(w: jax.Array, g: jax.Array, gradients: Any) -> jax.Array:
+    return w - 0.1 * jnp.where(w > 0, g, 0)
+
+
 def tied(params: Any, microbatch: Any) -> jax.Array:
     return loss([params[0], params[0]], microbatch) + 0 * jnp.sum(params[1])
 
@@ -58,7 +62,22 @@ def tied(params: Any, microbatch: Any) -> jax.Array:
                 ["result[1]", "1", "4 microbatches", "0.0078125"],
             ],
         ),
-        (clipped, {}, [["params[0]", "0", "4 microbatches", "0.025"], ["params[1]", "1", "4 microbatches", "0.025"]]),
+        (
+            clipped,
+            {},
+            [
+                ["params[0]", "0", "4 microbatches", "-0.025 times a value"],
+                ["params[1]", "1", "4 microbatches", "-0.025 times a value"],
+            ],
+        ),
+        (
+            masked,
+            {},
+            [
+                ["params[0]", "0", "4 microbatches", "-0.1 times a value"],
+                ["params[1]", "1", "4 microbatches", "-0.1 times a value"],
+            ],
+        ),
         (
             descended,
             {"data": 2},
@@ -68,6 +87,26 @@ def tied(params: Any, microbatch: Any) -> jax.Array:
 )
 def test_the_table(update: Update, options: dict[str, Any], expected: list[list[str]]) -> None:
     assert rows(update, **options) == expected
+
+
+@pytest.mark.parametrize("factor", [0.5, 2, 0.3])
+def test_a_constant_of_the_loss_is_in_the_scale(factor: float) -> None:
+    """It may be a constant of each task, or an argument of all."""
+
+    def scaled(params: Any, microbatch: Any) -> jax.Array:
+        return loss([factor * w for w in params], microbatch)
+
+    assert {row[-1] for row in rows(descended, loss=scaled)} == {f"{-0.1 * factor:g}"}
+
+
+def test_a_learning_rate_that_is_an_argument_is_a_value() -> None:
+    def step(params: Any, batch: Any, rate: Any) -> Any:
+        gradient = partial(jax.grad(loss), params)
+        gradients = jaxpp.treduce(gradient, batch, schedule="1f1b", operation=jaxpp.Mean)
+        return jax.tree.map(lambda w, g: w - rate * g, params, gradients), rate
+
+    compiled = jaxpp.mpmd_jit_with_loop(step, make_mesh(2)).lower(weights(2), batch(4), jnp.float32(0.1)).compile()
+    assert compiled.gradients().splitlines()[1].endswith("  -0.25 times a value")
 
 
 def test_a_weight_of_two_stages_is_summed_over_both() -> None:

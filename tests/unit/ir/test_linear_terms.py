@@ -3,6 +3,7 @@
 # pyright: reportUnknownLambdaType=false
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jaxlib.mlir import ir
 from jaxpp import _compat
 from jaxpp.ir.functions import body_of, main_of, terminator
 from jaxpp.ir.linear_terms import Linear, Scales, number_of, terms
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, viewed
 
 MESH = 'sdy.mesh @mesh = <["mpmd"=1, "data"=2, "model"=2]>'
 
@@ -27,7 +28,9 @@ def terms_of(text: str, *, around: bool = False) -> dict[str, Scales]:
         body = f"func.func @main({arguments}) -> tensor<2x2xf32> {{ {text.replace('{t}', 'tensor<2x2xf32>')} }}"
         module = ir.Module.parse(f"module attributes {{mhlo.num_partitions = 4 : i32}} {{ {MESH}\n {body} }}")
         linear, end = Linear(module), terminator(body_of(main_of(module)))
-        found = terms(end.operands[0], linear.around if around else linear.in_task)  # pyright: ignore[reportArgumentType]  # values alone
+        sums = body_of(main_of(module)).arguments[0]
+        parts = partial(linear.around, has_terms=lambda value: viewed(value) == sums) if around else linear.in_task
+        found = terms(end.operands[0], parts)  # pyright: ignore[reportArgumentType]  # values alone
         return {_name(term): scales for term, scales in found.items()}  # pyright: ignore[reportArgumentType]  # values alone
 
 
@@ -105,6 +108,25 @@ def test_rows_are_terms_in_a_task_and_linear_around_the_loop(
     for expected, is_around in ((in_task, False), (around, True)):
         found = terms_of(f"{text}\nreturn %0 : {{t}}", around=is_around)
         assert found == {name: {(): scale} for name, scale in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%0 = stablehlo.multiply %x, %y : {t}", {"0": {("a value",): 1}}),
+        ("%0 = stablehlo.multiply %y, %x : {t}", {"0": {("a value",): 1}}),
+        ("%0 = stablehlo.multiply %y, %y : {t}", {"multiply": {(): 1}}),
+        ("%0 = stablehlo.multiply %x, %x : {t}", {"multiply": {(): 1}}),
+        ("%0 = stablehlo.divide %x, %y : {t}", {"0": {("a value",): 1}}),
+        ("%0 = stablehlo.divide %y, %x : {t}", {"divide": {(): 1}}),
+        ("%b = stablehlo.compare LT, %x, %y : ({t}, {t}) -> tensor<2x2xi1>\n"
+         "%0 = stablehlo.select %b, %x, %y : tensor<2x2xi1>, {t}", {"0": {("a value",): 1}}),
+        ("%1 = stablehlo.multiply %x, %y : {t}\n%2 = stablehlo.add %1, %x : {t}\n%0 = stablehlo.negate %2 : {t}",
+         {"0": {("a value",): -1, (): -1}}),
+    ],
+)  # fmt: skip
+def test_a_sum_times_a_value_is_marked(text: str, expected: dict[str, Scales]) -> None:
+    assert terms_of(f"{text}\nreturn %0 : {{t}}", around=True) == expected
 
 
 @pytest.mark.parametrize(
