@@ -21,7 +21,7 @@ from jaxpp.ir.functions import main_of
 from jaxpp.ir.linear_terms import APART, FACTOR, LATER
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.manual_sums import unreduced
-from jaxpp.ir.microbatch_sums import NO_SUMS, UNKNOWN, Sum, Sums
+from jaxpp.ir.microbatch_sums import NO_SUMS, UNKNOWN, Sum, Sums, counted_sums
 from jaxpp.ir.step_sums import step_sums
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.errors import counted
@@ -105,9 +105,15 @@ def _differ(before: Sums, now: Sums, earlier: str) -> bool:
         hidden = {APART} if has_scales else {APART, FACTOR}  # a pass that finds a factor to be a constant takes it in
         axes = tuple(axis for axis in each.axes if axis not in hidden and (has_rows or not axis.endswith(LATER)))
         stage = each.stage if has_stages else -1
-        return Sum(each.scale * has_scales, axes, each.microbatches * has_microbatches, stage)
+        return Sum(each.scale * has_scales, axes, each.microbatches * has_microbatches, stage, each.terms)
 
-    return set(map(shown, one)) != set(map(shown, other))
+    expected, found = (
+        {each._replace(terms=0): each.terms for each in counted_sums(map(shown, sums))} for sums in (one, other)
+    )
+    if not has_microbatches:
+        return not found.keys() <= expected.keys()  # a stage without tasks adds nothing
+    has_terms = earlier != FindMicrobatchLoop.name  # before `forward-rows`, a stack of layers is one term
+    return found.keys() != expected.keys() or (has_terms and any(found[each] < expected[each] for each in expected))
 
 
 def _described(sums: Sums) -> str:
@@ -121,4 +127,5 @@ def _text(each: Sum) -> str:
     stage = f" of stage {each.stage}" if each.stage >= 0 else ""
     axes = [axis for axis in each.axes if axis not in (APART, FACTOR)]
     over = f", added over {' and '.join(axes)}" if axes else ""
-    return f"{each.scale:g} times {'a value times ' * (FACTOR in each.axes)}the sum over {count}{stage}{over}"
+    terms = f", of {each.terms} terms each" if each.terms > 1 else ""
+    return f"{each.scale:g} times {'a value times ' * (FACTOR in each.axes)}the sum over {count}{stage}{over}{terms}"

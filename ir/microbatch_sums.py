@@ -23,12 +23,15 @@ class Sum(NamedTuple):
         axes: the axes over which devices add the term, and what else is known of it (`jaxpp.ir.linear_terms.Axes`).
         microbatches: the number of microbatches; 0 where the schedule may leave some out.
         stage: the stage that makes the term; -1 where it is not known, or where there are slices.
+        terms: how many such terms each microbatch adds: several for a weight that is used twice, or for layers; 0 for a
+            sum that an operation reads, as a pass may split the operation.
     """
 
     scale: float
     axes: Axes
     microbatches: int
     stage: int = -1
+    terms: int = 1
 
 
 Sums: TypeAlias = frozenset[Sum]
@@ -36,6 +39,14 @@ NO_SUMS: Final[Sums] = frozenset()
 
 UNKNOWN: Final = Sum(0.0, ("unknown",), 0)
 """Stands for a sum that the loop does not only add to, in a way that a line of calls does not show."""
+
+
+def counted_sums(sums: Iterable[Sum]) -> Sums:
+    """Returns sums with their terms added up where they are equal otherwise."""
+    counts = Counter[Sum]()
+    for each in sums:
+        counts[each._replace(terms=1)] += each.terms
+    return frozenset(each._replace(terms=terms) for each, terms in counts.items())
 
 
 class State(NamedTuple):
@@ -62,6 +73,9 @@ EMPTY = State()
 
 _Group: TypeAlias = tuple[str, int, int]
 """A kind (`backward` also for its halves), a stage and a slice."""
+
+_Factors: TypeAlias = Counter[tuple[Axes, float]]
+"""How many terms have these axes and this factor."""
 
 _HINT = "a pass before this one dropped a term of the sum, or added it in another way"
 
@@ -126,32 +140,34 @@ class MicrobatchSums:
         return any(each is not None and each.microbatch != task.microbatch for each in made)
 
     def _grouped(self, found: Mapping[Hashable, Scales], location: ir.Location) -> Sums:
-        groups = defaultdict[_Group, dict[int, set[tuple[Axes, float]]]](lambda: defaultdict(set))
-        kinds, sums = defaultdict[_Group, set[str]](set), set[Sum]()
+        groups = defaultdict[_Group, dict[int, _Factors]](lambda: defaultdict(Counter))
+        kinds, sums = defaultdict[_Group, set[str]](set), list[Sum]()
         for term, scales in found.items():
             if term == OTHERS:
-                sums.add(UNKNOWN)
+                sums.append(UNKNOWN)
             elif isinstance(term, OwnTerm):
-                every = {(axes, _rounded(scale)) for axes, scale in scales.items()}
+                every = [(axes, _rounded(scale)) for axes, scale in scales.items()]
                 if self.loop is not None:
-                    sums |= {Sum(scale, axes, self.loop.length, term.stage) for axes, scale in every}
+                    sums += [Sum(scale, axes, self.loop.length, term.stage) for axes, scale in every]
                     continue
                 kind, stage, microbatch, part = self._tasks[term.result]
                 group = "backward" if kind in HALVES else kind, stage, part
                 kinds[group].add(kind)
-                groups[group][microbatch] |= every
+                groups[group][microbatch].update(every)
         for group, terms_of in groups.items():
             if len(terms_of) > 1:  # otherwise it may be a value of one microbatch, such as the last one
                 self._check(group, kinds[group], terms_of, location)
-            stage = -1 if self._has_slices else group[1]
-            sums |= {Sum(scale, axes, len(terms_of), stage) for each in terms_of.values() for axes, scale in each}
-        return frozenset(sums)
+            stage, most = -1 if self._has_slices else group[1], _Factors()
+            for each in terms_of.values():
+                most |= each
+            sums += [Sum(scale, axes, len(terms_of), stage, count) for (axes, scale), count in most.items()]
+        return counted_sums(sums)
 
     def _check(
         self,
         group: _Group,
         kinds: Iterable[str],
-        found: Mapping[int, set[tuple[Axes, float]]],
+        found: Mapping[int, _Factors],
         location: ir.Location,
     ) -> None:
         """Notes where the terms of a stage are not those of all microbatches of which it has such tasks, or differ."""
@@ -161,9 +177,10 @@ class MicrobatchSums:
             what = f"lacks what the {kind} of stage {stage} adds for microbatch {', '.join(map(str, missing))}"
             self.wrong.append(WrongSum(f"a sum over {len(there)} microbatches {what}", location, _HINT))
             return
-        usual, counts = max(found.values(), key=[*found.values()].count), Counter(chain.from_iterable(found.values()))
+        usual = max(found.values(), key=[*found.values()].count)
+        further = Counter(chain.from_iterable(each - usual for each in found.values()))
         # A further term of one microbatch may be its value, such as the last one.
-        strange = ((n, usual - each or any(counts[term] > 1 for term in each - usual)) for n, each in found.items())
+        strange = ((n, usual - each or any(further[term] > 1 for term in each - usual)) for n, each in found.items())
         odd = min((number for number, is_strange in strange if is_strange), default=None)
         if odd is not None:
             what = f"{TaskName(kind, stage, odd, part)}, {_times(found[odd])}, and others {_times(usual)}"
@@ -175,6 +192,6 @@ def _rounded(scale: float) -> float:
     return float(f"{scale:.6g}")
 
 
-def _times(scales: Iterable[tuple[Axes, float]]) -> str:
-    texts = (f"{scale:g} times" + (f" over {' and '.join(axes)}" if axes else "") for axes, scale in sorted(scales))
-    return " and ".join(texts)
+def _times(factors: _Factors) -> str:
+    every = sorted(factors.elements())
+    return " and ".join(f"{scale:g} times" + (f" over {' and '.join(axes)}" if axes else "") for axes, scale in every)

@@ -9,7 +9,9 @@ Data and tensor parallelism inside of a task are XLA's own: a value is whole alo
 collectives of a `shard_map`, and sums that `delay-reductions` keeps apart, have axes here.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from jaxlib.mlir import ir
@@ -29,7 +31,7 @@ from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.linear_terms import APART, TAKEN_APART, Linear, Part, Scales, WrongSum, add_scales
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, tasks_of_call
-from jaxpp.ir.microbatch_sums import EMPTY, NO_SUMS, MicrobatchSums, State, Sums
+from jaxpp.ir.microbatch_sums import EMPTY, NO_SUMS, MicrobatchSums, State, Sums, counted_sums
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.task_terms import LoopTerms, TaskTerms
 from jaxpp.ir.values import defining_op, viewed
@@ -58,26 +60,30 @@ def step_sums(module: ir.Module) -> StepSums:
     main = functions(module).get("main")
     if main is not None:
         reader.visit(operations(body_of(main)))
-        reader.leave(terminator(body_of(main)), [[n] for n in range(len(at.result_attributes(main)))])
+        reader.leave(terminator(body_of(main)), [(n, 0) for n in range(len(at.result_attributes(main)))])
         return reader.result()
     lines = mesh_functions(module)
     reader.visit_meshes([operations(body_of(line)) for line in lines])
     for line in lines:
-        reader.leave(terminator(body_of(line)), [_numbers(entry) for entry in at.result_attributes(line)])
+        reader.leave(terminator(body_of(line)), [_number(entry) for entry in at.result_attributes(line)])
     return reader.result()
 
 
-def _numbers(entry: Mapping[str, ir.Attribute]) -> list[int]:
-    """Returns the result of the step that a result of a mesh is, or of which it is a block."""
+def _number(entry: Mapping[str, ir.Attribute]) -> tuple[int, int]:
+    """Returns the result of the step that a result of a mesh is, and which block of it."""
     number = at.plain(entry.get(at.NUMBER))
-    return number[:1] if isinstance(number, list) else [number]
+    return (number[0], number[1]) if isinstance(number, list) else (number, 0)
 
 
 class _StepReader:
     """Reads the operations around the tasks in their order, and the tasks where a sum leads to them."""
 
     def __init__(self, module: ir.Module) -> None:
-        self._results, self._module, self._functions = dict[int, Sums](), module, functions(module)
+        self._results, self._module, self._functions = (
+            defaultdict[int, dict[int, Sums]](dict),
+            module,
+            functions(module),
+        )
         self._linear = Linear(module)
         self._tasks = TaskTerms(self._functions, self._linear)
         self._parts = dict[str, Sequence[int]]()
@@ -86,7 +92,8 @@ class _StepReader:
 
     def result(self) -> StepSums:
         """Returns what was found, after the last visit."""
-        return StepSums(self._results, self._sums.wrong)
+        results = {n: counted_sums(chain.from_iterable(found.values())) for n, found in self._results.items()}
+        return StepSums(results, self._sums.wrong)
 
     def visit(self, ops: Iterable[ir.Operation]) -> None:
         """Visits the operations of a function that is no task."""
@@ -104,13 +111,12 @@ class _StepReader:
                     self._visit(line.pop())
                     moved = True
 
-    def leave(self, end: ir.Operation, numbers: Sequence[Sequence[int]]) -> None:
-        """Notes the sums of the values that leave the step as the results with these numbers."""
-        for value, owners in zip(end.operands, numbers, strict=True):
+    def leave(self, end: ir.Operation, numbers: Sequence[tuple[int, int]]) -> None:
+        """Notes the sums of the values that leave the step, as these blocks of the results with these numbers."""
+        for value, (number, block) in zip(end.operands, numbers, strict=True):
             state, op = self._states.get(value, EMPTY), defining_op(value)
             sums = state.own | self._sums.of(state, end.location if op is None else op.location)
-            for number in owners:
-                self._results[number] = self._results.get(number, NO_SUMS) | sums
+            self._results[number][block] = self._results[number].get(block, NO_SUMS) | sums
 
     def _visit(self, op: ir.Operation) -> None:
         if op.name == "func.call":
@@ -162,7 +168,7 @@ class _StepReader:
             read = NO_SUMS if value in summed or not state.terms else self._sums.of(state, op.location)
             # A scalar of arrays, such as a norm, is made of all gradients, and so is an array that it scales.
             if bool(_rank(result)) == bool(_rank(viewed(value))):
-                own |= state.own | {each._replace(axes=(*each.axes, *marks)) for each in read}
+                own |= state.own | {each._replace(axes=(*each.axes, *marks), terms=0) for each in read}
         has_cut = op.name in _CUTS or any(state.has_cut for state in states.values())
         return State(total or {}, own, has_cut)
 
