@@ -10,6 +10,7 @@ from jaxpp.hlo_passes.base import Observer, Pass
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
+from jaxpp.hlo_passes.loop.unroll_loops import UnrollLoops
 from jaxpp.hlo_passes.program.once_per_run import OncePerRun
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.verify_gradients import raise_first
@@ -88,7 +89,7 @@ class WholeSumsOfProgram(WholeSums):
     """Checks the same after more passes, and in the program as well, which is written as text for it."""
 
     reads_program = True
-    checked_after = (ForwardRows, DelayReductions, AddTasks, OncePerRun, ShareFunctions, VerifyProgram)
+    checked_after = (UnrollLoops, ForwardRows, DelayReductions, AddTasks, OncePerRun, ShareFunctions, VerifyProgram)
 
 
 def _differ(before: Sums, now: Sums, earlier: str) -> bool:
@@ -98,7 +99,7 @@ def _differ(before: Sums, now: Sums, earlier: str) -> bool:
         return False  # a loop over layers, of which `unroll-loops` may make several sums
     every = one | other
     counts = ({each.axes.count(FACTOR) for each in sums} for sums in (one, other))
-    has_scales, has_rows = operator.eq(*counts), earlier not in (FindMicrobatchLoop.name, ForwardRows.name)
+    has_scales, has_rows = operator.eq(*counts), any(axis.endswith(LATER) for each in one for axis in each.axes)
     has_microbatches, has_stages = all(each.microbatches for each in every), all(each.stage >= 0 for each in every)
 
     def shown(each: Sum) -> Sum:
@@ -112,7 +113,8 @@ def _differ(before: Sums, now: Sums, earlier: str) -> bool:
     )
     if not has_microbatches:
         return not found.keys() <= expected.keys()  # a stage without tasks adds nothing
-    has_terms = earlier != FindMicrobatchLoop.name  # before `forward-rows`, a stack of layers is one term
+    # Before `forward-rows`, a stack of layers is one term.
+    has_terms = earlier not in (FindMicrobatchLoop.name, UnrollLoops.name)
     return found.keys() != expected.keys() or (has_terms and any(found[each] < expected[each] for each in expected))
 
 

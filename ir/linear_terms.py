@@ -38,11 +38,8 @@ MULTIPLY, DIVIDE, SELECT = "stablehlo.multiply", "stablehlo.divide", "stablehlo.
 LATER = " after the loop"
 """The end of the name of an axis over which rows are added that `delay-reductions` keeps apart until then."""
 
-_MOVES = "concatenate dynamic_slice dynamic_update_slice gather pad scatter select"
-
-TAKEN_APART = (*CONDITIONALS, "stablehlo.while", *(f"stablehlo.{name}" for name in _MOVES.split()))
-"""The operations that hold others or move rows. Passes may take them apart, which shows more of a sum."""
-
+TAKEN_APART = (*CONDITIONALS, "stablehlo.while")
+"""The operations that hold others. Passes may take them apart, which shows more of a sum."""
 
 Numbers: TypeAlias = Mapping[ir.Value, float]
 NO_NUMBERS: Final[Numbers] = {}

@@ -158,9 +158,12 @@ class _StepReader:
         for result, value in zip(op.results, end.operands, strict=True):
             self._states[result] = self._states.get(value, EMPTY)
 
+    def _is_sum(self, value: ir.Value) -> bool:
+        return self._sums.is_sum(self._states.get(value, EMPTY))
+
     def _made(self, op: ir.Operation, result: ir.Value, states: Mapping[ir.Value, State]) -> State:
         """Returns the state of the result of an operation around the loop. states: those of its operands."""
-        parts = self._linear.around(result, lambda each: self._sums.is_sum(states.get(each, EMPTY))) or ()
+        parts = self._linear.around(result, self._is_sum) or ()
         total, own = _total(op, parts, states), NO_SUMS
         summed = set[Hashable]() if total is None else {part.value for part in parts}
         marks = (APART,) if op.name in TAKEN_APART or (total is None and parts) else ()

@@ -23,8 +23,9 @@ class VerifyGradients(Pass):
     - What leaves a `shard_map` without an axis in its sharding is no sum of each device's own rows along that axis.
 
     The pass can't tell a sum that the user wrote from one that a pass spoiled in all its terms. `--validate` compares
-    the sums of each phase with those of the step as the user wrote it. Nor does it say anything about values of one
-    microbatch, moving averages, maxima and stacks, or about the values that a task makes itself.
+    the sums of each phase with those of the step as the user wrote it. Nor does the pass say anything about values of
+    one microbatch, moving averages, maxima and stacks, or about the values that a task makes itself. That a call reads
+    the values of its own microbatch is for `verify-program` to prove.
 
     Data and tensor parallelism inside of a task are XLA's own. There a value that is sharded over an axis is whole, so
     this pass has nothing to check. It follows explicit collectives in a `shard_map`, and the reductions that

@@ -16,14 +16,17 @@ from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_
 from jaxpp.ir.linear_terms import is_sum
 from jaxpp.ir.ops import float_width, shape_of
 from jaxpp.ir.tasks import inherit_task
-from jaxpp.ir.values import is_used
+from jaxpp.ir.values import is_used, is_zero
 
 _THROUGH = (*UPDATES, "sdy.sharding_constraint")
 Sites = Iterator[tuple[ir.Operation, Site]]
 
 
 def additions(module: ir.Module) -> Iterator[tuple[ir.Operation, int]]:
-    """Yields each addition to the sum of a gradient in a task, or in the loop, and the number of its other operand."""
+    """Yields each addition to the sum of a gradient in a task, or in the loop, and the number of its other operand.
+
+    An addition of zeros is none: no fault in it changes a result.
+    """
     by_name = functions(module)
     main = by_name.get("main")
     loops = [op for op in operations(body_of(main)) if at.LOOP in op.attributes] if main is not None else []
@@ -34,7 +37,7 @@ def additions(module: ir.Module) -> Iterator[tuple[ir.Operation, int]]:
             found += [each.uses for each in every if each is not None]
     for use in (use for uses in found for use in uses):
         op = use.owner.operation
-        if op.name == ADD and is_gradient(op.results[0]):
+        if op.name == ADD and is_gradient(op.results[0]) and not is_zero(op.operands[1 - use.operand_number]):
             yield op, 1 - use.operand_number
 
 

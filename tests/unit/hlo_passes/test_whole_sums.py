@@ -78,7 +78,7 @@ def test_a_factor_that_a_pass_finds_to_be_a_constant_is_not_compared() -> None:
             "4 microbatches of stage 1; after delay-reductions on -0.1 times the sum over 4 microbatches of stage 1\n"
             "  a pass between the two dropped a sum, or scaled it",
         ),
-        ("a term that is lost", "share-functions", "after verify-program, result[0][1] of the step depends on no other"),
+        ("a term that is lost", "share-functions", "after verify-program, result[0][1] of the step depends on no"),
         ("a microbatch that is left out", "insert-transfers", "a sum over 4 microbatches lacks what the backward of"),
         ("a term that is added twice", "assign-stages", "on -0.2 times the sum over 4 microbatches of stage 0; after"),
         ("a clip before the sum", "infer-placement", "on -0.1 times the sum over 1 microbatch of stage 1; after"),
