@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -30,11 +30,8 @@ OTHERS: Final = "others"
 """The term of a value of the loop that sums others which it carries, as the sum before the last one does."""
 
 
-class Summary(NamedTuple):
-    """A result of a function: the factors of the arguments that it sums, and those of the function's own terms."""
-
-    arguments: Sequence[tuple[int, Scales]]
-    own: Sequence[Scales]
+Summary: TypeAlias = tuple[Sequence[tuple[int, Scales]], Sequence[Scales]]
+"""A result of a function: the factors of the arguments that it sums, and those of the function's own terms."""
 
 
 class TaskTerms:
@@ -56,9 +53,8 @@ class TaskTerms:
         key = name, ir.OpResult(result).result_number, tuple(number_of(op.operands[n]) for n in self._scalars[name])
         if key not in self._known:
             self._known[key] = self._summary(*key)
-        found = self._known[key]
-        own = [part for n, scales in enumerate(found.own) for part in parts_with(OwnTerm(result, n), scales)]
-        return found.arguments, own
+        arguments, own = self._known[key]
+        return arguments, [part for n, scales in enumerate(own) for part in parts_with(OwnTerm(result, n), scales)]
 
     def _summary(self, name: str, number: int, constants: Sequence[float | None]) -> Summary:
         arguments, own = list[tuple[int, Scales]](), list[Scales]()
@@ -73,7 +69,7 @@ class TaskTerms:
                 arguments.append((ir.BlockArgument(term).arg_number, scales))
             elif len(op.operands) or len(op.regions):  # what is equal for all microbatches is no term
                 own.append(made_by(op, scales))
-        return Summary(arguments, own)
+        return arguments, own
 
 
 class LoopTerms:
