@@ -1,9 +1,9 @@
-"""What each result of a step sums over the microbatches: of which stages, over which axes, by what factor.
+"""The sums over the microbatches in each result of a step: their stages, axes and factors.
 
-A task adds its own terms to what it takes. So a value of the line of calls is a sum of terms, each of one task and one
+A task adds its own terms to its arguments. So a value of the line of calls is a sum of terms, each of one task and one
 microbatch (`jaxpp.ir.linear_terms`). The walk goes from what leaves the step, or enters an operation that is not
-linear, back through the tasks. There must be a term for each microbatch of which a stage has tasks, and all of them
-must have one factor.
+linear, back through the tasks. Each microbatch of which a stage has tasks must have a term, and all
+terms must have one factor.
 
 Data and tensor parallelism inside of a task are XLA's own: a value is whole along an axis that shards it. Only explicit
 collectives of a `shard_map`, and sums that `delay-reductions` keeps apart, have axes here.

@@ -16,9 +16,12 @@ from jaxpp.ir.values import block_of, defining_op
 
 
 class OwnTerm(NamedTuple):
-    """A term that a call, or the loop, makes itself: its index among those of a result.
+    """A term of a result that a call or the loop makes itself.
 
-    stage: the stage that makes a term of the loop; -1 if it is not known, or where there are slices.
+    Attributes:
+        result: the result.
+        number: the index of the term.
+        stage: the stage of a term of the loop; -1 if the stage is not known, or where there are slices.
     """
 
     result: ir.Value
@@ -67,13 +70,13 @@ class TaskTerms:
             op = defining_op(term)
             if op is None:
                 arguments.append((ir.BlockArgument(term).arg_number, scales))
-            elif len(op.operands) or len(op.regions):  # what is equal for all microbatches is no term
+            elif len(op.operands) or len(op.regions):  # a constant is equal for all microbatches
                 own.append(made_by(op, scales))
         return arguments, own
 
 
 class LoopTerms:
-    """The terms that the body of the microbatch loop adds to what it carries.
+    """The terms that the body of the microbatch loop adds to the carried values.
 
     Attributes:
         length: the number of microbatches; 0 where the schedule may leave out tasks, and their terms.
