@@ -71,7 +71,7 @@ class Wait:
     def cut(self) -> "Wait":
         """Returns the wait with the ends of long texts."""
         peers = None if self.peers is None else self.peers[:32]
-        return Wait(self.what[-150:], peers, round(self.seconds, 2), self.at[-150:], self.remedy[-150:])
+        return Wait(_end(self.what), peers, round(self.seconds, 2), _end(self.at), _end(self.remedy))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ProcessState:
         """Returns the state for JSON, with the oldest waits, in at most LARGEST bytes."""
         oldest = sorted(self.waits, key=lambda wait: -wait.seconds)[:9]
         waits = [wait.cut() for wait in oldest]
-        cut = dataclasses.replace(self, at=self.at[-150:], still=round(self.still, 2), waits=waits)
+        cut = dataclasses.replace(self, at=_end(self.at), still=round(self.still, 2), waits=waits)
         message = dataclasses.asdict(cut)
         while len(message["waits"]) > 1 and len(json.dumps(message)) > LARGEST:
             message["waits"].pop()
@@ -157,6 +157,11 @@ def explain(states: Mapping[int, ProcessState], still: float = STILL) -> Autopsy
 
     end = min(waiters, key=rank)
     return _explain_end(states, end, waiters[end], end in moving)
+
+
+def _end(text: str) -> str:
+    """Returns the last 150 characters of a text. One beyond U+FFFF counts as two, as JSON writes it as two."""
+    return text.encode("utf-16-le", "surrogatepass")[-300:].decode("utf-16-le", "ignore")
 
 
 def is_hang(states: Mapping[int, ProcessState], seconds: float) -> bool:

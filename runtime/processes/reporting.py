@@ -55,7 +55,7 @@ class Reporter:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._listener = unix.listen(f"{ADDRESS}{os.getpid()}")
-        self._catches = self._catch()
+        self._before = self._catch()
         os.register_at_fork(after_in_child=self._drop)
         threading.Thread(target=self._run, name="jaxpp-autopsy", daemon=True).start()
 
@@ -77,21 +77,21 @@ class Reporter:
         """
         self.gather, self.hang, self.pause = gather, hang, pause
 
-    def _catch(self) -> bool:
-        """Begins to report on the signal, unless somebody else uses it; returns whether it does."""
+    def _catch(self) -> Any:
+        """Begins to report on the signal, and returns its handler in Python. None: the signal has another use."""
         if SIGNAL is None:
-            return False
+            return None
         handler = signal.getsignal(SIGNAL)
         is_users = callable(handler)  # then it is kept, and runs too
         if is_users or (handler is signal.SIG_DFL and not _is_caught(SIGNAL)):
             faulthandler.register(SIGNAL, self._write, all_threads=False, chain=is_users)
-            return True
+            return handler
         tell("SIGUSR1 has another use here, so it prints no waits; jaxpp-run --autopsy prints them")
-        return False
+        return None
 
     def _drop(self) -> None:
-        """Leaves the socket and the signal to the parent."""
-        if self._catches and SIGNAL is not None:
+        """Leaves the socket and the signal to the parent. A handler that the user has set since then stays."""
+        if SIGNAL is not None and self._before is not None and signal.getsignal(SIGNAL) == self._before:
             faulthandler.unregister(SIGNAL)
         if self._listener is not None:
             self._listener.close()

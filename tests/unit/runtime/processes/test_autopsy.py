@@ -171,12 +171,15 @@ def test_states_are_messages(states: dict[int, ProcessState], age: float) -> Non
         assert again == dataclasses.replace(each, still=0.0, waits=())
 
 
-def test_a_message_fits_into_a_heartbeat() -> None:
-    """Also with many waits, at long places, in letters that JSON writes in six bytes."""
-    long = [Wait("\u4e2d" * 999, tuple(range(999)), 1.0, "\u4e2d" * 999, "r" * 999) for _ in range(50)]
+@pytest.mark.parametrize("letter", ["x", "\u4e2d", "\U0001f600", "\udc80"])
+def test_a_message_fits_into_a_heartbeat(letter: str) -> None:
+    """Also with many waits, at long places, in letters that JSON writes in six or twelve bytes."""
+    long = [Wait(letter * 999, tuple(range(999)), 1.0, letter * 999, "r" * 999) for _ in range(50)]
+    alone = state(0, long[0], at=letter * 999).message()
     oldest = Wait("the oldest", (1,), 50.0)
-    message = state(0, *long, oldest, at="\u4e2d" * 999).message()
-    assert len(json.dumps(message)) < 4000
+    message = state(0, *long, oldest, at=letter * 999).message()
+    assert max(len(json.dumps(each)) for each in (alone, message)) < 3600
+    assert alone["waits"][0]["at"] in letter * 150
     assert message["waits"][0]["what"] == "the oldest"
 
 

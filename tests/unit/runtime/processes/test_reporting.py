@@ -66,6 +66,23 @@ def test_a_signal_while_the_main_thread_is_in_c() -> None:
         assert child.lines(1) == ["jaxpp: no process waits for another one; the job moves"]
 
 
+FORKS = """
+import os, signal
+from jaxpp.runtime.processes import reporting
+reporting.reporter("host0:1", 0)
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"mine\\n"))
+if (child := os.fork()) == 0:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_keeps_a_handler_that_the_user_has_set_later() -> None:
+    with process(before=FORKS) as child:
+        assert child.lines(2) == ["mine", "ready"]
+
+
 @pytest.mark.parametrize(
     "before", ["faulthandler.register(signal.SIGUSR1)", "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"]
 )
