@@ -92,6 +92,7 @@ class MpmdMesh:
         """
         sizes = {"mpmd": mpmd, **axes}
         check_whole("MpmdMesh.make", **sizes)
+        sizes = {name: int(size) for name, size in sizes.items()}  # narrow integers of numpy would overflow
         described = " x ".join(f"{name}={size}" for name, size in sizes.items())
         if min(sizes.values()) < 1:
             raise ValueError(f"{here()}MpmdMesh.make: {described}; each size must be at least 1")
@@ -100,7 +101,7 @@ class MpmdMesh:
             raise ValueError(
                 f"{here()}MpmdMesh.make: {described} takes {count} devices, but JAX has {len(devices)} "
                 f"({devices[0].platform}); for virtual devices of the CPU, run the script with JAX_PLATFORMS=cpu "
-                f"JAX_NUM_CPU_DEVICES={count}"
+                f"JAX_NUM_CPU_DEVICES={-(-count // jax.process_count())}"
             )
         return MpmdMesh(Mesh(np.reshape(devices[:count], [*sizes.values()]), [*sizes]), "mpmd")
 

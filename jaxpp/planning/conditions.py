@@ -15,13 +15,13 @@ DISPATCH = 150e-6
 """The seconds in which a host issues one call. In two processes on CPUs 143 us were measured (benchmarks/README.md)."""
 
 
-def _number(default: float | None, expected: str, *, least: float = 0.0, most: float = math.inf) -> Any:
+_TINY, _LARGE = 1e-9, 1e15
+"""The least number where 0 makes no sense, and the largest one. Beyond it, times and costs would overflow."""
+
+
+def _number(default: float | None, expected: str, *, least: float = 0.0, most: float = _LARGE) -> Any:
     """Returns a field with a default, the numbers that it may have in words, and their bounds."""
     return dataclasses.field(default=default, metadata={"expected": expected, "least": least, "most": most})
-
-
-_TINY = 1e-9
-"""The least number where 0 makes no sense."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +61,15 @@ class Conditions:
     jitter: float = _number(0.0, "a share from 0 to 1", most=1.0)
     dispatch: float = _number(DISPATCH, "seconds, at least 0")
     days: float = _number(30.0, "days, more than 0", least=_TINY)
-    seed: int = _number(0, "a whole number, at least 0")
+    seed: int = _number(0, "a whole number, at least 0", most=math.inf)
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             value, kinds = getattr(self, each.name), int if each.name == "seed" else int | float
-            if value is None and each.default is None:
+            is_number = isinstance(value, kinds) and not isinstance(value, bool)
+            if (value is None or is_number) and value == each.default:  # which may be None, or infinite
                 continue
-            is_finite = isinstance(value, kinds) and (math.isfinite(value) or (each.name, value) == ("mtbf", math.inf))
-            if isinstance(value, bool) or not is_finite or not each.metadata["least"] <= value <= each.metadata["most"]:
+            if not is_number or not each.metadata["least"] <= value <= each.metadata["most"]:
                 raise _wrong(each, value)
 
     @classmethod
@@ -96,5 +96,7 @@ class Conditions:
 
 
 def _wrong(condition: "dataclasses.Field[Any]", value: object) -> PlanError:
-    finite = ", and finite" if value == math.inf else ""
-    return PlanError(f"rehearse: {condition.name} is {value!r}, expected {condition.metadata['expected']}{finite}")
+    expected, most = condition.metadata["expected"], condition.metadata["most"]
+    if most == _LARGE and isinstance(value, int | float) and value > most:
+        expected += f", and at most {most:g}"
+    return PlanError(f"rehearse: {condition.name} is {value!r}, expected {expected}")

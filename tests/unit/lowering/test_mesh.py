@@ -45,13 +45,26 @@ def test_the_first_devices_in_their_order() -> None:
             f"mpmd=100 x data=2 takes 200 devices, but JAX has {len(jax.devices())} (cpu); for virtual devices of the "
             "CPU, run the script with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=200",
         ),
+        (
+            {"mpmd": np.int8(64), "data": np.int8(4)},
+            ValueError,
+            f"mpmd=64 x data=4 takes 256 devices, but JAX has {len(jax.devices())} (cpu); for virtual devices of the "
+            "CPU, run the script with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=256",
+        ),
         ({"mpmd": 2, "data": 0}, ValueError, "mpmd=2 x data=0; each size must be at least 1"),
         ({"mpmd": 2.0}, TypeError, "mpmd must be a whole number, found 2.0"),
+        ({"mpmd": True}, TypeError, "mpmd must be a whole number, found True"),
     ],
 )
 def test_a_mesh_that_cannot_be_made(sizes: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=rf"^{re.escape(__file__)}:\d+: MpmdMesh.make: {re.escape(message)}$"):
         MpmdMesh.make(**sizes)
+
+
+def test_several_processes_share_the_virtual_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    with pytest.raises(ValueError, match=r"takes 100 devices, .* JAX_NUM_CPU_DEVICES=34$"):
+        MpmdMesh.make(mpmd=100)
 
 
 def test_submesh_keeps_the_order_of_the_indices() -> None:
