@@ -156,7 +156,9 @@ class Head:
         self._error = ""
         self._start_again, self._start_error = 0.0, ""
         """When to start the next coordination service at the earliest, and the last error of such a start."""
-        self._was_safe = self._waits_told = False
+        self.was_safe = False
+        """Whether a state was ever held as a whole."""
+        self._waits_told = False
         self._to_prepare = dict.fromkeys(range(self.least, self.processes) if options.prepares else (), COMPILES_AHEAD)
 
     def joined(self, worker: Worker) -> None:
@@ -213,7 +215,7 @@ class Head:
         Before any state was held there is nothing to resume: the script fails in the same way each time.
         """
         own = self.generation
-        if own is not None and not (self._was_safe or own.is_broken or own.prepares):
+        if own is not None and not (self.was_safe or own.is_broken or own.prepares):
             self.stop(f"the training failed before its first state was held, so it is not begun again: {error}")
         else:
             self.leaves(worker, error)
@@ -236,7 +238,7 @@ class Head:
             elif own.count == self.processes and not each.is_told:  # the step is saved by now
                 each.is_told = True
                 each.send(spare=own.count)
-        self.former, self._was_safe = [], True
+        self.former, self.was_safe = [], True
         self._drop(generation, step)
 
     def done(self, worker: Worker) -> None:
@@ -255,7 +257,7 @@ class Head:
                 own = Generation(part.generation, part.owners)
                 self.former = sorted([*self.former, own], key=lambda each: each.number)
             own.held.setdefault(part.step, {}).setdefault(part.owner, []).append(store)
-        self._was_safe = self._was_safe or was_safe
+        self.was_safe = self.was_safe or was_safe
 
     def rest(self, seconds: float) -> None:
         """Begins no generation for so many seconds."""
@@ -375,7 +377,7 @@ class Head:
                 holders = [sorted(each, key=lambda store: store not in living) for each in held]
                 if all(holders):
                     return {"generation": own.number, "step": step, "holders": holders}
-        if self._was_safe:
+        if self.was_safe:
             raise LostError("the state is lost with the hosts that held it; start the job again from a checkpoint")
         return None
 

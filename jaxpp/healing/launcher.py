@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxpp._system import tell
 from jaxpp.healing.head import JobOptions
-from jaxpp.healing.member import HEAD, PLANS, SLOT
+from jaxpp.healing.member import HEAD, PLANS, RESTART, SLOT
 from jaxpp.healing.messages import Listener, MessageConnection, dial
 from jaxpp.healing.office import TICK, Office, send
 from jaxpp.healing.store import Store
@@ -44,8 +44,8 @@ class Agent:
         self._became_head = threading.Event()
         self._next: Sequence[str] = ()
         """The launchers that coordinate the job after the head, in their order."""
-        self._safe: tuple[int, int] | None = None
-        """The last state that is held as a whole."""
+        self._was_safe = False
+        """Whether a state was ever held as a whole."""
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._starts: dict[int, int] = {}
         """The starts of each slot since its process joined, or the job began."""
@@ -68,12 +68,13 @@ class Agent:
     def _join(self, head: str, slots: int | Sequence[int]) -> None:
         self._head, self._connection = head, dial(head, self._secret)
         self._connection.send(
-            agent=self._store.address, slots=slots, parts=self._store.parts(), was_safe=self._safe is not None
+            agent=self._store.address, slots=slots, parts=self._store.parts(), was_safe=self._was_safe
         )
         first = self._connection.receive()
         if "refused" in first:
             raise ConnectionError(first["refused"])
         self._options, self._slots = JobOptions(**first["options"]), first["slots"]
+        self._was_safe = first["was_safe"]
         self._rest = SPARE_FIRST if self._options.spares else 0.0
         self._environment = {**os.environ, HEAD: head, "JAXPP_JOB_SECRET": self._secret.decode()}
         if self._options.spares:
@@ -140,7 +141,8 @@ class Agent:
 
     def _restart(self, slot: int, child: "subprocess.Popen[bytes]") -> None:
         how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
-        if child.returncode > 0 and self._starts[slot] and self._safe is None:  # the script has never trained
+        is_error = 0 < child.returncode != RESTART and not self._is_moving
+        if is_error and self._starts[slot] and not self._was_safe:  # the script has never trained
             said = "what it said stands above; the script is not started again"
             self._finish(f"the process of slot {slot} ended by {how} before it called jaxpp.healing.train: {said}")
             return
@@ -171,7 +173,7 @@ class Agent:
         if "joined" in message:
             self._starts[message["joined"]] = 0
         elif "drop" in message:
-            self._safe = message["drop"]
+            self._was_safe = True
             self._store.drop_before(*message["drop"])
         elif "next" in message:
             self._next = message["next"]

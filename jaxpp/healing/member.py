@@ -221,7 +221,8 @@ class Membership:
             kept = [address for address in stores if self._put(address, part, shards)]
             if (problem := self._no_copies(stores, kept)) is not None:
                 tell(f"{problem}, and so this process ends")
-                self.fail(problem)
+                with contextlib.suppress(OSError):
+                    self._head.send(leaves=problem)
                 os._exit(1)
             with contextlib.suppress(OSError):
                 self._head.send(held=[part.generation, part.step], stores=kept)
@@ -274,7 +275,7 @@ class Membership:
         except (OSError, EOFError) as error:
             if self._end is None:
                 tell(f"jaxpp-run is gone, or has given this process up, which ends ({error})")
-                os._exit(1)
+                os._exit(RESTART)
 
     def _hear(self, message: dict[str, Any]) -> None:
         with self._changed:

@@ -151,7 +151,7 @@ class Office:
         self._launchers.append(Launcher(address, connection, own))
         self._head.stores.append(address)
         self._head.found(address, parts, was_safe)
-        send(connection, slots=own, options=dataclasses.asdict(self._options))
+        send(connection, slots=own, options=dataclasses.asdict(self._options), was_safe=self._head.was_safe)
         self._tell_next()
 
     def _lose_agent(self, address: str, why: str) -> None:

@@ -65,7 +65,7 @@ def peers(
     if me not in together and len(together) == 1:
         raise ProcessError(
             f"all devices of the mesh are on process {together[0]}, process {me} has none of them; "
-            "make it of jax.devices(), which are those of all processes, not of the devices of one"
+            "make it of devices of several processes: jax.devices() has those of all"
         )
     if me not in together:
         return Peers(endpoint(), endpoint(), owners, b"", gather)

@@ -1,5 +1,8 @@
-"""A launcher that loses its head."""
+"""A launcher that loses its head, or whose processes never begin."""
 
+import queue
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from jaxpp.healing import launcher
 from jaxpp.healing.head import JobOptions
 from jaxpp.healing.launcher import Agent
+from jaxpp.healing.member import RESTART
 from jaxpp.healing.messages import Listener, MessageConnection
 from jaxpp.healing.store import StatePart, Store
 
@@ -20,7 +24,7 @@ class Head:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: bool, **answer: Any) -> None:
         self.lives = lives
-        self._answer = {"slots": [1, 2], "options": OPTIONS, **answer}
+        self._answer = {"slots": [1, 2], "options": OPTIONS, "was_safe": False, **answer}
         self.heard: list[dict[str, Any]] = []
         self.address = Listener("127.0.0.1", SECRET, self._serve).address
         dial = launcher.dial
@@ -88,7 +92,7 @@ def test_the_next_launcher_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     def serve(connection: MessageConnection) -> None:
         heard.append(connection.receive())
-        connection.send(slots=[1, 2], options=OPTIONS)
+        connection.send(slots=[1, 2], options=OPTIONS, was_safe=True)
         connection.send(end="all is over")
         connection.receive()
 
@@ -130,3 +134,39 @@ def test_the_end_of_the_head_is_the_end_of_all(monkeypatch: pytest.MonkeyPatch) 
     while not told or "end" not in told[-1]:
         told.append(other.receive())
     assert told[-1] == {"end": f"jaxpp-run at {agent._head} was ended, and the job with it"}
+
+
+@pytest.mark.parametrize(
+    ("was_safe", "code", "why"),
+    [
+        (False, 3, "by exit code 3 before it called jaxpp.healing.train: what it said stands above; "),
+        (True, 3, "3 times before it trained: exit code 3\n"),
+        (False, RESTART, "3 times before it trained: exit code 75\n"),
+    ],
+)
+def test_a_job_that_has_trained_elsewhere_starts_a_script_again(
+    was_safe: bool, code: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error may be one of a host that came later. So is a process started again that asks for it."""
+    heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def serve(connection: MessageConnection) -> None:
+        connection.receive()
+        connection.send(slots=[0], options=OPTIONS | {"spares": 0}, was_safe=was_safe)
+        heard.put(connection.receive())
+
+    agent = Agent(SECRET, [sys.executable, "-S", "-c", f"raise SystemExit({code})"], "127.0.0.1", "plans")
+    agent.join(Listener("127.0.0.1", SECRET, serve).address, 1)
+    assert agent.run() == 1
+    assert f"jaxpp: the process of slot 0 ended {why}" in capsys.readouterr().err
+    assert heard.get(timeout=20).keys() == {"end"}
+
+
+def test_a_process_that_ends_because_the_head_is_gone_does_not_end_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = Agent(SECRET, [], "127.0.0.1", "plans")
+    agent._is_moving, agent._starts[0] = True, 1
+    with subprocess.Popen(["false"]) as child:
+        child.wait()
+    agent._restart(0, child)
+    assert agent._end is None
+    assert capsys.readouterr().err.endswith("ended by exit code 1, and is started anew\n")

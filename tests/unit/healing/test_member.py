@@ -128,6 +128,21 @@ def test_a_copy_that_is_not_kept_is_told_and_so_is_that_it_is_again(
     assert capsys.readouterr().err == f"jaxpp: the state of this process is kept at {kept.address} again\n"
 
 
+def test_a_launcher_that_is_gone_is_no_error_of_the_script(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on, also before a first state was held."""
+    ended = threading.Event()
+
+    def end(_: int) -> None:
+        ended.set()
+
+    monkeypatch.setattr("os._exit", end)
+    process.membership.generation = Go(1, 0, 1, "", ["127.0.0.1:1"], None)
+    process.membership.keep(1, SHARDS)
+    assert ended.wait(20)
+    assert "worker" in process.head.receive()
+    assert process.head.receive() == {"leaves": "the launcher of this host, at 127.0.0.1:1, is gone"}
+
+
 def test_a_launcher_without_memory_is_told(
     process: Process, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

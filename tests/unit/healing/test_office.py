@@ -183,6 +183,8 @@ def test_an_office_goes_on_for_another(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert [(each["go"], each["count"], each["resume"]) for each in found] == [(4, 2, resume)] * 2
     assert {each["number"] for each in found} == {0, 1}
     told(capsys, "jaxpp: 2 of 2 processes go on after step 8\n")
+    late = come(own, agent="127.0.0.1:3", slots=1, parts=[], was_safe=False).receive()
+    assert (late["slots"], late["was_safe"]) == ([0], True)
 
 
 def test_an_office_that_takes_over_and_can_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,7 @@ def test_processes_that_disagree() -> None:
     assert same == [another_schedule, another_version]
     assert another_mesh == (
         "all devices of the mesh are on process 0, process 1 has none of them; "
-        "make it of jax.devices(), which are those of all processes, not of the devices of one"
+        "make it of devices of several processes: jax.devices() has those of all"
     )
     assert re.match(r"process 1 runs another program than process 0, from line \d+ on:\n", another_schedule)
     assert re.search(r"from line 1 on:\n  process 0: jax [\d.]+\n  process 1: jax 0.0.1$", another_version)
