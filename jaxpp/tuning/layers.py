@@ -17,7 +17,6 @@ from jaxpp.schedules import Costs, Placement, Schedule, ScheduleError
 from jaxpp.schedules.library.classic import one_f_one_b
 from jaxpp.schedules.search import Partition
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
-from jaxpp.schedules.search.history import ProgressCallback
 
 Peaks: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """For each mesh the peak bytes on each of its devices: until the end of the loop, and over the whole step."""
@@ -75,11 +74,9 @@ class Layers:
         memory_limit: str,
         *,
         by_program: bool = True,
-        split_backward: bool = True,
-        seconds: float,
-        seed: int = 0,
-        progress: ProgressCallback | None = None,
-        **options: Any,
+        chunks: int | None = 1,
+        placement: str | Placement = "any",
+        **search: Any,
     ) -> Partition:
         """Finds cuts and a schedule with `schedules.partition`.
 
@@ -91,24 +88,22 @@ class Layers:
             memory_limit: bytes per device, as the option of `verify-program`; "" for none.
             by_program: whether to check the result against the peaks of its program, and to repeat the search with less
                 room if they exceed the limit. If False, no program is rewritten: the estimate from the layers decides.
-            split_backward: as for `schedules.partition`.
-            seconds: as for `schedules.partition`.
-            seed: as for `schedules.partition`.
-            progress: of each search.
-            options: more arguments of `schedules.partition`.
+            chunks: as for `schedules.partition`.
+            placement: as for `schedules.partition`.
+            search: `seconds`, and other arguments of both `schedules.partition` and `schedules.search`.
 
         Raises:
             ScheduleError: no cuts that were found fit the memory.
         """
-        options |= {"split_backward": split_backward, "seconds": seconds, "seed": seed, "progress": progress}
+        options = {"chunks": chunks, "placement": placement}
         if not memory_limit:
-            return self._within([math.inf] * len(self.shares), **options)
+            return self._within([math.inf] * len(self.shares), options, search)
         limits = limits_of(memory_limit, len(self.shares))
         if not by_program:
-            return self._within(limits, **options)
+            return self._within(limits, options, search)
         unreckoned, rounds = self._unreckoned, 0
         while True:
-            found = self._within(list(map(operator.sub, limits, unreckoned)), **options)
+            found = self._within(list(map(operator.sub, limits, unreckoned)), options, search)
             needed = self.peaks(found.cuts, found.schedule)[1]
             over = list(map(operator.sub, needed, limits))
             rounds += 1
@@ -145,31 +140,21 @@ class Layers:
             found[mesh] += resident[mesh]
         return found
 
-    def _within(
-        self,
-        limits: Sequence[float],
-        *,
-        split_backward: bool,
-        seconds: float,
-        seed: int,
-        progress: ProgressCallback | None,
-        **options: Any,
-    ) -> Partition:
+    def _within(self, limits: Sequence[float], options: Mapping[str, Any], search: Mapping[str, Any]) -> Partition:
         """Returns the partition within estimated limits: the bytes per device of each mesh."""
         by_mesh = [max(1.0, limit) / share for limit, share in zip(limits, self.shares, strict=True)]
-        parts = 1 if self.is_chain else 2
-        same: dict[str, Any] = {"split_backward": split_backward, "seconds": seconds / parts, "seed": seed}
-        same["progress"] = progress
+        if not self.is_chain:
+            search = {**search, "seconds": search["seconds"] / 2}
         found = schedules.partition(
             self.costs,
             len(self.shares),
             self.microbatches,
             memory_bytes=by_mesh,
             resident_bytes=[list(map(operator.truediv, layer, self.shares)) for layer in self.resident],
-            **same,
             **options,
+            **search,
         )
-        return found if self.is_chain else self._side_by_side(found, by_mesh, same)
+        return found if self.is_chain else self._side_by_side(found, by_mesh, search)
 
     def _side_by_side(self, found: Partition, limits: Sequence[float], options: Mapping[str, Any]) -> Partition:
         """Returns the partition of a chain, with an order of the graph of its stages if that is shorter.

@@ -89,11 +89,14 @@ def partition(
     split_backward = true_or_false(split_backward, "split_backward")
     layers = step.measure_layers(*args)
     limit = limit_text(memory_limit, len(layers.shares))
+    last, number = 0.0, 1
     with contextlib.closing(Progress("searching for cuts, percent", 100)) as progress:
 
         def show(share: float, value: float, bound: float) -> None:
+            nonlocal last, number
+            number, last = number + (share < last), share  # the search is repeated for a graph, or with less memory
             found = [f"{value:.4g} ms (at least {bound:.4g})"] if value < math.inf else []
-            progress.report(round(100 * share), found)
+            progress.report(round(100 * share), [*found, *([f"search {number}"] if number > 1 else [])])
 
         found = layers.partition(
             limit,

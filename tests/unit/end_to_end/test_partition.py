@@ -25,6 +25,7 @@ from jaxpp.runtime.execution import progress
 from jaxpp.schedules.library.classic import one_f_one_b
 from jaxpp.schedules.rewrites.tasks import insert
 from jaxpp.step import CompiledStep
+from jaxpp.tuning.layers import Layers
 
 MESHES = 2
 
@@ -84,6 +85,15 @@ def test_the_search_shows_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: 
     shown = rf"jaxpp: searching for cuts, percent: \d+ of 100 after \d+ s, now {number} ms \(at least {number}\)"
     assert any(re.fullmatch(shown, line) for line in lines)
     assert re.fullmatch(r"jaxpp: searching for cuts, percent: all 100 after \d+ s", lines[-1])
+
+    def twice(_: Layers, __: str, *, progress: Any, **___: Any) -> None:
+        for share in (1.0, 0.5):
+            progress(share, 5.0, 4.0)
+
+    monkeypatch.setattr(Layers, "partition", twice)
+    partition(step, *shapes, seconds=0.05)
+    second = "jaxpp: searching for cuts, percent: 50 of 100 after 0 s, now 5 ms (at least 4), search 2\n"
+    assert second in capsys.readouterr().err
 
 
 def test_equal_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
