@@ -153,7 +153,7 @@ class Calls:
                 raise self._failed(calls, what, frozen[0])
             now = time.monotonic()
             states = {each.number: ProcessState.of(each.heard[1], now - each.heard[0]) for each in actors if each.heard}
-            if not is_told and is_hang(states, self.patience):
+            if not is_told and len(states) == len(actors) and is_hang(states, self.patience):
                 tell("\n  ".join(explain(states).lines))
                 is_told = True
 
