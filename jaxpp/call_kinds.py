@@ -34,9 +34,13 @@ def check_hashable(static: Sequence[tuple[int | str, type, Any]], names: Sequenc
 
 
 def kind_of(leaf: Any) -> Any:
-    """Returns the kind of an argument's leaf: shape, dtype and weak type of an array, otherwise its Python type."""
+    """Returns the kind of an argument's leaf: shape, dtype and weak type of an array, otherwise its Python type.
+
+    The dtype is the one that JAX computes with: without x64, int64 arrays of numpy are of the kind of int32 arrays.
+    """
     try:
-        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+        dtype = leaf.dtype if isinstance(leaf, jax.Array) else jax.dtypes.canonicalize_dtype(leaf.dtype, True)
+        return leaf.shape, dtype, getattr(leaf, "weak_type", False)
     except AttributeError:
         return type(leaf)
 

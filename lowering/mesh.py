@@ -1,5 +1,6 @@
 """A JAX mesh with one axis, the mpmd axis, that counts groups of devices which run different programs."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -100,8 +101,7 @@ class MpmdMesh:
         if len(devices) < count:
             raise ValueError(
                 f"{here()}MpmdMesh.make: {described} takes {count} devices, but JAX has {len(devices)} "
-                f"({devices[0].platform}); for virtual devices of the CPU, run the script with JAX_PLATFORMS=cpu "
-                f"JAX_NUM_CPU_DEVICES={-(-count // jax.process_count())}"
+                f"({devices[0].platform}); {_more_devices(-(-count // jax.process_count()))}"
             )
         return MpmdMesh(Mesh(np.reshape(devices[:count], [*sizes.values()]), [*sizes]), "mpmd")
 
@@ -402,6 +402,14 @@ def _largest(meshes: Sequence[Mesh]) -> Mesh:
             return mesh
     devices = np.array(cpu_devices(int(np.prod(shape)))).reshape(shape)
     return Mesh(devices, meshes[0].axis_names, axis_types=meshes[0].axis_types)
+
+
+def _more_devices(count: int) -> str:
+    """Returns how to get as many virtual devices in each process."""
+    given: int = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]  # an option
+    if given > 0 and str(given) != os.environ.get("JAX_NUM_CPU_DEVICES"):  # this precedes the environment
+        return f"the script sets jax_num_cpu_devices to {given}: set it to {count} for virtual devices of the CPU"
+    return f"for virtual devices of the CPU, run the script with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES={count}"
 
 
 def _sizes_of(mesh: Mesh, axis: str) -> str:

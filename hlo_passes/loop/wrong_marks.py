@@ -66,7 +66,8 @@ def _fewer_stages(stages: int, layers: int) -> list[str]:
 def _cuts(stages: int, layers: int) -> str:
     """Returns the option that groups marked layers into stages of equal size; the first may have one layer more."""
     each, more = divmod(layers, stages)
-    return f"cuts={[each + (stage < more) for stage in range(stages)]}"
+    cuts = [each + (stage < more) for stage in range(stages)]
+    return f"cuts={cuts} (jaxpp-opt: --cuts {','.join(map(str, cuts))})"
 
 
 def _or_another_schedule(ways: Sequence[str], schedule: schedules.Schedule, count: int, meshes: int) -> str:

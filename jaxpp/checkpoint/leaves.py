@@ -12,6 +12,7 @@ import tensorstore
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from jaxpp._keys import bits_of, generator_of, is_key
+from jaxpp.runtime.execution.arguments import DONATED
 
 NAME_KEYS, NUMBER_KEYS = (DictKey, GetAttrKey), (SequenceKey, FlattenedIndexKey)
 NUMBERS = {number.__name__: number for number in (bool, int, float, complex)}
@@ -103,7 +104,7 @@ def to_store(name: str, leaf: Any) -> tuple[Any, Held]:
     key, number, array = None, number_type(leaf), leaf
     if isinstance(leaf, jax.Array):
         if leaf.is_deleted():
-            raise RuntimeError(f"`{name}` was donated to an earlier call: its array is deleted")
+            raise RuntimeError(f"`{name}` {DONATED}")
         if is_key(leaf):
             key, array = generator_of(leaf), bits_of(leaf)
     else:

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding
 
 from jaxpp._keys import keys_of
 from jaxpp.ray.pool import Pool
+from jaxpp.runtime.execution.arguments import DONATED
 from jaxpp.runtime.execution.shardings import Placed
 from jaxpp.runtime.processes.fetch import Handle
 
@@ -214,7 +215,7 @@ class Buffers:
         if self.epoch != self.pool.epoch:
             raise RuntimeError(f"{name} was lost when the cluster recovered: restore it from a checkpoint")
         if self.deleted:
-            raise RuntimeError(f"{name} was donated to an earlier call: its array is deleted")
+            raise RuntimeError(f"{name} {DONATED}")
 
     def __del__(self) -> None:
         self.delete()

@@ -18,7 +18,7 @@ from jaxpp.ray.arrays import Buffers, Made, RemoteArray, parts
 from jaxpp.ray.calls import ActorError
 from jaxpp.ray.pool import Pool
 from jaxpp.runtime import Event, Program
-from jaxpp.runtime.execution.arguments import Door, check_donated_once
+from jaxpp.runtime.execution.arguments import DONATED, Door, check_donated_once
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import current_frozen, frozen_tasks
 from jaxpp.runtime.execution.options import Options
@@ -162,7 +162,7 @@ class _Entrance:
                 return
             value = value.buffers.read()
         elif isinstance(value, jax.Array) and value.is_deleted():
-            raise RuntimeError(f"argument `{door.name}` was donated to an earlier call: its array is deleted")
+            raise RuntimeError(f"argument `{door.name}` {DONATED}")
         door.check(value)
         value = np.asarray(value, door.spec.dtype)
         blocks = np.split(value, len(self._meshes)) if self._argument.stacked else []

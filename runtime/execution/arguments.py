@@ -13,6 +13,8 @@ from jaxpp.ir.program import Argument
 from jaxpp.runtime.execution.shardings import Placed, SubmeshShardings
 from jaxpp.runtime.processes.arrays import batch_copy, in_default_layout, put
 
+DONATED = "was donated to an earlier call: its array is deleted; use what that call returned in its place"
+
 
 class Door:
     """Takes in one argument of a step: checks it, and places it on the meshes that use it.
@@ -57,7 +59,7 @@ class Door:
             with _implicitly():
                 return put(value, self.whole.sharding)
         if value.is_deleted():
-            raise RuntimeError(f"argument `{self.name}` was donated to an earlier call: its array is deleted")
+            raise RuntimeError(f"argument `{self.name}` {DONATED}")
         aval: Any = value.aval
         if aval is not self.seen_aval:
             self.check(value)

@@ -92,6 +92,11 @@ def summary(
     total = ("all", "", count_text(distinct) if elements else "-", flops_text(sum(work)), bytes_text(sum(sent)))
     rows.append((*total, *_memory_texts(memory)))
     notes = [*_NOTE]
+    if idle := [mesh for mesh, count in enumerate(work) if not count and any(work) and not per_mesh[mesh]]:
+        notes.append(
+            f"Without parameters and products: mesh {', '.join(map(str, idle))}. Is a stage mark missing, or before a "
+            "layer in place of after it?"
+        )
     if rows_sent:
         notes += [
             f"Of what is sent: {bytes_text(rows_sent)} of stacked layers go to the meshes of their stages, "

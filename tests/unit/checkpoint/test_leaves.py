@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxpp
 from jaxpp import checkpoint
+from jaxpp.runtime.execution.arguments import DONATED
 from jaxpp.runtime.processes.fetch import Handle
 
 DTYPES = ("bool", "int8", "uint16", "int4", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64")
@@ -201,7 +202,7 @@ def donated() -> jax.Array:
 @pytest.mark.parametrize(
     ("state", "error", "message"),
     [
-        ({"a": [donated()]}, RuntimeError, "`a.0` was donated to an earlier call: its array is deleted"),
+        ({"a": [donated()]}, RuntimeError, f"`a.0` {DONATED}"),
         ({"a": "text"}, TypeError, "`a` is of type str; a checkpoint holds arrays of numbers, and numbers"),
         ({"a": 2**70}, TypeError, "`a` is of type int; a checkpoint holds arrays of numbers, and numbers"),
         ({"a": jnp.ones(2, jnp.uint4)}, TypeError, "`a` is uint4, which the file format does not have; cast it"),

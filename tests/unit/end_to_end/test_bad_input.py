@@ -53,7 +53,7 @@ def test_wrong_number_of_marks(marks: int) -> None:
     text = message(partial(sgd_step, schedule=SCHEDULE, marks=marks), weights(4), batch(4))
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         f"found {marks} stage mark{'s' * (marks != 1)}, the schedule 1f1b has 3 stages\n"
-        + "  if each mark ends a layer: cuts=[2, 1, 1]; or " * (marks == 4)
+        + "  if each mark ends a layer: cuts=[2, 1, 1] (jaxpp-opt: --cuts 2,1,1); or " * (marks == 4)
         + "  " * (marks != 4)
         + "mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
         + "; or take a schedule of 4 stages" * (marks == 4)
@@ -161,7 +161,7 @@ def test_a_loop_over_layers_alone() -> None:
 
 MARKS = "mark the end of every stage (mark_stage_end): {} marks, or {} without the last one"
 FOUR = "take a schedule of 4 stages, such as"
-CUTS = "if each mark ends a layer: cuts=[2, 2]"
+CUTS = "if each mark ends a layer: cuts=[2, 2] (jaxpp-opt: --cuts 2,2)"
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,10 @@ def test_donated_arrays_used_again() -> None:
     new, _ = step(params, batch(4))
     with pytest.raises(RuntimeError) as caught:
         step(params, batch(4))
-    assert str(caught.value) == "argument `params[0]` was donated to an earlier call: its array is deleted"
+    assert str(caught.value) == (
+        "argument `params[0]` was donated to an earlier call: its array is deleted; use what that call returned in its "
+        "place"
+    )
     with pytest.raises(
         ValueError,
         match=r"^arguments `params\[0\]` and `params\[1\]` are one array, which is donated: .*make one of them a copy",

@@ -73,7 +73,7 @@ def test_a_model_applied_to_what_it_made(jit: Any) -> None:
     text = message(with_loss(of_one))
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         "found 6 stage marks, the schedule 1f1b has 3 stages\n"
-        "  if each mark ends a layer: cuts=[2, 2, 2]; or "
+        "  if each mark ends a layer: cuts=[2, 2, 2] (jaxpp-opt: --cuts 2,2,2); or "
         "mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one; "
         "or take a schedule of 6 stages, such as 1f1b{chunks=2} on 3 meshes"
     )

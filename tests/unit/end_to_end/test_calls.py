@@ -235,6 +235,18 @@ def test_what_is_lowered_for_other_shardings_is_another_program() -> None:
     assert ours(sharded, batch(2))[0][0].sharding.spec == P(), "the first one decides"
 
 
+def test_wide_numbers_of_numpy_are_of_the_kind_that_jax_computes_with() -> None:
+    def counts(params: Any, data: Any) -> Any:
+        return sgd_step(params, {name: x.astype(np.float32) for name, x in data.items()}, schedule=SCHEDULE)
+
+    params, data = weights(2), jax.tree.map(lambda x: (8 * x).astype(np.int64), batch(2))
+    ours = jaxpp.mpmd_jit_with_loop(counts, make_mesh(2))
+    made = ours.compile(params, jax.eval_shape(lambda x: x, data))  # shapes of int32
+    assert ours.compile(params, data) is made
+    assert ours.compile(params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, np.int64), data)) is made
+    assert_same(ours(params, data), jax.jit(counts)(params, data))
+
+
 @pytest.mark.parametrize("clear", ["jax.clear_caches", "step.clear_cache"])
 def test_caches_are_cleared(clear: str) -> None:
     ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))

@@ -40,6 +40,20 @@ def test_reprs_say_what_it_is() -> None:
     assert compiled.summary().splitlines()[0] == f"{title} (cpu)"
 
 
+def test_a_mesh_without_parameters_is_named() -> None:
+    """One of the marks of two layers is forgotten: the last stage has the loss alone."""
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = jaxpp.mark_stage_end(microbatch["x"] @ params[0] @ params[1])
+        return jax.numpy.mean(x**2)
+
+    step = partial(sgd_step, loss=loss, schedule=jaxpp.Std1F1B(2))
+    compiled = jaxpp.mpmd_jit_with_loop(step, make_mesh(2)).compile(weights(2), batch(2))
+    assert compiled.summary().endswith(
+        "\nWithout parameters and products: mesh 1. Is a stage mark missing, or before a layer in place of after it?"
+    )
+
+
 def test_slow_passes_tell_how_far_they_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """By a clock that goes on by a second whenever it is asked: twice for each pass, and for each line."""
     seconds = itertools.count()

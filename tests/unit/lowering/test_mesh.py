@@ -67,6 +67,13 @@ def test_several_processes_share_the_virtual_devices(monkeypatch: pytest.MonkeyP
         MpmdMesh.make(mpmd=100)
 
 
+def test_devices_whose_number_the_script_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that the script gives to JAX precedes that of the environment."""
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "200")
+    with pytest.raises(ValueError, match="sets jax_num_cpu_devices to 8: set it to 200 for virtual devices"):
+        MpmdMesh.make(mpmd=200)
+
+
 def test_submesh_keeps_the_order_of_the_indices() -> None:
     mesh = MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "data")), "mpmd")
     submesh = mesh.mpmd_submesh([3, 1])
