@@ -41,6 +41,9 @@ LATER = " after the loop"
 TAKEN_APART = (*CONDITIONALS, "stablehlo.while")
 """The operations that hold others. Passes may take them apart, which shows more of a sum."""
 
+_OF_ROWS = {f"stablehlo.{name}" for name in "concatenate dynamic_update_slice gather pad scatter select".split()}
+"""The operations that move rows. Passes may follow each row by itself, which has a factor of its own."""
+
 Numbers: TypeAlias = Mapping[ir.Value, float]
 NO_NUMBERS: Final[Numbers] = {}
 
@@ -93,7 +96,8 @@ def add_scales(total: Scales, scales: Scales, part: Part) -> None:
 
 def made_by(op: ir.Operation, scales: Scales) -> Scales:
     """Returns the factors of the term that `op` makes: a product or a quotient has one that is no constant."""
-    marks = (FACTOR,) if op.name in (MULTIPLY, DIVIDE) else (APART,) if op.name in TAKEN_APART else ()
+    is_apart = op.name in TAKEN_APART or op.name in _OF_ROWS
+    marks = (FACTOR,) if op.name in (MULTIPLY, DIVIDE) else (APART,) if is_apart else ()
     total = Scales()
     add_scales(total, scales, Part(None, 1.0, marks))
     return total

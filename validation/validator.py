@@ -152,9 +152,10 @@ class Validator:
 
         The state of an optimizer is zero: the root of a negative second moment is no fault of the module.
         """
-        own = [trial for trial in self._trials if not trial.in_float32]
+        state = self._reference.state
+        fresh = [each for each in self._trials if not any(np.asarray(each.inputs[number]).any() for number in state)]
         try:
-            found = (first_nan(module, trial.inputs, self._runner) for trial in own[bool(self._reference.state) :])
+            found = (first_nan(module, each.inputs, self._runner) for each in fresh if not each.in_float32)
             return next((each for each in found if each is not None), None)
         except PassError as error:
             raise ValidationError.because("the module does not run", error) from None
