@@ -161,9 +161,9 @@ def _try(seed: int, case: Case, outcome: Outcome) -> None:
 
 def lowered_text(seed: int) -> str | None:
     """Returns the module of a seed's step; None for a step that is refused before."""
-    case = make(seed)
-    mesh, (step, given) = mesh_of(case), step_of(case)
     try:
+        case = make(seed)
+        mesh, (step, given) = mesh_of(case), step_of(case)
         with jax.enable_x64(case.x64):
             return _lowered(pipelined_step(case, step, mesh), step, jax.tree.map(jnp.array, given)).as_text()
     except ALLOWED:
