@@ -123,7 +123,7 @@ def _direction(name: str) -> ir.Attribute:
 def _scalars_too(op: ir.Operation, count: int) -> dict[str, ir.Attribute]:
     """Returns the shardings of an operation that gets `count` more results, which are scalars."""
     known = [at.value_sharding(result) for result in op.results]
-    if known[0] is None:
+    if not known or known[0] is None:
         return {}
     scalar = sdy.TensorShardingAttr.get(sdy.TensorShardingAttr(known[0]).mesh_or_ref, [])
     return shardings([*known, *[scalar] * count])

@@ -37,6 +37,22 @@ def test_a_loop_that_runs_too_long_is_ended() -> None:
         validate(text, nothing)
 
 
+def test_a_loop_that_carries_nothing_is_ended() -> None:
+    text = """
+    func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %goes = stablehlo.compare EQ, %x, %x : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      "stablehlo.while"() ({
+        stablehlo.return %goes : tensor<i1>
+      }, {
+        stablehlo.return
+      }) : () -> ()
+      return %x : tensor<f32>
+    }"""
+    with pytest.raises(ValidationError, match="the loop at -:5:7 did not end within 100 trips"):
+        validate(text, nothing, most_trips=100)
+
+
 def test_a_function_that_calls_itself_is_not_run() -> None:
     text = """
     func.func public @main(%x: tensor<f32>) -> tensor<f32> {
