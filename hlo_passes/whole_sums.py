@@ -127,7 +127,6 @@ def _described(sums: Sums) -> str:
 def _text(each: Sum) -> str:
     count = counted(each.microbatches, "microbatch", "es") if each.microbatches else "the microbatches"
     stage = f" of stage {each.stage}" if each.stage >= 0 else ""
-    axes = [axis for axis in each.axes if axis not in (APART, FACTOR)]
-    over = f", added over {' and '.join(axes)}" if axes else ""
+    over = f", added over {' and '.join(each.mesh_axes)}" if each.mesh_axes else ""
     terms = f", of {each.terms} terms each" if each.terms > 1 else ""
     return f"{each.scale:g} times {'a value times ' * (FACTOR in each.axes)}the sum over {count}{stage}{over}{terms}"

@@ -25,7 +25,7 @@ Axes: TypeAlias = tuple[str, ...]
 """
 
 FACTOR, APART = "a value", "taken apart"
-"""A factor that is no constant, such as a mask or a clip; an operation of `TAKEN_APART` that makes or reads the sum."""
+"""A factor that is no constant, such as a mask or a clip; an operation that passes take apart, and the sum with it."""
 
 Scales: TypeAlias = dict[Axes, float]
 """The factors of a term, by the axes over which it is summed."""
@@ -41,7 +41,7 @@ LATER = " after the loop"
 TAKEN_APART = (*CONDITIONALS, "stablehlo.while")
 """The operations that hold others. Passes may take them apart, which shows more of a sum."""
 
-_OF_ROWS = {f"stablehlo.{name}" for name in "concatenate dynamic_update_slice gather pad scatter select".split()}
+_OF_ROWS = [f"stablehlo.{name}" for name in "concatenate dynamic_update_slice gather pad scatter select".split()]
 """The operations that move rows. Passes may follow each row by itself, which has a factor of its own."""
 
 Numbers: TypeAlias = Mapping[ir.Value, float]
@@ -96,8 +96,7 @@ def add_scales(total: Scales, scales: Scales, part: Part) -> None:
 
 def made_by(op: ir.Operation, scales: Scales) -> Scales:
     """Returns the factors of the term that `op` makes: a product or a quotient has one that is no constant."""
-    is_apart = op.name in TAKEN_APART or op.name in _OF_ROWS
-    marks = (FACTOR,) if op.name in (MULTIPLY, DIVIDE) else (APART,) if is_apart else ()
+    marks = (FACTOR,) if op.name in (MULTIPLY, DIVIDE) else (APART,) if op.name in (*TAKEN_APART, *_OF_ROWS) else ()
     total = Scales()
     add_scales(total, scales, Part(None, 1.0, marks))
     return total

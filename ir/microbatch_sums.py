@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.kinds import HALVES
-from jaxpp.ir.linear_terms import Axes, Part, Parts, Scales, WrongSum, parts_with, terms
+from jaxpp.ir.linear_terms import APART, FACTOR, Axes, Part, Parts, Scales, WrongSum, parts_with, terms
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.task_terms import OTHERS, LoopTerms, OwnTerm, TaskTerms
 from jaxpp.ir.values import defining_op
@@ -32,6 +32,11 @@ class Sum(NamedTuple):
     microbatches: int
     stage: int = -1
     terms: int = 1
+
+    @property
+    def mesh_axes(self) -> Sequence[str]:
+        """The axes over which devices add the term."""
+        return [axis for axis in self.axes if axis not in (APART, FACTOR)]
 
 
 Sums: TypeAlias = frozenset[Sum]

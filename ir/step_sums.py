@@ -79,11 +79,8 @@ class _StepReader:
     """Reads the operations around the tasks in their order, and the tasks where a sum leads to them."""
 
     def __init__(self, module: ir.Module) -> None:
-        self._results, self._module, self._functions = (
-            defaultdict[int, dict[int, Sums]](dict),
-            module,
-            functions(module),
-        )
+        self._results = defaultdict[int, dict[int, Sums]](dict)
+        self._module, self._functions = module, functions(module)
         self._linear = Linear(module)
         self._tasks = TaskTerms(self._functions, self._linear)
         self._parts = dict[str, Sequence[int]]()

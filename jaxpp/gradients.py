@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.linear_terms import APART, FACTOR, LATER
+from jaxpp.ir.linear_terms import FACTOR, LATER
 from jaxpp.ir.microbatch_sums import NO_SUMS, UNKNOWN, Sum, Sums
 from jaxpp.ir.step_sums import step_sums
 from jaxpp.lowering.lower import Lowered
@@ -54,7 +54,7 @@ def _row(name: str, sums: Sums) -> tuple[str, str, str, str]:
 
 
 def _summed_over(each: Sum) -> str:
-    axes = (axis.removesuffix(LATER) for axis in each.axes if axis not in (APART, FACTOR))
+    axes = (axis.removesuffix(LATER) for axis in each.mesh_axes)
     return ", ".join([counted(each.microbatches, "microbatch", "es"), *axes])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import bytecode, nested
+from jaxpp.ir.functions import CONDITIONALS, bytecode, nested
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
     Difference,
@@ -33,8 +33,8 @@ from jaxpp.validation.signature import Signature, SignatureError, public_main
 from jaxpp.validation.steps import NamedResults, StepFunction, step_function
 from jaxpp.validation.widen import at_float32
 
-_BRANCHES, _BRANCHING = ("stablehlo.case", "stablehlo.if"), 4
-"""Branches, and how many draws of other numbers a module with them gets."""
+_BRANCHING = 4
+"""How many draws of other numbers a module with conditionals gets."""
 
 
 class ValidationError(PassError):
@@ -242,7 +242,7 @@ class Validator:
             module, shapes = wide, _shapes(Signature.of(wide).arguments)
             run = step_function(wide, self._runner)
         tolerance = self._tolerance_of(module)
-        for draw in range(_BRANCHING if any(op.name in _BRANCHES for op in nested(module.operation)) else 1):
+        for draw in range(_BRANCHING if any(op.name in CONDITIONALS for op in nested(module.operation)) else 1):
             other = random_inputs(shapes, self._seed + 1 + draw)
             for each in (other, _at_zero(enlarged(other), state)):
                 self._trials.append(self._trial(each, run, tolerance, in_float32=wide is not None))
