@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -73,7 +74,9 @@ def start(
     `modules` are imported before it is forked, once; the number of its CPU devices is that in its environment.
     """
     Path(output).touch()
-    request = {"function": function, "arguments": list(arguments), "modules": list(modules), "output": output}
+    # pytest names the modules of tests as seen from the root
+    function, *modules = (name.removeprefix("tests.") for name in (function, *modules))
+    request = {"function": function, "arguments": list(arguments), "modules": modules, "output": output}
     return Fork(_ask({**request, "environment": dict(environment)}), output)
 
 
@@ -106,7 +109,9 @@ def _ask(request: dict[str, Any]) -> Any:
         server.stdin.flush()
         answer = server.stdout.readline()
     assert answer, "the process to be forked has ended"
-    return json.loads(answer)
+    answer = json.loads(answer)
+    assert not isinstance(answer, str), answer
+    return answer
 
 
 _asking = threading.Lock()
@@ -141,21 +146,32 @@ def _serve() -> dict[str, Any]:
             answer = os.waitstatus_to_exitcode(status) if pid else None
             running.discard(pid)
         else:
-            for module in request["modules"]:
-                import_module(module)
-            threads = Path("/proc/self/task")
-            assert not threads.exists() or len(list(threads.iterdir())) == 1, "what has threads can't be forked"
-            gc.freeze()
-            answer = os.fork()
-            if answer == 0:
-                return request
-            running.add(answer)
+            answer = _prepare(request["modules"])
+            if answer is None:
+                answer = os.fork()
+                if answer == 0:
+                    return request
+                running.add(answer)
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(answer), flush=True)
     for pid in running:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     sys.exit()
+
+
+def _prepare(modules: Sequence[str]) -> str | None:
+    """Import these, in the process to be forked; why it can't be, if so: the next request may well be another one."""
+    try:
+        for module in modules:
+            import_module(module)
+    except Exception:
+        return traceback.format_exc()
+    threads = Path("/proc/self/task")
+    if threads.exists() and len(list(threads.iterdir())) > 1:
+        return f"what has threads can't be forked; some module has started one: {', '.join(modules)}"
+    gc.freeze()
+    return None
 
 
 def _become(request: dict[str, Any]) -> None:

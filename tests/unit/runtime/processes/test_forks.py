@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from unit.runtime.processes import forks
 
 INTERRUPTED_THEN_KILLED = """
@@ -29,3 +30,14 @@ def test_no_process_is_left(tmp_path: Path) -> None:
     while any(place.exists() and "(zombie)" not in (place / "status").read_text() for place in places):
         assert time.monotonic() < end, "a process is left"
         time.sleep(0.01)
+
+
+def says_its_name() -> None:
+    print(__name__, flush=True)
+
+
+def test_what_cannot_be_imported_fails_alone(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="ModuleNotFoundError: No module named 'not_there'"):
+        forks.start("signal:pause", [], ["not_there"], {}, str(tmp_path / "output"))
+    with forks.running(says_its_name) as child:
+        assert child.lines(1) == ["unit.runtime.processes.test_forks"]
