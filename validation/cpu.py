@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from math import prod
 from typing import Any
 
@@ -92,9 +93,13 @@ def _options() -> dict[str, bool | int]:
     """Returns XLA's options.
 
     Without the first, a bfloat16 keeps more bits where XLA fuses. Level 0 compiles twice as fast, but needs `NO_FMA`.
+    The others halve the time again, under the JAX that has them.
     """
     level = int(NO_FMA not in os.environ.get("XLA_FLAGS", "").split())
-    return {"xla_allow_excess_precision": False, "xla_backend_optimization_level": level}
+    options = {"xla_allow_excess_precision": False, "xla_backend_optimization_level": level}
+    if version("jaxlib").startswith("0.10."):
+        options |= {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+    return options
 
 
 def _by_xla(run: Callable[[], Any]) -> Any:

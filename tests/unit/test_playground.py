@@ -137,8 +137,9 @@ def fill(page: Browser, name: str, value: str) -> None:
 def choose(page: Browser, width: int = 1280, *, dark: bool = False) -> None:
     """Chooses 1F1B without edits, whatever was chosen before."""
     page.window(width, dark=dark)
-    for name in ("schedule", "hop"):
-        fill(page, name, CHOSEN[name])
+    page.evaluate("document.querySelector('.facts b').replaceChildren()")  # what comes may be like what is shown
+    page.evaluate(f"document.getElementById('form').elements.hop.value = {json.dumps(CHOSEN['hop'])}")
+    fill(page, "schedule", CHOSEN["schedule"])
     assert page.until(f"{MAKESPAN} === '33 units' && !{ERROR}")
     page.evaluate("select(null); data.steps[0].canvas.scrollIntoView()")
     page.frame()

@@ -456,18 +456,19 @@ RESHAPE = (
     "scan over the 2 stages, and over the layers of each inside: "
     "reshape the stacked parameters to (2, layers per stage, ...)"
 )
-CUTS = "say how many of the 4 layers each stage has: cuts={}"
+CUTS = "say how many of the 4 layers each stage has: cuts=[{0}] (jaxpp-opt: --cuts {1})"
+TWO, ONE, THREE = CUTS.format("2, 2", "2,2"), CUTS.format("4", "4"), CUTS.format("2, 1, 1", "2,1,1")
 OTHER = "take a schedule of 4 stages"
 
 
 @pytest.mark.parametrize(
     ("schedule", "name", "meshes", "ways"),
     [
-        (jaxpp.Std1F1B(2), "1f1b", 2, [RESHAPE, CUTS.format([2, 2]), f"{OTHER}, such as 1f1b{{chunks=2}} on 2 meshes"]),
-        (jaxpp.Std1F1B(2), "1f1b", 4, [f"{OTHER}, such as 1f1b on 4 meshes", RESHAPE, CUTS.format([2, 2])]),
-        (jaxpp.GPipe(1), "gpipe", 1, [CUTS.format([4]), f"{OTHER}, such as gpipe{{chunks=4}} on 1 mesh"]),
-        (jaxpp.ZeroBubble(3), "zb-h1", 4, [f"{OTHER}, such as zb-h1 on 4 meshes", CUTS.format([2, 1, 1])]),
-        (jaxpp.ZeroBubble(3), "zb-h1", 3, [CUTS.format([2, 1, 1]), OTHER]),
+        (jaxpp.Std1F1B(2), "1f1b", 2, [RESHAPE, TWO, f"{OTHER}, such as 1f1b{{chunks=2}} on 2 meshes"]),
+        (jaxpp.Std1F1B(2), "1f1b", 4, [f"{OTHER}, such as 1f1b on 4 meshes", RESHAPE, TWO]),
+        (jaxpp.GPipe(1), "gpipe", 1, [ONE, f"{OTHER}, such as gpipe{{chunks=4}} on 1 mesh"]),
+        (jaxpp.ZeroBubble(3), "zb-h1", 4, [f"{OTHER}, such as zb-h1 on 4 meshes", THREE]),
+        (jaxpp.ZeroBubble(3), "zb-h1", 3, [THREE, OTHER]),
         (jaxpp.Std1F1B(8), "1f1b", 4, [f"{OTHER}, such as 1f1b on 4 meshes"]),
         (jaxpp.Interleaved1F1B(8, 4), "interleaved-1f1b", 2, [f"{OTHER}, such as interleaved-1f1b on 2 meshes"]),
         (jaxpp.Std1F1B(8), "1f1b", 3, [OTHER]),

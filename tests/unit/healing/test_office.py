@@ -1,8 +1,9 @@
 """The connections of an office: launchers that come, hang up and fall silent, or had another head before."""
 
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,20 @@ from jaxpp.healing.office import Office
 from jaxpp.healing.store import StatePart
 
 SECRET = b"the secret of the job"
+OPEN: list[Office] = []
+"""The offices of a test."""
+
+
+def wait_for_ever() -> None:
+    threading.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def close() -> Iterator[None]:
+    """Lets offices, which have no end, wait for ever: they would tell in the next test what becomes of processes."""
+    yield
+    while OPEN:
+        OPEN.pop()._todo.put(wait_for_ever)
 
 
 class Service:
@@ -32,7 +47,8 @@ def office(
         return (start(count) if start else Service()), "nowhere"
 
     monkeypatch.setattr(Office, "_start_service", begin)
-    return Listener("127.0.0.1", SECRET, Office(options, "127.0.0.1", "", **more).serve).address
+    OPEN.append(Office(options, "127.0.0.1", "", **more))
+    return Listener("127.0.0.1", SECRET, OPEN[-1].serve).address
 
 
 def come(own: str, **first: Any) -> MessageConnection:
@@ -98,7 +114,7 @@ def test_an_error_in_the_head_is_told_and_not_the_end(
     worker.send(ready="PeerError", lost=[], unreachable=[])
     assert heard(agent, "joined") == {"joined": 0}
     assert heard(worker, "go")["go"] == 2
-    told(capsys, "jaxpp: 1 of 1 processes go on from the beginning\n")  # here, and not in the next test
+    told(capsys, "jaxpp: 1 of 1 processes go on from the beginning\n")
 
 
 def test_a_service_that_can_not_start_is_tried_again(
@@ -116,9 +132,8 @@ def test_a_service_that_can_not_start_is_tried_again(
     agent = launcher(own, 1)
     assert agent[1] == [0]
     assert come(own, worker=0, pid=os.getpid()).receive()["go"] == 1
-    # The office of another test may still say that its launchers are gone.
-    found = [line for line in capsys.readouterr().err.splitlines() if "gone" not in line]
-    assert found == ["jaxpp: the coordination service can't start, and is tried again every 0.1 s: taken"]
+    found = capsys.readouterr().err
+    assert found == "jaxpp: the coordination service can't start, and is tried again every 0.1 s: taken\n"
 
 
 def test_a_launcher_that_falls_silent_is_given_up(
