@@ -41,6 +41,15 @@ class Sent(NamedTuple):
     between_count: int
 
 
+def result_bytes(text: str) -> list[tuple[str, float]]:
+    """Returns the kind of each collective of a module, as HLO text, and the bytes of its results on a device."""
+    return [(found["kind"], _result_bytes(found)) for found in _COLLECTIVE.finditer(text)]
+
+
+def _result_bytes(collective: re.Match[str]) -> float:
+    return sum(map(_shape_bytes, _SHAPE.finditer(_results(collective))))
+
+
 def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
     """Returns the collectives of a module, and the bytes that a device sends in them with ring algorithms.
 
@@ -53,7 +62,7 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
     sent_bytes, counts = [0.0, 0.0], [0, 0]  # within a host, between hosts
     scatters = [found.span() for found in _SCATTER.finditer(text)]
     for found in _COLLECTIVE.finditer(text):
-        size = sum(_shape_bytes(shape) for shape in _SHAPE.finditer(_results(found)))
+        size = _result_bytes(found)
         groups = _groups(found["rest"], len(hosts))
         devices = max(map(len, groups))
         moved = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpp.planning.collectives import Sent, collective_bytes
+from jaxpp.planning.collectives import Sent, collective_bytes, result_bytes
 
 FOUR = "replica_groups={{0,1,2,3}}"
 
@@ -28,6 +28,11 @@ FOUR = "replica_groups={{0,1,2,3}}"
 )
 def test_what_a_device_sends(text: str, expected: float) -> None:
     assert collective_bytes(text)[:2] == (expected, 0)
+
+
+def test_kinds_and_results() -> None:
+    text = f"%a = f32[8]{{0}} all-gather(%x), {FOUR}\n%b = (f32[2]{{0}}, bf16[4]{{0}}) reduce-scatter(%x, %y), {FOUR}"
+    assert result_bytes(text) == [("all-gather", 32), ("reduce-scatter", 16)]
 
 
 @pytest.mark.parametrize(
