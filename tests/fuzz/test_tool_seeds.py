@@ -4,8 +4,10 @@ from fuzz import tool_trial
 from fuzz.tool_trial import Outcome
 from fuzz.worker import Worker
 
-SEEDS = [seed for seed in range(1, 56) if seed % tool_trial.STEPS_EVERY]
-SEEDS += [506]  # a step that is refused as it is made
+SEEDS = [
+    *(seed for seed in range(1, 56) if seed % tool_trial.STEPS_EVERY),
+    506,  # a step that is refused as it is made
+]
 
 
 def test_runs_of_the_tools_end_with_a_result_or_one_message() -> None:
