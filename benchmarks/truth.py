@@ -113,19 +113,21 @@ def rows(options: argparse.Namespace, errors: list[float]) -> Iterator[Sequence[
     """Yields the rows, and appends their errors."""
     given = "--repeat", options.repeat, "--shrink", options.shrink
     links = messages(given) if any(CASES[row].stages > 1 for row in options.rows) else [1.0] * 4
-    extra: dict[tuple[int, str], float] = {}
+    extra, cores = dict[tuple[int, str], float](), len(os.sched_getaffinity(0))
     for row in options.rows:
         case = CASES[row]
         traced, measured = ("predict", row, *links), ("steps", row)
-        alike = 1 if case.stages == 1 else min(case.processes, len(os.sched_getaffinity(0)))
-        with running(alike, case.processes, traced, given) as some, running(case.processes, 1, measured, given) as all_:
+        alike, threads = (1, case.processes) if case.stages == 1 else (min(case.processes, cores), 1)
+        with (
+            running(alike, case.processes, traced, given, threads) as some,
+            running(case.processes, 1, measured, given) as all_,
+        ):
             turns = [(ask(some), ask(all_)) for _ in range(options.repeat)]
         (expected, sent), seconds = turns[-1]
         missing = [each for each in sent if (case.processes, each) not in extra]
         if missing:
-            apart, within = (
-                once(*each, ("sums", *missing), given) for each in ((case.processes, 1), (1, case.processes))
-            )
+            apart = once(case.processes, 1, ("sums", *missing), given)
+            within = once(1, case.processes, ("sums", *missing), given, threads)
             more = map(operator.sub, apart, within)
             extra.update(((case.processes, each), value) for each, value in zip(missing, more, strict=True))
         expected += sum(count * extra[case.processes, each] for each, count in sent.items())
@@ -158,9 +160,10 @@ Children = Sequence["subprocess.Popen[str]"]
 
 
 @contextlib.contextmanager
-def running(processes: int, devices: int, job: Sequence[object], given: Sequence[object]) -> Generator[Children]:
-    """Starts this script in so many processes, which do a job whenever they are asked."""
-    threads = devices if job[0] == "sums" or (job[0] == "predict" and CASES[int(str(job[1]))].stages == 1) else 1
+def running(
+    processes: int, devices: int, job: Sequence[object], given: Sequence[object], threads: int = 1
+) -> Generator[Children]:
+    """Starts this script in processes of so many devices and threads of XLA, which do a job whenever they are asked."""
     flags = {"PJRT_NPROC": str(threads), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     environment = {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     place = f"127.0.0.1:{free_port()}"
@@ -193,9 +196,9 @@ def ask(children: Children) -> Any:
     return json.loads(answers[0])
 
 
-def once(processes: int, devices: int, job: Sequence[object], given: Sequence[object]) -> Any:
+def once(processes: int, devices: int, job: Sequence[object], given: Sequence[object], threads: int = 1) -> Any:
     """Returns the only answer of a job."""
-    with running(processes, devices, job, given) as children:
+    with running(processes, devices, job, given, threads) as children:
         return ask(children)
 
 
@@ -288,7 +291,10 @@ def predicted(case: Case, options: argparse.Namespace, link: Link, ends: Link, c
     compiled, (state, batch) = step_of(case, options.shrink)
     program = compiled.executable.program
     calls = [each.function for _, each in merged_order(program) if isinstance(each, Call)]
-    sent = Counter(f"{kind} {size:.0f}" for name in calls for kind, size in collectives_of(case, program, name))
+    sent = Counter[str]()
+    for name, count in Counter(calls).items():
+        for kind, size in collectives_of(case, program, name):
+            sent[f"{kind} {size:.0f}"] += count
     processors, network = [mesh % cores for mesh in range(program.meshes)], network_of(link, program.meshes)
     found: dict[str, list[float]] = {}
     (state, _), _ = compiled.trace(state, batch)

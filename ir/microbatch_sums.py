@@ -112,7 +112,7 @@ class MicrobatchSums:
             self._has_slices |= task.slice > 0
 
     def of(self, state: State, location: ir.Location) -> Sums:
-        """Returns what a sum of the results of tasks, or of the loop, is made of; notes what is wrong with it."""
+        """Returns the sums in a value that adds results of tasks, or of the loop, and notes each fault."""
         key = frozenset(state.parts)
         if key not in self._known:
             found = self._terms(state)
@@ -175,7 +175,7 @@ class MicrobatchSums:
         found: Mapping[int, _Factors],
         location: ir.Location,
     ) -> None:
-        """Notes where the terms of a stage are not those of all microbatches of which it has such tasks, or differ."""
+        """Notes the microbatches whose tasks add no term, and those whose terms differ from the others."""
         kind, stage, part = group
         there = set[int]().union(*(self._microbatches[each, stage, part] for each in kinds))
         if missing := sorted(there - found.keys()):

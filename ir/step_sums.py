@@ -88,7 +88,7 @@ class _StepReader:
         self._sums = MicrobatchSums(self._tasks, self._states)
 
     def result(self) -> StepSums:
-        """Returns what was found, after the last visit."""
+        """Returns the sums of all results, after the last visit."""
         results = {n: counted_sums(chain.from_iterable(found.values())) for n, found in self._results.items()}
         return StepSums(results, self._sums.wrong)
 

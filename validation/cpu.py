@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from math import prod
 from typing import Any
 
 import numpy as np
+from jaxlib import version
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
@@ -97,7 +97,7 @@ def _options() -> dict[str, bool | int]:
     """
     level = int(NO_FMA not in os.environ.get("XLA_FLAGS", "").split())
     options = {"xla_allow_excess_precision": False, "xla_backend_optimization_level": level}
-    if version("jaxlib").startswith("0.10."):
+    if version.__version__.startswith("0.10."):
         options |= {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
     return options
 
