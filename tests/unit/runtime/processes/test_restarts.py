@@ -8,6 +8,8 @@ import pytest
 from unit.runtime.processes import restart_jobs, together
 from unit.runtime.processes.test_faults import Outcome
 
+from jaxpp import _jobs
+
 
 @pytest.mark.parametrize("transport", ["pull", "pair"])
 def test_no_backend_is_kept(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +18,10 @@ def test_no_backend_is_kept(transport: str, monkeypatch: pytest.MonkeyPatch) -> 
     with ExitStack() as stack:
         free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         ports = [str(each.getsockname()[1]) for each in free]
-    with together.started([ports] * 2, 2, f"{restart_jobs.__name__}:main") as (children, outputs):
+    with ExitStack() as stack:
+        for port in ports:
+            stack.callback(_jobs.start_coordination(f"127.0.0.1:{port}", 2).shutdown)
+        children, outputs = stack.enter_context(together.started([ports] * 2, 2, f"{restart_jobs.__name__}:main"))
         end = time.monotonic() + 200
         while any(child.poll() is None for child in children) and time.monotonic() < end:
             time.sleep(0.05)
