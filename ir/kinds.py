@@ -67,9 +67,9 @@ def form_of(kind: str) -> Form:
     return FORMS.get(kind, OPERATION)
 
 
-def cost_of(kind: str, costs: Mapping[str, float] = COSTS) -> float:
+def cost_of(kind: str) -> float:
     """Returns the assumed duration of a call of this kind: for `forward+backward` the sum over its tasks."""
-    return sum([costs.get(each, 1.0) for each in kind.split("+")])
+    return sum([COSTS.get(each, 1.0) for each in kind.split("+")])
 
 
 def operations_of(module: ir.Module) -> dict[str, bool]:

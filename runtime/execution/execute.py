@@ -131,15 +131,12 @@ class Executable:
         arguments: Sequence[Any],
         observe: Observe,
         on_start: Callable[[Sequence[Any]], None] | None = None,
-        *,
-        one_by_one: bool = True,
     ) -> list[jax.Array]:
         """Runs one step slowly, calling `observe` after each instruction: for traces and tests.
 
         on_start: called with the registers before the first instruction; arguments may still be on their way.
-        one_by_one: if False, batches of copies and early pulls stay as in a normal call.
         """
-        return self._run(arguments, self._one_by_one if one_by_one else self._steps, observe, on_start)
+        return self._run(arguments, self._one_by_one, observe, on_start)
 
     def warm_up(self, arguments: Sequence[Any]) -> None:
         """Runs one step whose results are dropped, and waits for its end. All processes of the program call it.

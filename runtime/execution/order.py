@@ -1,9 +1,9 @@
 """The order in which one thread issues the instructions of all meshes."""
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
-from jaxpp.ir.kinds import COSTS, cost_of
+from jaxpp.ir.kinds import cost_of
 from jaxpp.ir.program import Call, Constant, Program, Receive, Send
 
 HOP = 2.0
@@ -18,7 +18,7 @@ Merged = list[tuple[int, Call | Send | Receive]]
 """(mesh, instruction) pairs, without constants."""
 
 
-def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: float = HOP) -> Merged:
+def merged_order(program: Program, hop: float = HOP) -> Merged:
     """Returns all instructions by their simulated start times, each mesh's in its own order, sends before receives.
 
     A device that runs its programs in order never waits for a program that is issued later. A send directly follows the
@@ -29,7 +29,7 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: floa
         merger.advance(mesh)
     while merger.heap:
         start, mesh = heapq.heappop(merger.heap)
-        merger.issue(mesh, start, costs)
+        merger.issue(mesh, start)
         merger.advance(mesh)
     return merger.order
 
@@ -110,13 +110,13 @@ class _Merger:
         while self.positions[mesh] < len(self.sequences[mesh]):
             yield self.sequences[mesh][self.positions[mesh]]
 
-    def issue(self, mesh: int, start: float, costs: Mapping[str, float]) -> None:
+    def issue(self, mesh: int, start: float) -> None:
         """Issues the mesh's next instruction, a call or a receive."""
         instruction = self.sequences[mesh][self.positions[mesh]]
         self.positions[mesh] += 1
         self.order.append((mesh, instruction))
         if isinstance(instruction, Call):
-            self.clocks[mesh] = start + cost_of(instruction.kind, costs)
+            self.clocks[mesh] = start + cost_of(instruction.kind)
             for register in instruction.results:
                 self.ready[mesh][register] = self.clocks[mesh]
         elif isinstance(instruction, Receive):
