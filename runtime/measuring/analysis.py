@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from jaxpp.ir.liveness import peaks_on
-from jaxpp.ir.program import Call, Program, Send, TaskName
+from jaxpp.ir.program import Call, Place, Program, Send, TaskName
 from jaxpp.ir.tensors import TensorSpec
+from jaxpp.ir.values import closure
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.route import route_of
 
@@ -142,28 +143,21 @@ def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
     A parameter is a floating-point argument that the step returns updated (`state`) and that a microbatch's task reads.
     Operations before the loop, such as a cast, may lie between the argument and the task.
     """
-    readers: dict[tuple[int, int], list[tuple[int, Call]]] = {}
+    readers: dict[Place, list[Call]] = {}
     for mesh, called in enumerate(program.calls):
         for each in called:
             for operand in each.operands:
-                readers.setdefault((mesh, operand), []).append((mesh, each))
-    hops: dict[tuple[int, int], list[tuple[int, int]]] = {}
+                readers.setdefault((mesh, operand), []).append(each)
+    hops: dict[Place, list[Place]] = {}
     for hop in program.hops.values():
         hops.setdefault((hop.source, hop.operand), []).append((hop.target, hop.result))
 
-    def is_read(places: Sequence[tuple[int, int]]) -> bool:
-        pending, seen = list(places), set(places)
-        while pending:
-            place = pending.pop()
-            made = list(hops.get(place, ()))
-            for mesh, call in readers.get(place, ()):
-                if call.tasks:
-                    return True
-                if call.kind != "after":
-                    made += [(mesh, result) for result in call.results]
-            pending += [each for each in made if each not in seen]
-            seen.update(made)
-        return False
+    def following(place: Place) -> list[Place]:
+        before = [call for call in readers.get(place, ()) if not call.tasks and call.kind != "after"]
+        return [*hops.get(place, ()), *((place[0], result) for call in before for result in call.results)]
+
+    def is_read(places: Sequence[Place]) -> bool:
+        return any(call.tasks for place in closure(places, following) for call in readers.get(place, ()))
 
     return {
         number: math.prod(argument.spec.shape)

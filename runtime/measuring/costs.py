@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jaxpp.ir.kinds import FORMS
-from jaxpp.ir.program import Call, Place, Program, Receive, Send, TaskName
+from jaxpp.ir.program import Call, Place, Program, TaskName
 from jaxpp.runtime.measuring.between_runs import gather_times, scatter_times, weights_of
 from jaxpp.runtime.measuring.events import Event
 from jaxpp.schedules import Costs
@@ -257,21 +257,15 @@ class _Values:
         self.program = program
         self.tasks: defaultdict[TaskName, list[tuple[int, Call]]] = defaultdict(list)
         self._makers: dict[Place, Call] = {}
-        self._sent: dict[int, Place] = {}
-        self._channels: dict[Place, int] = {}
-        for mesh, sequence in enumerate(program.sequences):
-            for each in sequence:
-                if isinstance(each, Send):
-                    self._sent[each.channel] = (mesh, each.operand)
-                elif isinstance(each, Receive):
-                    self._channels[mesh, each.result] = each.channel
-                elif isinstance(each, Call):
-                    gathered = weights_of(program, each)
-                    for part in _apart(program, each):
-                        made = (register for register in part.results if register not in gathered)
-                        self._makers.update(((mesh, register), part) for register in made)
-                        for task in part.tasks:
-                            self.tasks[task].append((mesh, part))
+        self._sources = {(hop.target, hop.result): (hop.source, hop.operand) for hop in program.hops.values()}
+        for mesh, calls in enumerate(program.calls):
+            for each in calls:
+                gathered = weights_of(program, each)
+                for part in _apart(program, each):
+                    made = (register for register in part.results if register not in gathered)
+                    self._makers.update(((mesh, register), part) for register in made)
+                    for task in part.tasks:
+                        self.tasks[task].append((mesh, part))
         self.slices = 1 + max((task.slice for task in self.tasks), default=0)
 
     def of(self, kinds: Iterable[str], stage: int, microbatch: int) -> list[tuple[int, Call]]:
@@ -306,7 +300,7 @@ class _Values:
 
     def _maker(self, place: Place) -> Iterator[Call]:
         """Yields the call that made a value; nothing for an argument or a constant."""
-        while place in self._channels:
-            place = self._sent[self._channels[place]]
+        while place in self._sources:
+            place = self._sources[place]
         if place in self._makers:
             yield self._makers[place]
