@@ -59,13 +59,13 @@ class Agent:
     def begin(self, options: JobOptions, port: int, count: int) -> None:
         """Begins a job, which this launcher coordinates, with `count` of its processes. Raises OSError for the port."""
         self._office = Office(options, self._host, self._store.address)
-        self._join(Listener(self._host, self._secret, self._office.serve, port).address, count)
+        self.join(Listener(self._host, self._secret, self._office.serve, port).address, count)
 
-    def join(self, head: str, count: int) -> None:
-        """Joins the job of the head at host:port with `count` processes. Raises ConnectionError if it can't."""
-        self._join(head, count)
+    def join(self, head: str, slots: int | Sequence[int]) -> None:
+        """Joins the job of the head at host:port, with so many processes or with those of these slots.
 
-    def _join(self, head: str, slots: int | Sequence[int]) -> None:
+        Raises ConnectionError if it can't.
+        """
         self._head, self._connection = head, dial(head, self._secret)
         self._connection.send(
             agent=self._store.address, slots=slots, parts=self._store.parts(), was_safe=self._was_safe
@@ -204,7 +204,7 @@ class Agent:
                 self._office = Office(self._options, self._host, address, self._next[number:])
                 self._became_head.set()
             try:
-                self._join(address, self._slots)
+                self.join(address, self._slots)
             except (OSError, EOFError):
                 continue
             if self._became_head.is_set():

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,47 +76,30 @@ def train(
     for name, value, least in (("steps", steps, 1), ("every", every, 1), ("watch", watch, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
-    told = _Told(on_state, on_step)
-    training = _ProcessTraining(make_step, state, batch, steps, every, watch, told, plans)
+    training = _ProcessTraining(make_step, state, batch, steps, every, watch, on_step, on_state, plans)
     while True:
         if (last := training.generation()) is not None:
             return last[0]
 
 
-@dataclass(frozen=True)
-class _Told:
-    """The callbacks of each step, see `train`."""
-
-    on_state: Callable[[int, Any], None] | None
-    on_step: Callable[[int, Any], None] | None
-
-    def tell(self, number: int, state: Any, output: Any) -> None:
-        """Calls the functions for step `number`."""
-        if self.on_state is not None:
-            self.on_state(number, state)
-        if self.on_step is not None:
-            self.on_step(number, output)
-
-
+@dataclass
 class _ProcessTraining:
-    """The training in one process, generation by generation."""
+    """The arguments of `train`, and the training in one process, generation by generation."""
 
-    def __init__(
-        self,
-        make_step: Callable[[], Any],
-        state: Callable[[], Any],
-        batch: Callable[[int], Any],
-        steps: int,
-        every: int,
-        watch: int,
-        told: _Told,
-        plans: str | os.PathLike[str] | None,
-    ) -> None:
-        self.make_step, self.make_state, self.batch = make_step, state, batch
-        self.steps, self.every, self.watch, self.told = steps, every, watch, told
+    make_step: Callable[[], Any]
+    make_state: Callable[[], Any]
+    batch: Callable[[int], Any]
+    steps: int
+    every: int
+    watch: int
+    on_step: Callable[[int, Any], None] | None
+    on_state: Callable[[int, Any], None] | None
+    plans: InitVar[str | os.PathLike[str] | None]
+
+    def __post_init__(self, plans: str | os.PathLike[str] | None) -> None:
         self.must_save = plans is not None
         folder = os.environ.get(PLANS) if plans is None else plans
-        self.plans = None if folder is None else Path(folder)
+        self.folder = None if folder is None else Path(folder)
         self.membership = Membership()
         self.like: Any = None
         self.slow: dict[int, float] = {}
@@ -146,7 +129,7 @@ class _ProcessTraining:
         """
         on_cpus = _jobs.starts_only_cpus()
         try:
-            if self.plans is not None:
+            if self.folder is not None:
                 try_loading(self._plan(count), count, on_cpus=on_cpus)
             if self.like is None and on_cpus:
                 self.like = described(self.make_state())
@@ -172,7 +155,11 @@ class _ProcessTraining:
             kept = self._keep(state, first)
         for number in range(first, self.steps):
             state, output = self._made(step, state, number, first)
-            self.told.tell(number, state, output)  # before the copy, so that at least one process makes the calls
+            # Before the copy, so that at least one process makes the calls.
+            if self.on_state is not None:
+                self.on_state(number, state)
+            if self.on_step is not None:
+                self.on_step(number, output)
             if (number + 1) % self.every == 0 or number + 1 == self.steps:
                 regroups = kept is not None and self.membership.wait_until_safe(kept)
                 kept = self._keep(state, number + 1)
@@ -222,14 +209,14 @@ class _ProcessTraining:
     def _step(self, batch: Any) -> CompiledStep:
         """Returns the step for the current number of processes, from the folder of plans if there is one."""
         made = self.make_step()
-        if self.plans is None:
+        if self.folder is None:
             return made.lower(self.like, batch).compile()
         folder = self._plan(jax.process_count())
         return loaded_or_compiled(made, folder, (self.like, batch), must_save=self.must_save)
 
     def _plan(self, count: int) -> Path:
-        assert self.plans is not None
-        return self.plans / f"{count}_processes"
+        assert self.folder is not None
+        return self.folder / f"{count}_processes"
 
 
 def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...], *, must_save: bool = True) -> CompiledStep:

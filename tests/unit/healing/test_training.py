@@ -51,8 +51,7 @@ class Training(training._ProcessTraining):
         monkeypatch.setattr(training, "Membership", object)
         monkeypatch.setattr(_jobs, "leave_coordination", leave)
         monkeypatch.setattr(_jobs, "starts_only_cpus", lambda: True)
-        told = training._Told(None, None)
-        super().__init__(lambda: None, state, lambda number: None, 1, 1, 0, told, plans)
+        super().__init__(lambda: None, state, lambda number: None, 1, 1, 0, None, None, plans)
 
 
 def test_a_spare_prepares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
