@@ -145,12 +145,12 @@ def started_platforms() -> set[str]:
     return {each.platform for each in xla_bridge._backends.values()}
 
 
-def starts_only_cpus() -> bool:
-    """Whether JAX was told to start with CPUs and nothing else."""
+def wanted_platforms() -> list[str]:
+    """Returns the platforms that JAX was told to start with, the default one first; only "" if JAX chooses."""
     import jax
 
     platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]  # an option
-    return platforms == "cpu"
+    return (platforms or "").split(",")
 
 
 def start_preemption_service() -> None:

@@ -127,7 +127,7 @@ class _ProcessTraining:
 
         JAX starts only on CPUs, because it was never tried to make the clients of accelerators twice.
         """
-        on_cpus = _jobs.starts_only_cpus()
+        on_cpus = _jobs.wanted_platforms() == ["cpu"]
         try:
             if self.folder is not None:
                 try_loading(self._plan(count), count, on_cpus=on_cpus)

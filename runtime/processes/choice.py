@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxpp import _plugins
+from jaxpp import _jobs, _plugins
 from jaxpp._system import tell
 from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
 from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten, keep_own_port
@@ -34,7 +34,7 @@ def choose(name: str | None) -> None:
     Raises ProcessError as `wanted`, and if JAXPP_TRANSFER_ADDRESS is not an address of this machine.
     """
     _given[:] = [name] if name is not None else []
-    if wanted() == "device_put" and _platform() == "cpu":
+    if wanted() == "device_put" and _jobs.wanted_platforms()[0] == "cpu":
         host = os.environ.get("JAXPP_TRANSFER_ADDRESS", "127.0.0.1")
         for each in _kept:
             each.close()
@@ -138,9 +138,3 @@ def _name() -> str:
 
 
 forgotten(_name.cache_clear)
-
-
-def _platform() -> str:
-    """Returns the platform that JAX was told to start with; empty if JAX chooses."""
-    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]  # an option
-    return (platforms or "").partition(",")[0]

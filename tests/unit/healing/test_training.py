@@ -50,7 +50,7 @@ class Training(training._ProcessTraining):
 
         monkeypatch.setattr(training, "Membership", object)
         monkeypatch.setattr(_jobs, "leave_coordination", leave)
-        monkeypatch.setattr(_jobs, "starts_only_cpus", lambda: True)
+        monkeypatch.setattr(_jobs, "wanted_platforms", lambda: ["cpu"])
         super().__init__(lambda: None, state, lambda number: None, 1, 1, 0, None, None, plans)
 
 
@@ -75,7 +75,7 @@ def test_a_spare_prepares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_accelerators_are_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spare = Training(saved(tmp_path), monkeypatch)
-    monkeypatch.setattr(_jobs, "starts_only_cpus", lambda: False)
+    monkeypatch.setattr(_jobs, "wanted_platforms", lambda: [""])
     monkeypatch.setattr(jax, "local_devices", None)
     monkeypatch.setattr(jax, "process_index", None)
     spare._prepare_as_spare(1)

@@ -11,7 +11,7 @@ import pytest
 from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
 import jaxpp
-from jaxpp import distributed
+from jaxpp import _jobs, distributed
 from jaxpp.ir.program import Program
 from jaxpp.ir.transports import RULES, OrderError, check_order
 from jaxpp.runtime import load
@@ -58,7 +58,7 @@ def test_a_port_that_was_found_free_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     """JAX listens at it later, for `device_put`; it takes no port 0."""
     told = Mock()
     monkeypatch.setattr("jax.config.update", told)
-    monkeypatch.setattr(choice, "_platform", lambda: "cpu")
+    monkeypatch.setattr(_jobs, "wanted_platforms", lambda: ["cpu"])
     monkeypatch.setattr(choice, "_kept", [])
     for _ in range(2):
         choice.choose("device_put")
@@ -86,7 +86,7 @@ def test_cpus_are_given_an_address_before_jax_starts(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jax.config.update", given.__setitem__)
     for platform in ("cuda", "cpu"):
         assert not given
-        monkeypatch.setattr(choice, "_platform", lambda platform=platform: platform)
+        monkeypatch.setattr(_jobs, "wanted_platforms", lambda platform=platform: [platform])
         choice.choose("device_put")
     address, transport_addresses = given.values()
     assert address.startswith("127.0.0.1:")
@@ -95,7 +95,7 @@ def test_cpus_are_given_an_address_before_jax_starts(monkeypatch: pytest.MonkeyP
 
 
 def test_an_address_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_platform", lambda: "cpu")
+    monkeypatch.setattr(_jobs, "wanted_platforms", lambda: ["cpu"])
     monkeypatch.setenv("JAXPP_TRANSFER_ADDRESS", "192.0.2.1")
     with pytest.raises(ProcessError, match=r"^JAXPP_TRANSFER_ADDRESS is '192.0.2.1', no address of this host \("):
         choice.choose("device_put")
