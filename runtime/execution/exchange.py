@@ -62,6 +62,11 @@ class Exchange:
         """Whether all devices of these meshes belong to this process."""
         return {owner for mesh in meshes for owner in self.owners[mesh]} == {self.me}
 
+    def crosses(self, channel: int) -> bool:
+        """Whether other processes take part in a transfer."""
+        hop = self._program.hops[channel]
+        return not self.is_local(hop.source, hop.target)
+
     def crossing(self, channel: int) -> Crossing:
         """Returns the crossing of a channel, always the same object."""
         if channel not in self._crossings:
@@ -108,11 +113,10 @@ class Exchange:
 
     def in_order(self, order: Merged) -> list[ProcessTransfer]:
         """Returns the transfers of a step in the order of the sends, which both ends keep, from the merged order."""
-        hops = self._program.hops
         return [
             transfer
             for _, each in order
-            if isinstance(each, Send) and not self.is_local(hops[each.channel].source, hops[each.channel].target)
+            if isinstance(each, Send) and self.crosses(each.channel)
             for transfer, _ in self.crossing(each.channel).transfers
             if self._transport.counts_all or self.me in (transfer.sender, transfer.receiver)
         ]

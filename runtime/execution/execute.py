@@ -148,8 +148,7 @@ class Executable:
 
     def crosses(self, channel: int) -> bool:
         """Whether other processes take part in a transfer."""
-        hop = self.program.hops[channel]
-        return self._links is not None and not self._links.exchange.is_local(hop.source, hop.target)
+        return self._links is not None and self._links.exchange.crosses(channel)
 
     @cached_property
     def _one_by_one(self) -> list[FlatStep]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxpp import _compat
 from jaxpp.ir.program import Instruction, Program, Receive
+from jaxpp.runtime.execution.links import makers_of
 from jaxpp.runtime.execution.steps import StepLabel
 
 _FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf}
@@ -70,7 +71,5 @@ class InvalidValues:
     def _where(self, instruction: Instruction, mesh: int) -> str:
         if not isinstance(instruction, Receive):
             return f"{instruction} on mesh {mesh}"
-        source, sent, _, _ = self._program.hops[instruction.channel]
-        calls = self._program.calls[source]
-        maker = next((str(each) for each in calls if sent in each.results), "an argument")
-        return f"{maker} on mesh {source}, received by mesh {mesh}"
+        maker = makers_of(self._program).get(instruction.channel, "an argument")
+        return f"{maker} on mesh {instruction.source}, received by mesh {mesh}"

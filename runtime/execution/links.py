@@ -56,7 +56,7 @@ class Links:
         """The transfers that this step has offered so far."""
         self._order: list[ProcessTransfer] = []
         """The transfers of a step in the order that both ends keep. Empty if the transport needs no order."""
-        self._tasks = _tasks(program)
+        self._makers = makers_of(program)
 
     def enter(self, left_out: Iterable[tuple[int, int]] = ()) -> None:
         """Resets the state of the last step. The caller then calls `note` for the new step's arguments.
@@ -111,8 +111,7 @@ class Links:
             here = [each for each in order if self.exchange.positions(each[0])]
             return with_pulls(here) if is_batched else here
         self._order = self.exchange.in_order(order)
-        hops, is_local = self.program.hops, self.exchange.is_local
-        crossing = {channel for channel, hop in hops.items() if not is_local(hop.source, hop.target)}
+        crossing = set(filter(self.exchange.crosses, self.program.hops))
         return [each for each in with_receives_at_sends(order, crossing) if self.exchange.positions(each[0])]
 
     def offer(self, send: Send) -> ArrayFunction:
@@ -150,8 +149,8 @@ class Links:
         """
         crossing = self.exchange.crossing(receive.channel)
         placed = self.shardings.place(self.program.registers[mesh][receive.result], (mesh,))
-        task = self._tasks.get(receive.channel)
-        action = f"{receive} ({task}) from" if task else f"{receive} from"
+        maker = self._makers.get(receive.channel)
+        action = f"{receive} ({maker}) from" if maker else f"{receive} from"
         senders = [(index, crossing.ends[number][0]) for index, number in enumerate(order)]
         waits = [(index, Waiting(each, mesh, action, self._owners)) for index, each in senders if each != self.me]
         join = self.exchange.join(receive.channel, order)
@@ -239,7 +238,7 @@ def _shards(values: Sequence[Any]) -> Sequence[Any]:
     return _compat.shards(values[0])
 
 
-def _tasks(program: Program) -> dict[int, Call]:
+def makers_of(program: Program) -> dict[int, Call]:
     """Returns for each channel the call that computes the value sent over the channel."""
     found: dict[int, Call] = {}
     for sequence in program.sequences:

@@ -127,7 +127,7 @@ class _Emitter:
 
     def send(self, mesh: int, send: Send) -> None:
         """Copies the pieces that stay in this process, and offers the others to their receivers."""
-        if self.links is not None and not self.links.exchange.is_local(mesh, send.destination):
+        if self.links is not None and self.links.exchange.crosses(send.channel):
             self.offer(self.links, mesh, send)
         elif self.is_batched and route_of(self.program, send.channel).is_direct:
             self.sends.append((mesh, send))
@@ -183,7 +183,7 @@ class _Emitter:
 
         If the value was already asked for at its send, this waits for it at the latest.
         """
-        if self.links is None or self.links.exchange.is_local(mesh, receive.source):
+        if self.links is None or not self.links.exchange.crosses(receive.channel):
             if not self.is_batched:
                 copied = self.in_flight.pop(receive.channel)
                 results = self.registers.define([(mesh, receive.result)])

@@ -141,7 +141,7 @@ class Guard:
         """Returns the last states that were heard. A process that is silent for longer has a problem."""
         now, losses = time.monotonic(), {loss.peer: loss for loss in self.watchdog.lost}
         patience = 3 * self.watchdog.pause + ANSWER if patience is None else patience
-        found = {self.me: self.own_state()}
+        found = {self.me: own_state(self.me)}
         for peer, name in self.watchdog.names.items():
             when, message = self.watchdog.heard.get(peer, (now, {}))
             state = ProcessState.of(message, now - when, name)
@@ -165,12 +165,8 @@ class Guard:
     def _living(self) -> Sequence[int]:
         return sorted(self.watchdog.names.keys() - {loss.peer for loss in self.watchdog.lost})
 
-    def own_state(self) -> ProcessState:
-        """Returns the state of this process."""
-        return own_state(self.me)
-
     def _state(self) -> Mapping[str, Any]:
-        return self.own_state().message()
+        return own_state(self.me).message()
 
     def first_loss(self) -> Loss | None:
         """Returns the first lost peer, or None. Prefers a peer that died or froze to a peer that ended."""
