@@ -15,7 +15,7 @@ from jaxpp.planning.numbers import HopPlan, MeshPlan, ProgramPlan
 from jaxpp.planning.plan import Plan
 from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.compiling import FunctionStats
-from jaxpp.runtime.execution.route import route_of
+from jaxpp.runtime.execution.route import channel_bytes
 from jaxpp.runtime.measuring.analysis import calls, host_bytes, memory_of, microbatches, sent_bytes, stages
 from jaxpp.targets.target import Target
 
@@ -141,8 +141,8 @@ def _mesh_plan(program: Program, mesh: int, programs: Mapping[str, ProgramPlan],
 def _hops(program: Program, network: Network) -> tuple[HopPlan, ...]:
     found: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for channel, hop in program.hops.items():
-        size = program.registers[hop.source][hop.operand].dtype.itemsize * route_of(program, channel).size
-        found.setdefault((hop.source, hop.target), []).append((size, message_seconds(program, channel, network)))
+        sent = channel_bytes(program, channel), message_seconds(program, channel, network)
+        found.setdefault((hop.source, hop.target), []).append(sent)
     return tuple(
         HopPlan(*pair, len(each), sum(size for size, _ in each), max(seconds for _, seconds in each))
         for pair, each in sorted(found.items())

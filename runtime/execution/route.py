@@ -173,6 +173,16 @@ def route_of(program: Program, channel: int, owners: Sequence[Sequence[int]] | N
     return _route(_layout(program, hop.source, hop.operand), _layout(program, hop.target, hop.result), ends)
 
 
+def channel_bytes(program: Program, channel: int) -> int:
+    """Returns the bytes that all devices together send over a channel.
+
+    A part counts once for each receiving device, although a process with several such devices receives the part once
+    and copies it.
+    """
+    hop = program.hops[channel]
+    return program.registers[hop.source][hop.operand].dtype.itemsize * route_of(program, channel).size
+
+
 def _layout(program: Program, mesh: int, register: int) -> Layout:
     sizes = tuple(program.axis_sizes[mesh].items())
     return program.registers[mesh][register], sizes, program.partitions[mesh]

@@ -14,7 +14,7 @@ from jaxpp.ir.program import Call, Place, Program, Send, TaskName
 from jaxpp.ir.tensors import TensorSpec
 from jaxpp.ir.values import closure
 from jaxpp.runtime.execution.compiling import Stats
-from jaxpp.runtime.execution.route import route_of
+from jaxpp.runtime.execution.route import channel_bytes
 
 ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
 """The entries of XLA's cost analysis that can be summed over calls."""
@@ -111,15 +111,8 @@ def calls(program: Program, mesh: int) -> Counter[str]:
 
 
 def sent_bytes(program: Program, mesh: int) -> int:
-    """Returns the bytes that all devices of a mesh together send to other meshes in a step.
-
-    A part counts once for each receiving device, although a process with several such devices receives the part once
-    and copies it.
-    """
-    sends = (each for each in program.sequences[mesh] if isinstance(each, Send))
-    return sum(
-        route_of(program, each.channel).size * program.registers[mesh][each.operand].dtype.itemsize for each in sends
-    )
+    """Returns the bytes that all devices of a mesh together send to other meshes in a step: see `channel_bytes`."""
+    return sum(channel_bytes(program, each.channel) for each in program.sequences[mesh] if isinstance(each, Send))
 
 
 def stages(program: Program, mesh: int) -> list[int]:
