@@ -63,16 +63,14 @@ def compile_program(
     compiler_options: Options | None = None,
     host_callbacks: Sequence[Any] = (),
     compiled: Mapping[str, bytes] = MappingProxyType({}),
-    seconds: dict[str, float] | None = None,
-) -> Executables:
-    """Compiles the functions in parallel threads, through JAX's persistent cache.
+) -> tuple[Executables, dict[str, float]]:
+    """Compiles the functions in parallel threads, through JAX's persistent cache. Also returns the seconds of each.
 
     Each function is compiled once for each distinct set of options. Long work shows its progress on stderr. Raises
     XLA's errors, with the function's name as a note.
 
     submeshes: the meshes that this process runs, by index. Functions that no such mesh calls are not compiled.
     compiled: the results of `serialized` by variant name. Such a function is loaded instead of compiled.
-    seconds: if given, it gets the time that each function took, by name.
     """
     meshes_of = callers(program, submeshes)
     options = compiler_options or {}
@@ -93,9 +91,7 @@ def compile_program(
                 failures[name] = failure
 
     wanted = {name: f"mesh {meshes[0]}" for name, meshes in meshes_of.items()}
-    times = compile_each(program, wanted, compile_one, "compiling stage programs", os.cpu_count() or 1)
-    if seconds is not None:
-        seconds.update(times)
+    seconds = compile_each(program, wanted, compile_one, "compiling stage programs", os.cpu_count() or 1)
     if failures:
         name, failure = min(failures.items())
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
@@ -104,7 +100,7 @@ def compile_program(
             f"another: {type(failure).__name__}: {str(failure)[:300]}",
             stacklevel=2,
         )
-    return executables
+    return executables, seconds
 
 
 def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:

@@ -78,10 +78,9 @@ class Executable:
         self._links = Links(program, peers, shardings, self._name) if peers else None
         self.gather, self.exchange = (peers.gather, peers.exchange) if peers else (None, None)
         self._compiled, self._compiler_options, self._here = compiled, compiler_options or {}, here
-        self.compile_seconds: dict[str, float] = {}
+        self._executables, seconds = compile_program(program, here, compiler_options, host_callbacks, compiled)
+        self.compile_seconds = seconds
         """The seconds in which each function was compiled, or loaded from a cache."""
-        options = compiler_options, host_callbacks, compiled
-        self._executables = compile_program(program, here, *options, self.compile_seconds)
         runs = {
             key: _compat.execute_noting_effects(each) if host_callbacks else each.execute_sharded
             for key, each in self._executables.items()

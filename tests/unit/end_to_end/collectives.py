@@ -18,7 +18,7 @@ def collectives(lowered: Any, mesh: jaxpp.MpmdMesh) -> Counter[tuple[str, str]]:
     XLA may combine collectives of one program: each array that one of them moves counts.
     """
     program = load(lowered.program().module)
-    executables = compile_program(program, dict(enumerate(mesh.unstack[: program.meshes])))
+    executables, _ = compile_program(program, dict(enumerate(mesh.unstack[: program.meshes])))
     found: dict[str, Counter[str]] = {}
     total: Counter[tuple[str, str]] = Counter()
     for number, sequence in enumerate(program.sequences):
