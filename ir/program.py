@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -231,6 +232,27 @@ class Program:
         shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
         size = spec.bytes // shards
         return (0, size) if spec.memory else (size, 0)
+
+    def run_order(self) -> Iterator[tuple[int, Instruction]]:
+        """Yields (mesh, instruction) in an order in which all can run: each mesh goes on until it waits for a value.
+
+        A send never waits. Instructions of meshes that wait for one another forever are left out.
+        """
+        lines = [iter(sequence) for sequence in self.sequences]
+        sent, waiting = set[int](), dict[int, tuple[int, Receive]]()
+        ready = deque(range(self.meshes))
+        while ready:
+            mesh = ready.popleft()
+            for each in lines[mesh]:
+                if isinstance(each, Receive) and each.channel not in sent:
+                    waiting[each.channel] = mesh, each
+                    break
+                yield mesh, each
+                if isinstance(each, Send):
+                    sent.add(each.channel)
+                    if each.channel in waiting:
+                        yield (receiver := waiting.pop(each.channel))
+                        ready.append(receiver[0])
 
     @cached_property
     def sent(self) -> Mapping[int, Place]:

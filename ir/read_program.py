@@ -4,7 +4,6 @@ The runtime, the reference interpreter and `verify-program` all take their progr
 checks the sequence of a mesh.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -66,7 +65,7 @@ class ProgramReader:
             arguments=_arguments(self.lines, arguments),
             results=_results(self.lines, results),
         )
-        if not _ends(self.program):
+        if sum(1 for _ in self.program.run_order()) < sum(map(len, self.program.sequences)):
             self.check_order("pull")  # names the meshes that wait; to always call it would take ten times as long
         self._check_origins()
 
@@ -139,25 +138,6 @@ def _end(tables: Tables, lines: Sequence[CheckedLine], kind: type[Send | Receive
     """Returns the location of the send or the receive (`kind`) on a channel."""
     mesh = tables.sends[channel][0][0] if kind is Send else tables.receives[channel][0][1]
     return lines[mesh].location_of_end(kind, channel)
-
-
-def _ends(program: Program) -> bool:
-    """Whether all meshes come to their ends, if each runs until it waits for a value, and a send never waits."""
-    ahead = [iter(line) for line in program.sequences]
-    sent: set[int] = set()
-    waiting: dict[int, int] = {}
-    work = deque(range(len(ahead)))
-    while work:
-        mesh = work.popleft()
-        for each in ahead[mesh]:
-            if isinstance(each, Send):
-                sent.add(each.channel)
-                if each.channel in waiting:
-                    work.append(waiting.pop(each.channel))
-            elif isinstance(each, Receive) and each.channel not in sent:
-                waiting[each.channel] = mesh
-                break
-    return not waiting
 
 
 def _arguments(lines: Sequence[CheckedLine], borders: Sequence[Sequence[Border]]) -> dict[int, Argument]:

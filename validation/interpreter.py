@@ -1,16 +1,16 @@
 """A reference interpreter of programs (docs/ir.md, section 6): slow and simple.
 
-Each mesh runs its sequence until it waits for a value that was not sent yet; then the next mesh runs. XLA runs the task
+Each mesh runs its sequence until it waits for a value that was not sent yet; then another mesh runs. XLA runs the task
 functions. `ProgramReader` has already refused programs that break a rule, with a deadlock for example.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir.functions import name_of
-from jaxpp.ir.program import Call, Constant, Instruction, Send
+from jaxpp.ir.program import Call, Constant, Send
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.runnable import RunError
@@ -57,43 +57,28 @@ class Interpreter:
             for place, (mesh, register) in enumerate(argument.registers):
                 values[mesh][register] = self._runner.put(parts[place]) if parts else whole
         sent: dict[int, Array] = {}
-        meshes = enumerate(zip(self.program.sequences, values, strict=True))
-        waiting = [self._run(mesh, *own, sent, watch) for mesh, own in meshes]
-        while waiting:
-            waiting = [mesh for mesh in waiting if next(mesh, False)]
+        for mesh, each in self.program.run_order():
+            own = values[mesh]
+            if isinstance(each, Call):
+                operands = [own[register] for register in each.operands]
+                made = self._tasks[each.function](operands)
+                if watch is not None:
+                    watch(mesh, each, operands, made)
+                own.update(zip(each.results, made if each.results else (), strict=True))
+            elif isinstance(each, Send):
+                sent[each.channel] = own[each.operand]
+            elif isinstance(each, Constant):
+                own[each.result] = self._runner.put(each.value)
+            else:
+                own[each.result] = sent.pop(each.channel)
+            for register in each.frees if isinstance(each, Call | Send) else ():
+                del own[register]
         results: dict[int, list[tuple[int, Array]]] = {}
         for number, result in enumerate(self.program.results):
             places = [(mesh, values[mesh][register]) for mesh, register in result.registers]
             whole = [(0, np.concatenate([np.asarray(value) for _, value in places]))] if result.stacked else places
             results[number] = whole
         return results
-
-    def _run(
-        self,
-        mesh: int,
-        sequence: Iterable[Instruction],
-        values: dict[int, Array],
-        sent: dict[int, Array],
-        watch: Watch | None,
-    ) -> Generator[bool]:
-        """Runs the sequence of a mesh, with its values by register; yields True wherever it waits for another mesh."""
-        for each in sequence:
-            if isinstance(each, Call):
-                operands = [values[register] for register in each.operands]
-                made = self._tasks[each.function](operands)
-                if watch is not None:
-                    watch(mesh, each, operands, made)
-                values.update(zip(each.results, made if each.results else (), strict=True))
-            elif isinstance(each, Send):
-                sent[each.channel] = values[each.operand]
-            elif isinstance(each, Constant):
-                values[each.result] = self._runner.put(each.value)
-            else:
-                while each.channel not in sent:
-                    yield True
-                values[each.result] = sent.pop(each.channel)
-            for register in each.frees if isinstance(each, Call | Send) else ():
-                del values[register]
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> TaskFunction:

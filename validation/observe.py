@@ -30,13 +30,12 @@ from jaxpp.ir.tasks import task_of
 from jaxpp.ir.tensors import DTYPES
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op, is_integer_scalar
-from jaxpp.validation.behind import Behind
 from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.observed import CARRIED, Observed, Unit
 from jaxpp.validation.signature import public_main
 from jaxpp.validation.steps import NamedResults, all_steps, named
-from jaxpp.validation.task_values import Outputs, TaskValues
+from jaxpp.validation.task_values import Behind, Outputs, TaskValues
 
 _MOST_TRIPS = 64
 """A loop of more trips, or of an unknown number, is one operation here, unless it is the loop over microbatches."""
