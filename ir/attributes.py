@@ -1,7 +1,7 @@
 """The attributes that jaxpp puts on ops, functions and values, and small readers and writers for them."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from math import inf
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from jaxpp._system import setting
 from jaxpp.ir.values import defining_op
 
 KIND = "jaxpp.kind"
@@ -234,17 +235,12 @@ def _table(function: ir.Operation, table: str, count: int) -> list[dict[str, ir.
 _TABLES: ContextVar[dict[ir.Attribute, list[dict[str, ir.Attribute]]] | None] = ContextVar("tables", default=None)
 
 
-@contextmanager
-def tables_read_once() -> Generator[None]:
+def tables_read_once() -> AbstractContextManager[None]:
     """Caches what `argument_attributes` and `result_attributes` read, as several passes read the same attributes.
 
     The cache must not outlive the context of the module, which its attributes would keep alive.
     """
-    token = _TABLES.set({})
-    try:
-        yield
-    finally:
-        _TABLES.reset(token)
+    return setting(_TABLES, {})
 
 
 def set_tables(

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from jaxlib.mlir import ir
 
+from jaxpp._system import setting
 from jaxpp.ir.functions import callee
 from jaxpp.ir.mesh_lines import MeshLines
 from jaxpp.ir.write_lines import write_lines
@@ -92,11 +93,8 @@ class Relay:
     def lap(self) -> Generator[None]:
         """Runs one pass: it may take the lines that the pass before it left, and may leave lines itself."""
         self.handed, self.lines = self.lines, None
-        token = _RELAY.set(self)
-        try:
+        with setting(_RELAY, self):
             yield
-        finally:
-            _RELAY.reset(token)
 
     def write(self) -> None:
         """Writes the lines of the meshes into the module, where only the relay has them, and forgets them."""

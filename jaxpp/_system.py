@@ -1,4 +1,4 @@
-"""Helpers for all packages: write files atomically, print messages, pause the garbage collector, keep ports."""
+"""Helpers for all packages: write files atomically, print messages, set context variables, keep ports and so on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import TypeVar
+
+_Value = TypeVar("_Value")
 
 
 def write_file(path: str, data: bytes) -> None:
@@ -68,6 +72,16 @@ def tell(message: str) -> None:
     with suppress(OSError, ValueError, AttributeError):  # the user may have closed it
         # Line and line break in one write: another thread may print at the same time.
         print(f"jaxpp: {message}\n", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def setting(variable: ContextVar[_Value], value: _Value) -> Generator[None]:
+    """Sets a context variable inside of a `with` block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @contextmanager

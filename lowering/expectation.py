@@ -1,7 +1,7 @@
 """`expect`: the usual result of a step, and another result for the few steps in which a condition fails."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 
+from jaxpp._system import setting
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.structures import check_leaves
 
 T = TypeVar("T")
-
-_INSIDE = "inside of treduce"
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,8 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
             f"{here()}expect: it stands inside of jax.jit, scan, cond or vmap, which hide the condition from "
             "jaxpp.optimistic; call it in the step itself"
         )
-    token = _assumed.set(None)  # conditions inside of `otherwise` matter only there
-    try:
+    with setting(_assumed, None):  # conditions inside of `otherwise` matter only there
         other = otherwise() if assumed is None else jax.eval_shape(otherwise)
-    finally:
-        _assumed.reset(token)
     check_leaves("expect", "the other", other)
     trees = [jax.tree.structure(each) for each in (usual, other)]
     if trees[0] != trees[1]:
@@ -90,18 +86,10 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
 def assumptions() -> Generator[list[jax.Array]]:
     """Makes calls of `expect` that are traced inside assume their conditions; yields the list of these conditions."""
     assumed = _Assumed([], get_opaque_trace_state())
-    token = _assumed.set(assumed)
-    try:
+    with setting(_assumed, assumed):
         yield assumed.conditions
-    finally:
-        _assumed.reset(token)
 
 
-@contextmanager
-def no_expectations() -> Generator[None]:
+def no_expectations() -> AbstractContextManager[None]:
     """Refuses `expect` inside of a microbatch."""
-    token = _assumed.set(_INSIDE)
-    try:
-        yield
-    finally:
-        _assumed.reset(token)
+    return setting(_assumed, "inside of treduce")

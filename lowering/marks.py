@@ -13,6 +13,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp._keys import is_key
 from jaxpp._rules import register_key_use
+from jaxpp._system import setting
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import nested
@@ -88,14 +89,9 @@ def mark_unit_end(x: T) -> T:
     return jax.tree.unflatten(tree, unit_p.bind(*leaves))
 
 
-@contextmanager
-def stage_numbering() -> Generator[None]:
+def stage_numbering() -> AbstractContextManager[None]:
     """Numbers the marks traced inside from 0 on."""
-    token = _next_stage.set(0)
-    try:
-        yield
-    finally:
-        _next_stage.reset(token)
+    return setting(_next_stage, 0)
 
 
 @contextmanager
@@ -105,12 +101,8 @@ def traced_marks() -> Generator[list[tuple[int, str]]]:
     Inside, JAX takes no jitted function from its cache: it would not trace the marks of that function again.
     """
     found: list[tuple[int, str]] = []
-    token = _traced.set(found)
-    try:
-        with _lowering(object()):
-            yield found
-    finally:
-        _traced.reset(token)
+    with setting(_traced, found), _lowering(object()):
+        yield found
 
 
 def lost_marks(traced: Iterable[tuple[int, str]], module: ir.Module) -> list[str]:

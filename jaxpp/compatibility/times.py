@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from jaxpp._system import setting
 from jaxpp.runtime import Event
 from jaxpp.schedules.engine.spans import Label
 
@@ -32,11 +33,8 @@ def collect_task_times_ms(enabled: bool = True) -> Generator[Times | None]:
         operations outside of the loop. Of two nested blocks, only the inner one gets times.
     """
     times: Times | None = defaultdict(list) if enabled else None
-    token = _times.set(times)
-    try:
+    with setting(_times, times):
         yield times
-    finally:
-        _times.reset(token)
 
 
 def current_times() -> Times | None:

@@ -20,6 +20,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxpp._compat import own_copy
+from jaxpp._system import setting
 from jaxpp.hlo_passes.base import run_unwritten
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.place_tasks import PlaceTasks
@@ -114,11 +115,8 @@ def task(
             if shardings:
                 leaves, tree = jax.tree.flatten((args, kwargs))
                 args, kwargs = jax.tree.unflatten(tree, map(_resharded, leaves, shardings))
-            token = _inside.set(f"inside of the task '{called}'")
-            try:
+            with setting(_inside, f"inside of the task '{called}'"):
                 leaves, tree = jax.tree.flatten(results := fun(*args, **kwargs))
-            finally:
-                _inside.reset(token)
             (wanted,) = per_leaf("out_shardings", (out_shardings,), [results])
             return jax.tree.unflatten(tree, map(_resharded, leaves, wanted))
 
@@ -287,11 +285,8 @@ class _ExplicitFunction(MpmdFunction):
             leaves, tree = jax.tree.flatten(args)
             shardings = [each for row in per_leaf("in_shardings", in_shardings, args) for each in row]
             meshes = [_named(mesh, "in_shardings", each) for each in shardings]
-            token = _inside.set(mesh)
-            try:
+            with setting(_inside, mesh):
                 return fun(*jax.tree.unflatten(tree, place(leaves, ARGUMENT, meshes) if leaves else []))
-            finally:
-                _inside.reset(token)
 
         return placed
 

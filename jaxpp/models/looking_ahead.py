@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpp._system import setting
 from jaxpp.lowering.locations import here
 
 
@@ -54,13 +55,10 @@ def check_slices(loss: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     if not callable(loss):
         raise TypeError(f"check_slices: expected a function that calls jaxpp.models.scan_slices, found {loss!r}")
     found = _Findings()
-    token = _findings.set(found)
-    try:
+    with setting(_findings, found):
         with jax.disable_jit():
             loss(*args, **kwargs)
         jax.effects_barrier()
-    finally:
-        _findings.reset(token)
     if not found.scans:
         raise ValueError(
             "check_slices: the function calls no jaxpp.models.scan_slices, so nothing was checked; "

@@ -1,12 +1,13 @@
 """Weight gradients that a step leaves out: `jaxpp.frozen`."""
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import chain
 from numbers import Integral, Real
 from typing import Any, cast
 
+from jaxpp._system import setting
 from jaxpp.ir.program import Call, Program
 from jaxpp.runtime.execution.registers import Registers
 from jaxpp.runtime.execution.shardings import SubmeshShardings
@@ -22,8 +23,7 @@ Tasks = frozenset[tuple[int, int]]
 _stages: ContextVar[FrozenStages] = ContextVar("jaxpp_frozen", default={})  # noqa: B039  # nobody writes into it
 
 
-@contextmanager
-def frozen(stages: FrozenStages) -> Generator[None]:
+def frozen(stages: FrozenStages) -> AbstractContextManager[None]:
     """Leaves out weight gradients of the steps that run in a `with` block, without compiling anything anew.
 
         with jaxpp.frozen({0: 1.0, 1: 0.5}):
@@ -46,11 +46,7 @@ def frozen(stages: FrozenStages) -> Generator[None]:
         ValueError: a share is not from 0 to 1. When a step runs: a stage has no separate weight gradients, for these
             microbatches or at all.
     """
-    token = _stages.set(_checked(stages))
-    try:
-        yield
-    finally:
-        _stages.reset(token)
+    return setting(_stages, _checked(stages))
 
 
 def current_frozen() -> FrozenStages:
