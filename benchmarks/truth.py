@@ -45,7 +45,7 @@ import jaxpp
 from jaxpp import distributed, schedules
 from jaxpp._absent import compile_only
 from jaxpp.planning import CHIPS, Efficiency, Link, Target
-from jaxpp.planning.collectives import result_bytes
+from jaxpp.planning.collectives import COLLECTIVE, result_bytes
 from jaxpp.planning.estimate import Network
 from jaxpp.runtime import Call, Program
 from jaxpp.runtime.execution.order import merged_order
@@ -313,7 +313,8 @@ def collectives_of(case: Case, program: Program, name: str) -> list[tuple[str, f
         return []
     devices = jaxpp.target("cpu", devices=case.processes).devices
     modules = compile_only(program.functions[name].bytecode, devices, {}, ()).hlo_modules()
-    return [each for module in modules for each in result_bytes(module.to_string())]
+    found = (each for module in modules for each in COLLECTIVE.finditer(module.to_string()))
+    return [(each["kind"], result_bytes(each)) for each in found]
 
 
 def network_of(link: Link, meshes: int) -> Network:

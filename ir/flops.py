@@ -27,18 +27,12 @@ def matrix_flops(bytecode: bytes) -> int:
         return counter.inside(main_of(module))
 
 
-def product_flops(bytecode: bytes, *, loops_once: bool = False, per_device: bool = False) -> dict[str, int]:
+def products_of(module: ir.Module, *, loops_once: bool = False, per_device: bool = False) -> dict[str, int]:
     """Returns the FLOPs of `matrix_flops` by the element type of the multiplied values, as MLIR spells it.
 
     loops_once: counts the body of a loop once, as XLA's cost analysis does.
     per_device: counts the FLOPs of one device: all FLOPs of a product whose values are replicated.
     """
-    with _compat.make_context():
-        return products_of(ir.Module.parse(bytecode), loops_once=loops_once, per_device=per_device)
-
-
-def products_of(module: ir.Module, *, loops_once: bool = False, per_device: bool = False) -> dict[str, int]:
-    """Returns the `product_flops` of a module."""
     products = ("stablehlo.dot_general", "stablehlo.convolution")
     elements = sorted({_element(op) for op in nested(module.operation) if op.name in products})
     how = {"products_only": True, "loops_once": loops_once, "per_device": per_device}

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-_COLLECTIVE = re.compile(
+COLLECTIVE = re.compile(
     r"= (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?"
     r"\((?P<rest>.*)"
 )
+"""A collective in the text of a module: its type, its kind, and its operands and attributes."""
+
 _SHAPE = re.compile(r"(?P<element>[a-z]+\d*\w*)\[(?P<sizes>[\d,]*)\]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _PART = re.compile(r"\([^()]*\)|[a-z]\w*\[[\d,]*\]")
@@ -41,12 +43,8 @@ class Sent(NamedTuple):
     between_count: int
 
 
-def result_bytes(text: str) -> list[tuple[str, float]]:
-    """Returns the kind of each collective of a module, as HLO text, and the bytes of its results on a device."""
-    return [(found["kind"], _result_bytes(found)) for found in _COLLECTIVE.finditer(text)]
-
-
-def _result_bytes(collective: re.Match[str]) -> float:
+def result_bytes(collective: re.Match[str]) -> float:
+    """Returns the bytes of the results of a collective on a device."""
     return sum(map(_shape_bytes, _SHAPE.finditer(_results(collective))))
 
 
@@ -61,8 +59,8 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
     """
     sent_bytes, counts = [0.0, 0.0], [0, 0]  # within a host, between hosts
     scatters = [found.span() for found in _SCATTER.finditer(text)]
-    for found in _COLLECTIVE.finditer(text):
-        size = _result_bytes(found)
+    for found in COLLECTIVE.finditer(text):
+        size = result_bytes(found)
         groups = _groups(found["rest"], len(hosts))
         devices = max(map(len, groups))
         moved = {

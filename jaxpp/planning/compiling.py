@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 from jaxpp import _compat
 from jaxpp._absent import compile_only, module_costs
 from jaxpp._system import write_file
-from jaxpp.ir.flops import product_flops
+from jaxpp.ir.flops import products_of
 from jaxpp.ir.program import Program
 from jaxpp.planning.collectives import collective_bytes
 from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
@@ -225,7 +225,10 @@ def compile_now(
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
     seconds = max(costs.get("optimal_seconds", 0.0), 0.0) if devices[0].platform == "tpu" else 0.0
-    products, once = product_flops(bytecode), product_flops(bytecode, loops_once=True)
+    with _compat.make_context():
+        module = ir.Module.parse(bytecode)
+        products, once = products_of(module), products_of(module, loops_once=True)
+        of_device = products_of(module, per_device=True)
     return Compiled(
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
@@ -245,7 +248,7 @@ def compile_now(
         between_collectives=sum(each.between_count for each in sent),
         optimal_seconds=seconds,
         products=products,
-        device_products=product_flops(bytecode, per_device=True),
+        device_products=of_device,
         trips=sum(products.values()) / sum(once.values()) if sum(once.values()) else 1.0,
         compile_seconds=compile_seconds,
     )

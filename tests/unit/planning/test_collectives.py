@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpp.planning.collectives import Sent, collective_bytes, result_bytes
+from jaxpp.planning.collectives import COLLECTIVE, Sent, collective_bytes, result_bytes
 
 FOUR = "replica_groups={{0,1,2,3}}"
 
@@ -32,7 +32,8 @@ def test_what_a_device_sends(text: str, expected: float) -> None:
 
 def test_kinds_and_results() -> None:
     text = f"%a = f32[8]{{0}} all-gather(%x), {FOUR}\n%b = (f32[2]{{0}}, bf16[4]{{0}}) reduce-scatter(%x, %y), {FOUR}"
-    assert result_bytes(text) == [("all-gather", 32), ("reduce-scatter", 16)]
+    found = [(each["kind"], result_bytes(each)) for each in COLLECTIVE.finditer(text)]
+    assert found == [("all-gather", 32), ("reduce-scatter", 16)]
 
 
 @pytest.mark.parametrize(
