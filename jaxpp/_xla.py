@@ -1,4 +1,4 @@
-"""Adapts modules for XLA, where it compiles correct ones wrongly, and sets XLA's options for GPUs."""
+"""Adapts modules for XLA, where it compiles correct ones wrongly, and sets XLA's options."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from jaxlib import version
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
@@ -71,6 +72,21 @@ def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> Non
     """Inserts a sharding constraint between `value`, a result of `op`, and its users."""
     constrained = sdy.sharding_constraint(value, sharding, ip=ir.InsertionPoint.after(op), loc=op.location)
     value.replace_all_uses_except(constrained, constrained.owner.operation)
+
+
+NO_FMA: Final = "--xla_cpu_max_isa=AVX"
+"""A flag for x86. Without it, XLA at level 0 rounds a sum of products once in one loop and twice in another.
+
+The maximum of some values may then be equal to none of them.
+"""
+
+
+def quick_options() -> dict[str, int]:
+    """Returns options with which XLA compiles three times as fast for CPUs. Level 0 needs `NO_FMA`."""
+    options = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+    if version.__version__.startswith("0.10."):  # XLA aborts where it does not know a flag
+        options["xla_cpu_use_fusion_emitters"] = False
+    return options
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
+from jaxpp._xla import NO_FMA
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import bytecode
 from jaxpp.validation.compare import Difference, HostArray
-from jaxpp.validation.cpu import NO_FMA
 from jaxpp.validation.first_nan import FirstNan
 from jaxpp.validation.observed import WrongValue
 from jaxpp.validation.records import Record

@@ -6,11 +6,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from jaxlib import version
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from jaxpp import _compat
+from jaxpp._xla import NO_FMA, quick_options
 from jaxpp.hlo_passes.loop.propagate_shardings import as_input
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import clone_alone, functions, nested, reachable
@@ -21,11 +21,6 @@ from jaxpp.validation.compare import HostArray
 from jaxpp.validation.runnable import RunError, check_runnable
 
 Array = Any  # a jax.Array that is replicated over the runner's devices
-NO_FMA = "--xla_cpu_max_isa=AVX"
-"""A flag for XLA. Without it, XLA at level 0 rounds a sum of products once in one loop and twice in another.
-
-The maximum of some values may then be equal to none of them.
-"""
 
 
 class Runner:
@@ -89,17 +84,10 @@ class Runner:
         return _compat.result_handler(_compat.abstract_value(shape, dtype, self._sharding), self._sharding)
 
 
-def _options() -> dict[str, bool | int]:
-    """Returns XLA's options.
-
-    Without the first, a bfloat16 keeps more bits where XLA fuses. Level 0 compiles twice as fast, but needs `NO_FMA`.
-    The others halve the time again, under the JAX that has them.
-    """
+def _options() -> dict[str, int]:
+    """Returns XLA's options. With excess precision a bfloat16 would keep more bits where XLA fuses."""
     level = int(NO_FMA not in os.environ.get("XLA_FLAGS", "").split())
-    options = {"xla_allow_excess_precision": False, "xla_backend_optimization_level": level}
-    if version.__version__.startswith("0.10."):
-        options |= {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-    return options
+    return quick_options() | {"xla_allow_excess_precision": False, "xla_backend_optimization_level": level}
 
 
 def _by_xla(run: Callable[[], Any]) -> Any:
