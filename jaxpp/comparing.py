@@ -216,7 +216,7 @@ def _at_float32(
 def _alone(module: ir.Module, lowered: Lowered) -> Callable[[Sequence[Any]], list[Any]]:
     """Compiles a module as one program, on devices of one mesh of the step."""
     partitions = partitions_of(module)
-    here = [each for each in lowered.mpmd_mesh.unstack[0].devices.flat if each.process_index == jax.process_index()]
+    here = lowered.mpmd_mesh.unstack[0].local_devices
     runner = Runner(partitions, devices=here if len(here) == partitions and lowered.mpmd_mesh.backend is None else ())
     with module.context:
         run = runner.compile(module, "main")

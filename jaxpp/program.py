@@ -222,7 +222,7 @@ def shared_from(platform: str) -> str:
 
 def _without_host_memory(mesh: MpmdMesh) -> Any:
     """Returns a device of this process that can't keep values in the memory of its host; None if all can."""
-    here = [device for device in mesh.jax_mesh.devices.flat if device.process_index == device.client.process_index()]
+    here = mesh.jax_mesh.local_devices
     return next((each for each in here if HOST not in {memory.kind for memory in each.addressable_memories()}), None)
 
 

@@ -179,11 +179,7 @@ def _put(array: np.ndarray[Any, Any], sharding: Sharding | None) -> jax.Array:
     """Places an array on devices, this process's shards only; on the default device without a sharding."""
     if sharding is None:
         return jnp.asarray(array)
-    parts = [
-        jax.device_put(array[index], device)
-        for device, index in sharding.addressable_devices_indices_map(array.shape).items()
-    ]
-    return jax.make_array_from_single_device_arrays(array.shape, sharding, parts, dtype=array.dtype)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index], array.dtype)
 
 
 def _check(path: epath.Path, held: Mapping[str, Held], wanted: Mapping[str, Any]) -> None:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from jaxpp._keys import bits_of
 from jaxpp.ir.program import Argument, Program, Result
 from jaxpp.lowering.lower import Lowered
@@ -69,11 +67,7 @@ def _check_code(saved: SavedStep, lowered: Lowered, program: Program) -> None:
         check_options(options, lowered.mpmd_mesh.mpmd_dim)
     except TypeError as error:
         raise ValueError(str(error)) from None
-    here = [
-        number
-        for number, mesh in enumerate(lowered.mpmd_mesh.unstack[: program.meshes])
-        if any(device.process_index == jax.process_index() for device in mesh.devices.flat)
-    ]
+    here = [number for number, mesh in enumerate(lowered.mpmd_mesh.unstack[: program.meshes]) if mesh.local_devices]
     called = {
         each for function, meshes in callers(program, here).items() for each in variants(function, meshes, options)
     }

@@ -71,7 +71,7 @@ class SubmeshShardings:
 
     def devices_here(self, mesh: int) -> list[Any]:
         """Returns the devices of the mesh that this process holds."""
-        return _here(self.union((mesh,)))
+        return self.union((mesh,)).local_devices
 
     def union(self, meshes: tuple[int, ...]) -> Mesh:
         """Returns the mesh of these submeshes' devices, joined along the mpmd axis. At least one must be known.
@@ -137,25 +137,20 @@ class SubmeshShardings:
         """Returns the positions of each mesh's devices in the union. Only the devices of this process count."""
         if not any(map(self.knows, meshes)):
             return [[] for _ in meshes]
-        position = {device: number for number, device in enumerate(_here(self.union(meshes)))}
+        position = {device: number for number, device in enumerate(self.union(meshes).local_devices)}
         known = [self.submeshes[mesh] for mesh in meshes]
-        return [[] if submesh is None else [position[device] for device in _here(submesh)] for submesh in known]
+        return [[] if submesh is None else [position[device] for device in submesh.local_devices] for submesh in known]
 
 
 def _check_memory(mesh: Mesh, meshes: Sequence[int], memory: str) -> None:
     """Raises ProgramError if the devices lack that kind of memory."""
-    for device in _here(mesh) if memory else ():
+    for device in mesh.local_devices if memory else ():
         kinds = sorted({each.kind for each in device.addressable_memories()})
         if memory not in kinds:
             raise ProgramError(
                 f"the program keeps values of mesh {meshes[0]} in {memory!r}; {device} has only {', '.join(kinds)}: "
                 "take a schedule without offloads there"
             )
-
-
-def _here(mesh: Mesh) -> list[Any]:
-    """Returns this process's devices, in the order of the shards of an array over `mesh`."""
-    return [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
 
 
 def _without_parts(mesh: Mesh, spec: TensorSpec) -> tuple[Mesh, list[tuple[str, ...]]]:
