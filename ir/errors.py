@@ -67,6 +67,11 @@ def described_value(value: Any) -> str:
     return f"a numpy array of '{dtype.str}', in another byte order than this machine's: give x.astype('{native}')"
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message; its type if the message is empty."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def one_line(message: str, length: int = 300) -> str:
     """Shortens a message of MLIR to one line: some contain a whole type or operation."""
     text = " ".join(message.split())

@@ -19,8 +19,10 @@ from jaxpp.validation.observed import Observed, with_noise
 from jaxpp.validation.records import Record
 from jaxpp.validation.task_values import TaskValues
 
-_UNREAD = np.float32(0)
-"""Stands for an argument that no mesh reads."""
+
+def leaves_of(executable: Executable, arguments: Mapping[int, HostArray]) -> list[Any]:
+    """Returns the arguments of a step in their order, with a number for each argument that no mesh reads."""
+    return [arguments.get(number, np.float32(0)) for number in range(executable.argument_count)]
 
 
 def record_run(executable: Executable, arguments: Mapping[int, HostArray]) -> Record:
@@ -49,8 +51,7 @@ def _run(
             if isinstance(each, Call):
                 found.extend((tasks.order(mesh, each), value) for value in tasks.of(mesh, each, made))
 
-    count = 1 + max([*executable.program.arguments, *arguments], default=-1)
-    results = executable.run([arguments.get(number, _UNREAD) for number in range(count)], observe)
+    results = executable.run(leaves_of(executable, arguments), observe)
     if executable.gather is not None:
         found = [each for part in executable.gather(_text(found)) for each in _parsed(part)]
     values = [value for _, value in sorted(found, key=lambda each: each[0])]

@@ -20,7 +20,7 @@ from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.structures import differences
 from jaxpp.memory.compile_within import compile_within
-from jaxpp.memory.limit import smaller
+from jaxpp.memory.limit import LIMITS, smaller
 from jaxpp.memory.room import memory_of_devices
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
@@ -39,8 +39,6 @@ from jaxpp.targets.target import PlanError
 from jaxpp.traced_call import check_outside
 from jaxpp.validation.widen import widen
 from jaxpp.zeros import array_of
-
-_LIMITS = ("memory_limit", "host_memory_limit")
 
 
 class LoweredStep:
@@ -105,7 +103,7 @@ class LoweredStep:
         module = own_copy(self._lowered.module)
         if not widen(module):
             return None
-        passes = {name: value for name, value in self._passes.items() if name not in _LIMITS}
+        passes = {name: value for name, value in self._passes.items() if name not in LIMITS}
         lowered = replace(self._lowered, module=module)
         return type(self)(lowered, self._schedule, self._compiler_options, passes)
 

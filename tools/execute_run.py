@@ -19,7 +19,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import functions
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.recording import record_run
+from jaxpp.recording import leaves_of, record_run
 from jaxpp.runtime import Executable, Program, load, trace_step, write_chrome_trace
 from jaxpp.tools import arrays, diagnostics, source, streams
 from jaxpp.validation.compare import Expected, is_inexact, is_integer, random_inputs
@@ -30,9 +30,6 @@ from jaxpp.validation.validator import Given, Validator
 
 Run = Callable[[], Mapping[int, Any]]
 """Runs one step; returns its results by number."""
-
-_UNREAD = np.float32(0)
-"""Stands for an argument that no mesh reads."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -126,8 +123,7 @@ class _Step:
         program = load(module)
         self._inputs = inputs
         self._executable = executable = Executable(program, _submeshes(program))
-        count = 1 + max(program.arguments, default=-1)
-        self._arguments = [inputs.get(number, _UNREAD) for number in range(count)]
+        self._arguments = leaves_of(executable, inputs)
         self.run: Run = lambda: dict(enumerate(executable(self._arguments)))
 
     def record(self, path: str) -> None:

@@ -35,11 +35,11 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop, loop_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
 from jaxpp.ir.byte_counts import parse_bytes
-from jaxpp.ir.errors import PassError
+from jaxpp.ir.errors import PassError, first_line
 from jaxpp.ir.functions import main_of
 from jaxpp.ir.tensors import DTYPES
 from jaxpp.memory.compile_within import compile_within
-from jaxpp.memory.limit import limit_text
+from jaxpp.memory.limit import LIMITS, limit_text
 from jaxpp.memory.task_times import Rates
 from jaxpp.planning import Conditions, Plan, PlanError, Target, rehearse
 from jaxpp.planning.backend import plan_program
@@ -48,8 +48,6 @@ from jaxpp.program import ProgramModule, rewritten, shared_from
 from jaxpp.schedules.errors import counted
 from jaxpp.step import LoweredStep
 from jaxpp.tools import source, streams
-
-_LIMITS = ("memory_limit", "host_memory_limit")
 
 OK, BAD_INPUT, TOO_LARGE = 0, 1, 3
 
@@ -80,8 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{error}{notes}" if complete else f"error: {error}{notes}", file=sys.stderr)
         return BAD_INPUT
     except jax.errors.JaxRuntimeError as error:
-        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"error: XLA compiles no such step: {first}", file=sys.stderr)
+        print(f"error: XLA compiles no such step: {first_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
         raise  # stdout is closed: `cli` ends without a message
@@ -177,7 +174,7 @@ def _bytes(text: str) -> int:
 def _plan(options: argparse.Namespace) -> tuple[Plan, Target | None]:
     """Returns the plan, and its target unless the plan was saved."""
     if options.source.endswith(".json"):
-        names = "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", *_LIMITS, "against"
+        names = "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", *LIMITS, "against"
         _refuse(options, "a saved plan", *names)
         return Plan.load(options.source), None
     is_function = re.fullmatch(r"[\w.]*:\w+", options.source) and not os.path.exists(options.source)
@@ -220,8 +217,7 @@ def _compared(options: argparse.Namespace, plan: Plan, target: Target | None, co
             other = _of_function(argparse.Namespace(**{**vars(options), "mesh": axes}), target)
             found[name] = rehearse(other, conditions)
         except (ValueError, PassError, schedules.ScheduleError) as error:
-            first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-            left.append(f"{name} is left out: {first}")
+            left.append(f"{name} is left out: {first_line(error)}")
     return "\n".join([compared(found), *left])
 
 
@@ -306,7 +302,7 @@ def _of_function(options: argparse.Namespace, target: Target) -> Plan:
         if options.schedule:
             _refuse_schedule(source.parse(lowered(None).as_text().encode(), name, make_context(), whole=True))
         return _planned(partial(lowered, options.schedule))
-    _refuse(options, "a function that makes its step itself", "schedule", *_LIMITS)
+    _refuse(options, "a function that makes its step itself", "schedule", *LIMITS)
     _check_takes(options.source, function, [mesh], "a mesh alone; give a training step its --shapes")
     made: Any = function(mesh)
     if not (isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "lower")):

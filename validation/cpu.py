@@ -13,6 +13,7 @@ from jaxpp import _compat
 from jaxpp._xla import NO_FMA, quick_options
 from jaxpp.hlo_passes.loop.propagate_shardings import as_input
 from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import first_line
 from jaxpp.ir.functions import clone_alone, functions, nested, reachable
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.tensors import DTYPES
@@ -96,7 +97,7 @@ def _by_xla(run: Callable[[], Any]) -> Any:
     try:
         return run()
     except jax.errors.JaxRuntimeError as error:
-        raise RunError(str(error).strip().partition("\n")[0]) from None
+        raise RunError(first_line(error)) from None
 
 
 def partitions_of(module: ir.Module) -> int:

@@ -15,6 +15,8 @@ from jaxpp.ir.read_program import ProgramReader
 from jaxpp.validation.cpu import Array, Runner
 from jaxpp.validation.runnable import RunError
 
+NamedResults = dict[int, list[tuple[str, Array]]]
+"""The results of a step by number: on each mesh that has one, a phrase that names the mesh, and the value."""
 TaskFunction = Callable[[Sequence[Array]], list[Array]]
 Watch = Callable[[int, Call, Sequence[Array], Sequence[Array]], None]
 """A function that sees each call: its mesh, the call, its operands and its results."""
@@ -43,8 +45,8 @@ class Interpreter:
         self.bodies = {name: op for name, op in compiled.items() if op is not None}
         self._tasks = {name: _compile(module, op, runner) for name, op in compiled.items()}
 
-    def run(self, arguments: Mapping[int, Array], watch: Watch | None = None) -> dict[int, list[tuple[int, Array]]]:
-        """Runs the step. Returns (mesh, value) for each result, by number, on each mesh; (0, whole value) for a stack.
+    def run(self, arguments: Mapping[int, Array], watch: Watch | None = None) -> NamedResults:
+        """Runs the step, and returns its results; a stack is one value, on mesh 0.
 
         Args:
             arguments: the arguments of the step by their numbers. Arguments that no mesh uses may be missing.
@@ -73,11 +75,12 @@ class Interpreter:
                 own[each.result] = sent.pop(each.channel)
             for register in each.frees if isinstance(each, Call | Send) else ():
                 del own[register]
-        results: dict[int, list[tuple[int, Array]]] = {}
+        results: NamedResults = {}
         for number, result in enumerate(self.program.results):
-            places = [(mesh, values[mesh][register]) for mesh, register in result.registers]
-            whole = [(0, np.concatenate([np.asarray(value) for _, value in places]))] if result.stacked else places
-            results[number] = whole
+            places = [(f" on mesh {mesh}", values[mesh][register]) for mesh, register in result.registers]
+            if result.stacked:
+                places = [(" on mesh 0", np.concatenate([np.asarray(value) for _, value in places]))]
+            results[number] = places
         return results
 
 

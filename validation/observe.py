@@ -31,10 +31,10 @@ from jaxpp.ir.tensors import DTYPES
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op, is_integer_scalar
 from jaxpp.validation.cpu import Array, Runner
-from jaxpp.validation.interpreter import Interpreter
+from jaxpp.validation.interpreter import Interpreter, NamedResults
 from jaxpp.validation.observed import CARRIED, Observed, Unit
 from jaxpp.validation.signature import public_main
-from jaxpp.validation.steps import NamedResults, all_steps, named
+from jaxpp.validation.steps import all_steps
 from jaxpp.validation.task_values import Behind, Outputs, TaskValues
 
 _MOST_TRIPS = 64
@@ -176,7 +176,7 @@ class ValueRunner:
                 self._run(code, list(map(_Known, operands, places)), where)
             self._found += tasks.of(mesh, call, results)
 
-        return named(program.run(arguments, watch))
+        return program.run(arguments, watch)
 
     def _code(self, name: str) -> _Code:
         if name not in self._codes:

@@ -1,17 +1,15 @@
 """Runs all of a module, in any of its phases."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.cpu import Array, Runner
-from jaxpp.validation.interpreter import Interpreter
+from jaxpp.validation.interpreter import Interpreter, NamedResults
 from jaxpp.validation.signature import public_main
 
-NamedResults = dict[int, list[tuple[str, Array]]]
-"""The results of a step by number: on each mesh that has one, a phrase that names the mesh, and the value."""
 StepFunction = Callable[[Mapping[int, Array]], NamedResults]
 """A function from a step's arguments by number to its results."""
 
@@ -20,8 +18,7 @@ def step_function(module: ir.Module, runner: Runner) -> StepFunction:
     """Returns the function that runs all of a module: by XLA, or by the interpreter if it is a program."""
     main = public_main(module)
     if main is None:
-        program = Interpreter(module, runner)
-        return lambda arguments: named(program.run(arguments))
+        return Interpreter(module, runner).run
     count = len(ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs)
     run = runner.compile(module, "main")
 
@@ -29,11 +26,6 @@ def step_function(module: ir.Module, runner: Runner) -> StepFunction:
         return {number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))}
 
     return all_steps(TrainLoopAttr.of(module), one, runner)
-
-
-def named(results: Mapping[int, Sequence[tuple[int, Array]]]) -> NamedResults:
-    """Returns the results of a program, with a phrase for each mesh."""
-    return {number: [(f" on mesh {mesh}", value) for mesh, value in places] for number, places in results.items()}
 
 
 def all_steps(loop: TrainLoopAttr | None, one: StepFunction, runner: Runner) -> StepFunction:

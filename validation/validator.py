@@ -26,11 +26,12 @@ from jaxpp.validation.compare import (
 from jaxpp.validation.cpu import Array, Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.first_nan import FirstNan, first_nan
 from jaxpp.validation.impure import is_impure, varying_results
+from jaxpp.validation.interpreter import NamedResults
 from jaxpp.validation.observe import ValueRunner
 from jaxpp.validation.observed import RESULT, WrongValue, first_wrong, with_noise
 from jaxpp.validation.records import Record
 from jaxpp.validation.signature import Signature, SignatureError, public_main
-from jaxpp.validation.steps import NamedResults, StepFunction, step_function
+from jaxpp.validation.steps import StepFunction, step_function
 from jaxpp.validation.widen import at_float32
 
 _BRANCHING = 4

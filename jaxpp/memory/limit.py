@@ -28,6 +28,9 @@ from jaxpp.schedules.engine.activations import activations
 from jaxpp.schedules.rewrites.peers import evict
 from jaxpp.schedules.search.stagewise import StageChoices
 
+LIMITS = ("memory_limit", "host_memory_limit")
+"""The options of passes that limit memory."""
+
 LEVELS = 16
 """The most choices of a stage besides keeping all residuals (`split_forward.choices`)."""
 
@@ -102,7 +105,7 @@ def fit(
             bytes that this mesh needs.
         ScheduleError: the costs in `rates` belong to another schedule.
     """
-    free = {name: value for name, value in options.items() if name not in ("memory_limit", "host_memory_limit")}
+    free = {name: value for name, value in options.items() if name not in LIMITS}
     before, after = divided(mpmd(schedule, meshes, **free))
     base = own_copy(module)
     run_passes(base, before)

@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.compatibility.times import current_times
 from jaxpp.hlo_passes import PassError
 from jaxpp.ir import attributes as at
-from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.errors import ProgramError, first_line
 from jaxpp.ir.functions import nested
 from jaxpp.ir.loop import entries
 from jaxpp.memory.limit import Limit
@@ -96,7 +96,7 @@ class AutoLowered(LoweredStep):
         try:
             plan = self.ways.of(choice).compile().plan
         except (PassError, ProgramError, ScheduleError) as error:
-            failed.append(f"{choice}: {next(iter(str(error).splitlines()), type(error).__name__)}")
+            failed.append(f"{choice}: {first_line(error)}")
             return None
         if plan.fits:
             return 1e3 * plan.step_seconds

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 
 from jaxpp.compatibility.times import current_times
 from jaxpp.hlo_passes import PassError
-from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.errors import ProgramError, first_line
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.frozen import current_frozen
 from jaxpp.runtime.execution.progress import Story
@@ -137,7 +137,7 @@ class Tuner:
                 return self._moving(leaves, self._next())
             except BaseException as error:
                 if self._trial is not None and isinstance(error, Exception):
-                    self._failed[self._trial.key] = f"{self._trial}: {_line(error)}"
+                    self._failed[self._trial.key] = f"{self._trial}: {first_line(error)}"
                 self.drop()
                 raise
 
@@ -350,7 +350,7 @@ class Tuner:
         try:
             return self.ways.overfull(made())
         except (PassError, ProgramError, ScheduleError, jax.errors.JaxRuntimeError) as caught:
-            return _line(caught)
+            return first_line(caught)
 
     def _refused(self, error: str) -> str:
         """Returns the first error of all processes, or ""."""
@@ -387,7 +387,7 @@ class Tuner:
             try:
                 results, found = layered.compiled.traced(leaves)
             except Exception as error:
-                self._failed["layers"] = _line(error)
+                self._failed["layers"] = first_line(error)
                 raise
             finally:
                 self._go_to(self._made[self.choice.key])
@@ -422,8 +422,3 @@ class Tuner:
         """Returns the texts of all processes, in their order."""
         gather: Callable[[str], list[str]] | None = getattr(self.current.executable, "gather", None)
         return [text] if gather is None else gather(text)
-
-
-def _line(error: BaseException) -> str:
-    """Returns the first line of an error's message; its type if the message is empty."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -98,7 +98,7 @@ class Executable:
             for door in doors:
                 door.note = self._links.note
         self._doors = [(door, [registers.number(*place) for place in door.places]) for door in doors]
-        self._argument_count = len(self.names) or max(program.arguments, default=-1) + 1
+        self.argument_count = len(self.names) or max(program.arguments, default=-1) + 1
         self._donated = self._find_donated()
         constants = self._make_constants(here)
         self._results = Results(program, registers, shardings, constants.keys())
@@ -248,8 +248,8 @@ class Executable:
 
     def _enter(self, arguments: Sequence[Any], left_out: Tasks) -> list[Any]:
         """Returns the registers at the start of a step, with constants and arguments."""
-        if len(arguments) != self._argument_count:
-            raise TypeError(f"expected {self._argument_count} arguments, found {len(arguments)}")
+        if len(arguments) != self.argument_count:
+            raise TypeError(f"expected {self.argument_count} arguments, found {len(arguments)}")
         if self._donated and len({*map(id, arguments)}) != len(arguments):
             check_donated_once(arguments, self._donated, self._name)
         registers = self._template.copy()

@@ -120,7 +120,7 @@ def mistakes(text: str, seed: int) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def results(text: str, runner: Runner) -> dict[int, list[tuple[int, Any]]]:
+def results(text: str, runner: Runner) -> dict[int, list[tuple[str, Any]]]:
     """What the reference interpreter makes of a program. Raises ProgramError where the proofs do."""
     with make_context():
         module = ir.Module.parse(text)
