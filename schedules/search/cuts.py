@@ -57,13 +57,18 @@ def best_cuts(costs: NDArray[np.float64]) -> tuple[float, Cuts] | None:
     return worst, tuple(np.diff(ends[::-1]).tolist())
 
 
+def sums(values: Sequence[float]) -> NDArray[np.float64]:
+    """Returns the sums of the first 0, 1, 2... values."""
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
 def spans(values: Sequence[float]) -> NDArray[np.float64]:
     """Returns [first layer, layer after the last]: the sum of the values of these layers.
 
     The sum is infinite if there are no such layers.
     """
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    table = sums[None, :] - sums[:, None]
+    ends = sums(values)
+    table = ends[None, :] - ends[:, None]
     rows, columns = np.indices(table.shape)
     return np.where(rows < columns, table, np.inf)
 

@@ -13,12 +13,11 @@ import numpy as np
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
-from jaxpp.schedules.engine.memory import MemoryLimits, byte_sizes
-from jaxpp.schedules.engine.problem import Orders, Problem, make_problem
+from jaxpp.schedules.engine.memory import byte_sizes
+from jaxpp.schedules.engine.problem import Orders, Problem
 from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.model.schedule import Schedule
-from jaxpp.schedules.model.task import Placement
 from jaxpp.schedules.rewrites.tasks import recompute
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.candidates import published
@@ -26,8 +25,7 @@ from jaxpp.schedules.search.cuts import Cuts, beside, best_cuts
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.keep_less import fits_bytes, keep_less
-from jaxpp.schedules.search.layer_row import LayerRow, empty_of
-from jaxpp.schedules.search.placed_row import UNITS, PlacedRow
+from jaxpp.schedules.search.placed_row import UNITS, PlacedRow, empty_of
 from jaxpp.schedules.search.room import with_room
 from jaxpp.schedules.search.search import Running, Try
 
@@ -58,7 +56,6 @@ class Stages:
 
     Attributes:
         cuts: the layers of each stage.
-        costs: the costs of the stages.
         again: the stages that recompute.
         problem: the problem of the order, with the times and the memory that recomputes need.
         orders: the orders of the problem's types.
@@ -66,16 +63,10 @@ class Stages:
     """
 
     cuts: Cuts
-    costs: Costs
     again: tuple[int, ...]
     problem: Problem
     orders: Orders
     value: float
-
-    @cached_property
-    def bound(self) -> float:
-        """A lower bound for all orders."""
-        return lower_bound(self.problem)
 
     @property
     def schedule(self) -> Schedule:
@@ -94,8 +85,7 @@ class Cutting:
     """The search on one placement.
 
     Attributes:
-        row: the layers.
-        shape: the placement.
+        row: the layers on the placement.
         effort: the budget.
         rng: the source of random choices of the searches for orders.
         best: the best stages so far.
@@ -103,18 +93,12 @@ class Cutting:
         tried: all cuts that were tried, with the effort of the search and its result.
     """
 
-    row: LayerRow
-    shape: Placement
+    row: PlacedRow
     effort: Effort
     rng: np.random.Generator
     best: Stages | None = None
     finished: set[Cuts] = field(default_factory=set[Cuts])
     tried: dict[Cuts, tuple[float, Stages | None]] = field(default_factory=dict[Cuts, "tuple[float, Stages | None]"])
-
-    @cached_property
-    def placed(self) -> PlacedRow:
-        """The layers on the placement."""
-        return PlacedRow(self.row, self.shape)
 
     @property
     def value(self) -> float:
@@ -126,7 +110,7 @@ class Cutting:
 
         Each search for the order spends at most `seconds`.
         """
-        for cuts in self.placed.starts():
+        for cuts in self.row.starts():
             self._attempt(cuts, seconds)
         while self.best is not None and self._left > 0:
             if not any(self._attempt(cuts, seconds) for cuts in self._next(self.best)):
@@ -140,7 +124,7 @@ class Cutting:
     @cached_property
     def bound(self) -> float:
         """A lower bound for all cuts and all orders on this placement."""
-        return self.placed.bound(self.effort)
+        return self.row.bound(self.effort)
 
     def _next(self, best: Stages) -> Iterator[Cuts]:
         """Yields cuts that may be better than the best.
@@ -150,17 +134,17 @@ class Cutting:
         """
         ends = best.problem.run(best.orders)
         assert ends is not None
-        loads = self.placed.loads()
+        loads = self.row.loads()
         idle = [best.value - load for load in best.problem.loads]
         outside = [
             row[0] - best.problem.times[order[0]] + best.value - row[-1]
             for row, order in zip(ends, best.orders, strict=True)
         ]
         for each in (idle, outside):
-            weights = np.array([each[self.shape[stage]] for stage in range(self.shape.stages)])
+            weights = np.array([each[self.row.shape[stage]] for stage in range(self.row.shape.stages)])
             if (found := best_cuts(loads + weights[:, None, None])) is not None:
                 yield found[1]
-        near = sorted(beside(best.cuts), key=self.placed.unevenness)[: _NEIGHBOURS * self.shape.stages]
+        near = sorted(beside(best.cuts), key=self.row.unevenness)[: _NEIGHBOURS * self.row.shape.stages]
         ranked: list[tuple[float, Cuts]] = []
         for cuts in near:
             self.effort.spend(best.problem.types * self.row.microbatches * UNITS)
@@ -176,17 +160,17 @@ class Cutting:
             return False
         found = known
         costs = self.row.costs.cut(cuts)
-        for again, careful in product(self._again(cuts), (False, True)):
-            problem = self._problem(cuts, again, careful=careful) if again or not careful else None
+        for again, careful in self._again(cuts):
+            problem = self._problem(cuts, again, careful=careful)
             if problem is None or (found is not None and lower_bound(problem) >= found.value * (1 - TOLERANCE)):
                 continue
             least = seconds_of(_STEPS, problem.types * problem.microbatches * UNITS)
             tried = Try(problem, costs)
             tried.take(self.best and self.best.orders, "beside")
             made = Running([tried], self.effort.part(max(seconds, least)), self.rng, None).run()
-            stages = Stages(cuts, costs, again, problem, made.orders, made.value)
+            stages = Stages(cuts, again, problem, made.orders, made.value)
             if again:
-                if not fits_bytes(stages.schedule, costs, self.placed.left(cuts)):
+                if not fits_bytes(stages.schedule, costs, self.row.left(cuts)):
                     continue
                 # In the schedule a recompute may start before the gradient of its backward arrives.
                 stages = replace(stages, value=simulate(stages.schedule, costs).makespan)
@@ -198,36 +182,35 @@ class Cutting:
         self.best = found
         return True
 
-    def _again(self, cuts: Cuts) -> list[tuple[int, ...]]:
-        """Returns the choices of stages that recompute.
+    def _again(self, cuts: Cuts) -> list[tuple[tuple[int, ...], bool]]:
+        """Returns the choices of stages that recompute, and whether they are `careful` (`_problem`).
 
         Without a limit in bytes the only choice is none. With one, the choices are none, the stages of the meshes on
         which 1F1B does not fit, and all stages.
         """
         if not self.row.in_bytes:
-            return [()]
-        sizes = self.row.costs.cut(cuts).bytes("activation_bytes", empty_of(self.shape))
-        left, stages = self.placed.left(cuts), range(self.shape.stages)
-        flying = [min(self.row.microbatches, self.shape.stages - stage) for stage in stages]
-        kept = [0.0] * self.shape.meshes
+            return [((), False)]
+        shape = self.row.shape
+        sizes = self.row.costs.cut(cuts).bytes("activation_bytes", empty_of(shape))
+        left, stages = self.row.left(cuts), range(shape.stages)
+        kept = [0.0] * shape.meshes
         for stage in stages:
-            kept[self.shape[stage]] += flying[stage] * sizes[stage]
-        tight = tuple(stage for stage in stages if kept[self.shape[stage]] > left[self.shape[stage]])
-        return list(dict.fromkeys([(), tight, tuple(stages)]))
+            kept[shape[stage]] += min(self.row.microbatches, shape.stages - stage) * sizes[stage]
+        tight = tuple(stage for stage in stages if kept[shape[stage]] > left[shape[stage]])
+        recomputing = dict.fromkeys([tight, tuple(stages)] if tight else [tuple(stages)])
+        return [((), False), *product(recomputing, (False, True))]
 
     def _problem(self, cuts: Cuts, again: Sequence[int], *, careful: bool = True) -> Problem | None:
         """Returns the problem of the order on these cuts; None if one microbatch does not fit.
 
         With `careful`, stages of `again` reserve memory for the residuals that exist only while their forward runs.
         """
-        row, costs = self.row, self.row.costs.cut(cuts)
-        left = self.placed.left(cuts)
+        left = self.row.left(cuts)
         if min(left) <= 0:
             return None
-        memory = replace(row.memory, limits=tuple(left))
-        problem = make_problem(self.shape, row.microbatches, costs, memory, "makespan", row.split_backward)
+        problem = self.row.problem(cuts, replace(self.row.memory, limits=tuple(left)))
         if again:
-            problem = _recomputing(problem, costs, again, careful)
+            problem = _recomputing(problem, self.row.costs.cut(cuts), again, careful)
         if min(problem.limits) <= 0 or not problem.fits(problem.one_by_one):
             return None
         return problem
@@ -243,22 +226,22 @@ class Cutting:
             ScheduleError: nothing fits the memory.
         """
         best = self.best
-        if best is not None and self._left > 0 and best.bound < self.value * (1 - TOLERANCE):
+        if best is not None and self._left > 0 and lower_bound(best.problem) < self.value * (1 - TOLERANCE):
             self._attempt(best.cuts, self._left)
         found = [] if self.best is None else [(self.best.cuts, self.best.schedule, self.best.value)]
         if self.row.in_bytes and (best is None or best.value > self.bound * (1 + TOLERANCE)):
             found = self._finished(found, until=_KEPT_LESS * self.effort.seconds)
         if not found and self.row.in_bytes:
             found = sorted(
-                islice(self._kept_less(with_room(self.placed), math.inf), _FINISHED),
+                islice(self._kept_less(with_room(self.row), math.inf), _FINISHED),
                 key=lambda each: each[2],
             )
         if not found:
-            why = self.row.why_nothing_fits(self.shape)
+            why = self.row.why_nothing_fits()
             raise ScheduleError(f"partition: no cuts fit the memory{why}")
         cuts, schedule, value = found[0]
         if self.row.in_bytes and self.effort.left > 0 and value > self.bound * (1 + TOLERANCE):
-            seed, limits = int(self.rng.integers(1 << 32)), self.placed.left(cuts)
+            seed, limits = int(self.rng.integers(1 << 32)), self.row.left(cuts)
             costs, seconds = self.row.costs.cut(cuts), self.effort.left
             # Layers without activations need no limit: their resident bytes already fit.
             in_bytes = limits if any(costs.bytes("activation_bytes", schedule)) else None
@@ -269,13 +252,13 @@ class Cutting:
     def _finished(self, found: list[_Finished], until: float) -> list[_Finished]:
         """Returns the best of `found` and of finished schedules brought into the limit, or an empty list."""
         tried = sorted((each for _, each in self.tried.values() if each), key=lambda each: each.value)
-        choices = list(dict.fromkeys([*self.placed.starts(), *(each.cuts for each in tried[:_FINISHED])]))
+        choices = list(dict.fromkeys([*self.row.starts(), *(each.cuts for each in tried[:_FINISHED])]))
         while True:
             least = min((value for _, _, value in found), default=math.inf)
             found = sorted([*found, *self._kept_less(choices, until)], key=lambda each: each[2])[:1]
             if not found or found[0][2] >= least * (1 - TOLERANCE) or self.effort.spent >= until:
                 return found
-            near = sorted(beside(found[0][0]), key=self.placed.unevenness)[:_FINISHED]
+            near = sorted(beside(found[0][0]), key=self.row.unevenness)[:_FINISHED]
             choices = [cuts for cuts in near if cuts not in self.finished]
 
     def _kept_less(self, choices: Iterable[Cuts], until: float) -> Iterator[_Finished]:
@@ -288,13 +271,12 @@ class Cutting:
             if fits and self.effort.spent >= until:
                 return
             self.finished.add(cuts)
-            costs, limits = self.row.costs.cut(cuts), self.placed.left(cuts)
-            free = MemoryLimits((math.inf,) * self.shape.meshes, "W")
-            problem = make_problem(self.shape, self.row.microbatches, costs, free, "makespan", self.row.split_backward)
+            costs, limits = self.row.costs.cut(cuts), self.row.left(cuts)
+            problem = self.row.problem(cuts)
             tried = Try(problem, costs)
             Running([tried], self.effort.part(SHARES[0] * self.effort.seconds), self.rng, None).run()
-            made = Schedule("search", self.shape, tuple(map(tuple, problem.tasks(tried.orders))))
-            plans = [made, *(p for p in published(self.shape, problem.microbatches, costs) if problem.orders(p))]
+            made = Schedule("search", self.row.shape, tuple(map(tuple, problem.tasks(tried.orders))))
+            plans = [made, *(p for p in published(self.row.shape, problem.microbatches, costs) if problem.orders(p))]
             if not fits:  # the order that needs the least memory
                 plans.append(replace(made, orders=tuple(map(tuple, problem.tasks(problem.one_by_one)))))
             left = _FINISHED

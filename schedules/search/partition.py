@@ -21,7 +21,7 @@ from jaxpp.schedules.search.cutting import SHARES, Cutting
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback, proven_gap
-from jaxpp.schedules.search.layer_row import LayerRow
+from jaxpp.schedules.search.placed_row import PlacedRow
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,17 @@ def partition(
         raise ScheduleError(f"partition: {layers} layers are fewer than the {stages} stages of {meshes} meshes")
     resident = _resident(resident_bytes, layers, meshes)
     memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs, resident=[*map(max, resident)])
-    row = LayerRow(costs.listed(layers, meshes), microbatches, memory, resident, split_backward)
+    costs = costs.listed(layers, meshes)
+    rows = [PlacedRow(shape, costs, microbatches, memory, resident, split_backward) for shape in shapes]
     effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
-    searches = [Cutting(row, shape, effort, rng) for shape in shapes]
+    searches = [Cutting(row, effort, rng) for row in rows]
     bound = min(each.bound for each in searches)
     History(effort, lambda: (min(each.value for each in searches), bound), progress)
     for share in SHARES:
         for each in searches:
             each.improve(share * effort.seconds)
     cuts, schedule, value = min(searches, key=lambda each: each.value).finish()
-    return Partition(cuts, schedule, row.costs.cut(cuts), value, min(bound, value))
+    return Partition(cuts, schedule, costs.cut(cuts), value, min(bound, value))
 
 
 def _resident(given: object, layers: int, meshes: int) -> tuple[tuple[float, ...], ...]:

@@ -1,24 +1,26 @@
-"""A row of layers on a placement: the load of each mesh, balanced cuts, and a lower bound for all cuts."""
+"""A row of layers that is to be cut into stages on a placement: the load of each mesh, balanced cuts, and a bound."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, cast
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.dispatch import TOLERANCE
 from jaxpp.schedules.engine.memory import MemoryLimits
-from jaxpp.schedules.engine.problem import make_problem
+from jaxpp.schedules.engine.problem import Problem, make_problem
+from jaxpp.schedules.errors import counted
+from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.task import Placement
 from jaxpp.schedules.search.bounds import lower_bound
-from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
+from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans, sums
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.layer_row import LayerRow, empty_of
 
 UNITS: Final = 50
 """The units of effort to simulate a task of given orders on other cuts."""
@@ -29,20 +31,65 @@ _KINDS: Final = 1000
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """A row of layers on one placement.
+    """A row of layers on one placement, with all that does not depend on the cuts.
 
     Attributes:
-        row: the layers.
         shape: the placement.
+        costs: a list for each kind of task, with a number for each layer.
+        microbatches: the number of microbatches.
+        memory: the memory limits.
+        resident: the resident bytes of each layer on each mesh.
+        split_backward: whether input and weight gradients are tasks of their own.
     """
 
-    row: LayerRow
     shape: Placement
+    costs: Costs
+    microbatches: int
+    memory: MemoryLimits
+    resident: tuple[tuple[float, ...], ...]
+    split_backward: bool
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether bytes are limited."""
+        return self.memory.released_at is None and min(self.memory.limits) < math.inf
+
+    @cached_property
+    def _on_one_mesh(self) -> Schedule:
+        return empty_of(Placement.of(*[0] * (self.costs.stages or 1)))
+
+    def times_of(self, kind: str) -> list[float]:
+        """Returns the time of one kind of task for each layer, on a mesh of speed 1."""
+        return replace(self.costs, speed=1.0).at_home(kind, self._on_one_mesh)
+
+    def bytes(self, name: Literal["activation_bytes", "message_bytes"]) -> list[float]:
+        """Returns the bytes of this name for each layer, for one microbatch."""
+        return self.costs.bytes(name, self._on_one_mesh)
+
+    @cached_property
+    def times(self) -> list[float]:
+        """For each layer the time of all tasks of a microbatch."""
+        kinds = ("forward", "input_grad", "weight_grad") if self.split_backward else ("forward", "backward")
+        return [sum(each) for each in zip(*map(self.times_of, kinds), strict=True)]
+
+    @cached_property
+    def chain(self) -> list[float]:
+        """For each layer the time of a microbatch on its way forward and back."""
+        if not self.split_backward:
+            return self.times
+        return [sum(each) for each in zip(self.times_of("forward"), self.times_of("input_grad"), strict=True)]
+
+    def problem(self, cuts: Cuts, memory: MemoryLimits | None = None) -> Problem:
+        """Returns the problem of the order on these cuts; without `memory` nothing is limited."""
+        limits = memory or MemoryLimits((math.inf,) * self.shape.meshes, "W")
+        return make_problem(
+            self.shape, self.microbatches, self.costs.cut(cuts), limits, "makespan", self.split_backward
+        )
 
     @cached_property
     def speeds(self) -> list[float]:
         """The speed of each mesh."""
-        return self.row.costs.per_mesh("speed", empty_of(self.shape))
+        return self.costs.per_mesh("speed", empty_of(self.shape))
 
     def starts(self) -> Iterator[Cuts]:
         """Yields the initial cuts of the search.
@@ -51,15 +98,14 @@ class PlacedRow:
         by loads with both paths. Limits in bytes add the best cuts by bytes. After each of the others follow the same
         cuts, balanced.
         """
-        yield even_cuts(len(self.row.times), self.shape.stages)
+        yield even_cuts(len(self.times), self.shape.stages)
         loads, speed = self.loads(), float(np.mean(self.speeds))
         tables = [loads, loads + self._ways(speed, both=False), loads + self._ways(speed, both=True)]
-        if self.row.in_bytes:
-            bytes_ = cast("tuple[float, ...]", self.row.costs.activation_bytes)
-            shares: list[NDArray[np.float64]] = []
+        if self.in_bytes:
+            kept, shares = self.bytes("activation_bytes"), list[NDArray[np.float64]]()
             for mesh in map(self.shape.__getitem__, range(self.shape.stages)):
-                limit, there = self.row.memory.limits[mesh], (layer[mesh] for layer in self.row.resident)
-                shares.append(spans([sum(each) / limit for each in zip(bytes_, there, strict=True)]))
+                limit, there = self.memory.limits[mesh], (layer[mesh] for layer in self.resident)
+                shares.append(spans([sum(each) / limit for each in zip(kept, there, strict=True)]))
             tables.append(np.stack(shares))
         for weights in tables:
             found = best_cuts(weights)
@@ -80,13 +126,13 @@ class PlacedRow:
         loads, first = [0.0] * self.shape.meshes, 0
         for stage, size in enumerate(cuts):
             mesh = self.shape[stage]
-            loads[mesh] += math.fsum(self.row.times[first : first + size]) / self.speeds[mesh]
+            loads[mesh] += math.fsum(self.times[first : first + size]) / self.speeds[mesh]
             first += size
         return sorted(loads, reverse=True)
 
     def loads(self) -> NDArray[np.float64]:
         """Returns [stage, first layer, layer after the last]: the time of the stage's tasks of all microbatches."""
-        table = spans(self.row.times) * self.row.microbatches
+        table = spans(self.times) * self.microbatches
         return np.stack([table / self.speeds[self.shape[stage]] for stage in range(self.shape.stages)])
 
     def _ways(self, speed: float, *, both: bool) -> NDArray[np.float64]:
@@ -94,8 +140,8 @@ class PlacedRow:
 
         With `both` it adds the least time after the stage's last task.
         """
-        times = self.row.chain if both else self.row.times_of("forward")
-        before = np.concatenate([[0.0], np.cumsum(times)]) / speed
+        times = self.chain if both else self.times_of("forward")
+        before = sums(times) / speed
         hops = np.arange(self.shape.stages) * self._least_hop * (2 if both else 1)
         return hops[:, None, None] + before[None, :, None]
 
@@ -104,36 +150,33 @@ class PlacedRow:
 
         A difference of about 0 becomes a tiny positive number, so that layers without activations still fit.
         """
-        left, first = list(self.row.memory.limits), 0
+        left, first = list(self.memory.limits), 0
         for stage, size in enumerate(cuts):
             mesh = self.shape[stage]
-            left[mesh] -= math.fsum(layer[mesh] for layer in self.row.resident[first : first + size])
+            left[mesh] -= math.fsum(layer[mesh] for layer in self.resident[first : first + size])
             first += size
-        least = [limit * TOLERANCE for limit in self.row.memory.limits]
+        least = [limit * TOLERANCE for limit in self.memory.limits]
         return [few if abs(room) < few else room for room, few in zip(left, least, strict=True)]
 
     def bound(self, effort: Effort) -> float:
         """Returns a lower bound for all cuts and all orders. It may spend `effort`."""
-        row, fastest = self.row, max(self.speeds)
-        hop = self._least_hop
+        fastest, hop = max(self.speeds), self._least_hop
         changes = sum(self.shape[s] != self.shape[s + 1] for s in range(self.shape.stages - 1))
-        bounds = [sum(row.chain) / fastest + 2 * hop * changes, row.microbatches * sum(row.times) / sum(self.speeds)]
+        bounds = [sum(self.chain) / fastest + 2 * hop * changes, self.microbatches * sum(self.times) / sum(self.speeds)]
         if self.shape == Placement.linear(self.shape.meshes):
-            found = best_cuts(self.loads() + self._ways(fastest, both=not row.split_backward))
+            found = best_cuts(self.loads() + self._ways(fastest, both=not self.split_backward))
             bounds.append(found[0] if found else math.inf)
-        elif len(set(row.times)) * self.shape.meshes <= _KINDS:
-            effort.spend(UNITS * len(row.times) * self.shape.meshes * row.microbatches)
-            times = [time * row.microbatches for time in row.times]
+        elif len(set(self.times)) * self.shape.meshes <= _KINDS:
+            effort.spend(UNITS * len(self.times) * self.shape.meshes * self.microbatches)
+            times = [time * self.microbatches for time in self.times]
             bounds.append(least_time(times, self.speeds, self._ways_of_meshes(fastest)))
-        if math.comb(len(row.times) - 1, self.shape.stages - 1) <= FEW_CUTS:
-            bounds.append(min(self._bound_of(cuts, effort) for cuts in all_cuts(len(row.times), self.shape.stages)))
+        if math.comb(len(self.times) - 1, self.shape.stages - 1) <= FEW_CUTS:
+            bounds.append(min(self._bound_of(cuts, effort) for cuts in all_cuts(len(self.times), self.shape.stages)))
         return max(bounds)
 
     def _bound_of(self, cuts: Cuts, effort: Effort) -> float:
         """Returns a lower bound for all orders on these cuts. With limits in bytes the bound ignores memory."""
-        memory = self.row.memory if not self.row.in_bytes else MemoryLimits((math.inf,) * self.shape.meshes, "W")
-        costs = self.row.costs.cut(cuts)
-        problem = make_problem(self.shape, self.row.microbatches, costs, memory, "makespan", self.row.split_backward)
+        problem = self.problem(cuts, None if self.in_bytes else self.memory)
         effort.spend(0)
         return lower_bound(problem)
 
@@ -143,12 +186,28 @@ class PlacedRow:
         If backwards are whole, it adds the least time after the mesh's last task.
         """
         firsts = [min(self.shape.stages_of(mesh)) for mesh in range(self.shape.meshes)]
-        times = self.row.times_of("forward") if self.row.split_backward else self.row.chain
-        hops = self._least_hop * (1 if self.row.split_backward else 2)
+        times = self.times_of("forward") if self.split_backward else self.chain
+        hops = self._least_hop * (1 if self.split_backward else 2)
         changes = [sum(self.shape[s] != self.shape[s + 1] for s in range(first)) for first in firsts]
         return [math.fsum(times[:first]) / speed + hops * count for first, count in zip(firsts, changes, strict=True)]
 
     @property
     def _least_hop(self) -> float:
-        rows = self.row.costs.pair("hop", empty_of(self.shape))
+        rows = self.costs.pair("hop", empty_of(self.shape))
         return min((hop for a, row in enumerate(rows) for b, hop in enumerate(row) if a != b), default=0.0)
+
+    def why_nothing_fits(self) -> str:
+        """Returns the reason for an error message: the bytes that the layers take, and the limits."""
+        if not self.in_bytes:
+            return ": a mesh keeps at least 1 microbatch"
+        kept, there = math.fsum(self.bytes("activation_bytes")), math.fsum(map(min, self.resident))
+        meshes = counted(self.shape.meshes, "mesh", "es")
+        return (
+            f", even if every stage recomputes: all layers take {there:,.0f} bytes at all times, and one microbatch "
+            f"{kept:,.0f}; there is room for {math.fsum(self.memory.limits):,.0f} on {meshes}"
+        )
+
+
+def empty_of(shape: Placement) -> Schedule:
+    """Returns a schedule on a placement, without tasks."""
+    return Schedule("partition", shape, ((),) * shape.meshes)

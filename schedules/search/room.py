@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxpp.schedules.engine.dispatch import TOLERANCE
-from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside
+from jaxpp.schedules.search.cuts import FEW_CUTS, Cuts, all_cuts, beside, sums
 from jaxpp.schedules.search.placed_row import PlacedRow
 
 _STEPS: Final = 20_000
@@ -27,7 +27,7 @@ def with_room(placed: PlacedRow) -> Iterator[Cuts]:
     If there are few cuts, it tries all of them. Otherwise it tries the starts after moves of single layers, and the
     first cuts that a depth-first search finds.
     """
-    layers, stages, room = len(placed.row.times), placed.shape.stages, _Room(placed)
+    layers, stages, room = len(placed.times), placed.shape.stages, _Room(placed)
     if math.comb(layers - 1, stages - 1) <= FEW_CUTS:
         choices = list(all_cuts(layers, stages))
     else:
@@ -60,11 +60,10 @@ class _Room:
     """The memory that cuts of a row leave of the limits."""
 
     def __init__(self, placed: PlacedRow) -> None:
-        row = placed.row
-        self._limits, self._shape, self._layers = row.memory.limits, placed.shape, len(row.times)
-        self._kept = _sums(row.bytes("activation_bytes"))
-        self._messages = np.array([0.0, *row.bytes("message_bytes")])
-        self._there = [_sums(sizes) for sizes in zip(*row.resident, strict=True)]
+        self._limits, self._shape, self._layers = placed.memory.limits, placed.shape, len(placed.times)
+        self._kept = sums(placed.bytes("activation_bytes"))
+        self._messages = np.array([0.0, *placed.bytes("message_bytes")])
+        self._there = [sums(sizes) for sizes in zip(*placed.resident, strict=True)]
 
     def _with(self, filled: _Filled, mesh: int, first: NDArray[np.intp], behind: NDArray[np.intp]) -> _Filled:
         """Returns the memory of a mesh after one more stage, whose layers are `first` to `behind` - 1."""
@@ -116,8 +115,3 @@ class _Room:
             for each in range(len(ends) if fits.all() else int(fits.argmin())):
                 one = _Filled(*(values[each : each + 1] for values in here))
                 stack.append(((*cuts, int(ends[each]) - first), (*filled[:mesh], one, *filled[mesh + 1 :])))
-
-
-def _sums(values: Sequence[float]) -> NDArray[np.float64]:
-    """Returns the sums of the first 0, 1, 2... values."""
-    return np.concatenate([[0.0], np.cumsum(values)])

@@ -18,7 +18,7 @@ from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, 
 from jaxpp.schedules.search.cutting import Cutting
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.keep_less import keep_less
-from jaxpp.schedules.search.layer_row import LayerRow
+from jaxpp.schedules.search.placed_row import PlacedRow
 
 
 def alike(layers: Sequence[float], **others: Any) -> Costs:
@@ -108,8 +108,8 @@ def test_the_bound_takes_the_times_of_kinds_as_orders_do(placement: tuple[int, .
     memory, shape = MemoryLimits((math.inf,) * 2, "W"), S.Placement.of(*placement)
 
     def bound(costs: Costs) -> float:
-        row = LayerRow(costs, 4, memory, ((0.0, 0.0),) * 5, split)
-        return Cutting(row, shape, Effort(1), np.random.default_rng(0)).bound
+        row = PlacedRow(shape, costs, 4, memory, ((0.0, 0.0),) * 5, split)
+        return Cutting(row, Effort(1), np.random.default_rng(0)).bound
 
     assert bound(replace(long, kinds=told)) == pytest.approx(bound(Costs(forward, half, half)))
 
