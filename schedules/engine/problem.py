@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -66,14 +66,6 @@ class Problem:
     limits: list[float]
     objective: Objective = "makespan"
     between: BetweenRuns | None = None
-    mesh_of: list[int] = field(init=False)
-    needs: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        homes = [mesh for mesh, *_ in self.placement.homes]
-        put = object.__setattr__
-        put(self, "mesh_of", homes * len(self.kinds))
-        put(self, "needs", _needs(self.stages, len(self.kinds)))
 
     @property
     def stages(self) -> int:
@@ -89,6 +81,18 @@ class Problem:
     def types(self) -> int:
         """The number of types."""
         return len(self.times)
+
+    @cached_property
+    def mesh_of(self) -> list[int]:
+        """The mesh of each type."""
+        return [mesh for mesh, *_ in self.placement.homes] * len(self.kinds)
+
+    @cached_property
+    def needs(self) -> list[int]:
+        """For each type the type of the same microbatch that it needs, or -1."""
+        stages = self.stages
+        backwards = [*range(stages + 1, 2 * stages), stages - 1]
+        return [*range(-1, stages - 1), *backwards, *range(stages, self.types - stages)]
 
     @cached_property
     def chain(self) -> list[int]:
@@ -152,10 +156,6 @@ class Problem:
         """For each type, the stages whose weights and gradients its task uses."""
         return [Touched.by([Task(kind, stage, 0)]) for kind in self.kinds for stage in range(self.stages)]
 
-    def with_microbatches(self, microbatches: int) -> Problem:
-        """Returns the same problem for another number of microbatches."""
-        return replace(self, microbatches=microbatches)
-
     def run(self, orders: Orders) -> list[list[float]] | None:
         """Returns the end of each task of each mesh, in its order; None if the orders deadlock."""
         rows = self.rows(orders)
@@ -214,18 +214,14 @@ class Problem:
             rows[self.mesh_of[each]] += [each, each + stages] if split and each >= stages else [each]
         return [row * self.microbatches for row in rows]
 
-    def tasks(self, orders: Orders) -> list[list[Task]]:
-        """Returns the orders as tasks."""
-        counts = [0] * self.types
-        rows: list[list[Task]] = []
-        for order in orders:
-            row: list[Task] = []
-            for each in order:
-                kind, stage = divmod(each, self.stages)
-                row.append(Task(self.kinds[kind], stage, counts[each]))
-                counts[each] += 1
-            rows.append(row)
-        return rows
+    def schedule(self, name: str, orders: Orders) -> Schedule:
+        """Returns the orders as a schedule."""
+
+        def task(cell: int) -> Task:
+            each, microbatch = divmod(cell, self.microbatches)
+            return Task(self.kinds[each // self.stages], each % self.stages, microbatch)
+
+        return Schedule(name, self.placement, tuple(tuple(map(task, row)) for row in self.rows(orders)))
 
     def orders(self, schedule: Schedule) -> list[list[int]] | None:
         """Returns the types of a schedule's tasks on this placement.
@@ -279,10 +275,3 @@ def make_problem(
         sizes[types[number]] = start + end
     limits = list(memory.limits)
     return Problem(placement, microbatches, kinds, times, delays, sizes, limits, objective, cells.between)
-
-
-def _needs(stages: int, kinds: int) -> list[int]:
-    """Returns for each type the type of the same microbatch that it needs, or -1."""
-    forwards = list(range(-1, stages - 1))
-    backwards = [*range(stages + 1, 2 * stages), stages - 1]
-    return [*forwards, *backwards, *range(stages, (kinds - 1) * stages)]

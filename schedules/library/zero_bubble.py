@@ -181,4 +181,4 @@ def _automatic(name: str, meshes: int, microbatches: int, costs: Costs | None, m
     microbatches = whole_number(microbatches, "microbatches", least=1)
     limits = MemoryLimits((memory,) * meshes, "half")
     problem = make_problem(placement, microbatches, costs or Costs(), limits, "longest_stage", split_backward=True)
-    return Schedule.of(name, placement, problem.tasks(best_orders(problem)))
+    return problem.schedule(name, best_orders(problem))

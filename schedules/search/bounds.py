@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import accumulate
 
 from jaxpp.schedules.engine.problem import Problem
@@ -40,7 +41,9 @@ def least_memory(problem: Problem) -> list[float]:
 
     A schedule needs that much if it runs one microbatch after another, and delays no weight gradients.
     """
-    return [max(accumulate(problem.memory[each] for each in row)) for row in problem.with_microbatches(1).one_by_one]
+    return [
+        max(accumulate(problem.memory[each] for each in row)) for row in replace(problem, microbatches=1).one_by_one
+    ]
 
 
 def _filled(problem: Problem, mesh: int) -> float:

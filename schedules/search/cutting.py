@@ -71,8 +71,7 @@ class Stages:
     @property
     def schedule(self) -> Schedule:
         """The orders as a schedule."""
-        rows = self.problem.tasks(self.orders)
-        made = Schedule("search", self.problem.placement, tuple(map(tuple, rows)))
+        made = self.problem.schedule("search", self.orders)
         return recompute(made, *self.again) if self.again else made
 
 
@@ -275,10 +274,10 @@ class Cutting:
             problem = self.row.problem(cuts)
             tried = Try(problem, costs)
             Running([tried], self.effort.part(SHARES[0] * self.effort.seconds), self.rng, None).run()
-            made = Schedule("search", self.row.shape, tuple(map(tuple, problem.tasks(tried.orders))))
-            plans = [made, *(p for p in published(self.row.shape, problem.microbatches, costs) if problem.orders(p))]
+            plans = [problem.schedule("search", tried.orders)]
+            plans += (p for p in published(self.row.shape, problem.microbatches, costs) if problem.orders(p))
             if not fits:  # the order that needs the least memory
-                plans.append(replace(made, orders=tuple(map(tuple, problem.tasks(problem.one_by_one)))))
+                plans.append(problem.schedule("search", problem.one_by_one))
             left = _FINISHED
             for plan in sorted(plans, key=lambda plan: simulate(plan, costs).makespan):
                 if min(limits) <= 0 or not left or (fits and self.effort.spent >= until):

@@ -12,9 +12,10 @@ import numpy as np
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.memory import KEPT, MemoryLimits, Release
 from jaxpp.schedules.errors import ScheduleError, one_of
+from jaxpp.schedules.model.check import check
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.values import is_list, positive
-from jaxpp.schedules.search.history import Moment, proven_gap
+from jaxpp.schedules.search.history import History, Moment, proven_gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,15 @@ class Found(Schedule):
     def gap(self) -> float:
         """The share by which `value` exceeds the lower bound: 0 is proven optimal, infinity says nothing."""
         return proven_gap(self.value, self.lower_bound)
+
+
+def found_by(schedule: Schedule, history: History) -> Found:
+    """Returns the schedule that a search has found, checked, with the value and the bound at the end of its history."""
+    own = {each.name: getattr(schedule, each.name) for each in fields(Schedule)}
+    moments = history.end()
+    found = Found(**own, value=moments[-1].value, lower_bound=moments[-1].bound, history=moments)
+    check(found)
+    return found
 
 
 def memory_limits(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from random import Random
 from typing import Final
 
@@ -21,7 +20,7 @@ from jaxpp.schedules.model.values import positive
 from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.found import Found, memory_limits
+from jaxpp.schedules.search.found import Found, found_by, memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
 from jaxpp.schedules.search.homes import bound_at_any_home
 
@@ -109,11 +108,7 @@ def improve(
             for rows, value in anneal(cells, effort, effort.left / (turns - turn), rng):  # noqa: B007  # the last ones are the best
                 pass
         schedule = _ordered(schedule, rows)
-    own = {each.name: getattr(schedule, each.name) for each in fields(Schedule)}
-    moments = history.end()
-    found = Found(**own, value=moments[-1].value, lower_bound=moments[-1].bound, history=moments)
-    check(found)
-    return found
+    return found_by(schedule, history)
 
 
 def _cells(schedule: Schedule, costs: Costs, kept: Kept, objective: Objective) -> OrderedCells:

@@ -17,7 +17,6 @@ from jaxpp.schedules.engine.memory import MemoryLimits, Release
 from jaxpp.schedules.engine.problem import OBJECTIVES, Limits, Objective, Orders, Problem, make_problem
 from jaxpp.schedules.errors import ScheduleError, check_size, one_of, true_or_false, whole_number
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
-from jaxpp.schedules.model.check import check
 from jaxpp.schedules.model.task import Placement
 from jaxpp.schedules.model.values import positive
 from jaxpp.schedules.search.alone import alone
@@ -27,7 +26,7 @@ from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.branches import search_branches
 from jaxpp.schedules.search.candidates import placements, published
 from jaxpp.schedules.search.effort import Effort, seconds_of
-from jaxpp.schedules.search.found import Found, memory_limits
+from jaxpp.schedules.search.found import Found, found_by, memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
 from jaxpp.schedules.search.rules import by_rules
 from jaxpp.schedules.search.waves import waves
@@ -169,18 +168,7 @@ def search(
         tries.append(Try(problem, merged))
     running = Running(tries, Effort(seconds), rng, progress)
     best = running.run()
-    placed, rows = best.problem.placement, best.problem.tasks(best.orders)
-    history = running.history.end()
-    found = Found(
-        "search",
-        placed,
-        tuple(map(tuple, rows)),
-        value=best.value,
-        lower_bound=running.bound,
-        history=history,
-    )
-    check(found)
-    return found
+    return found_by(best.problem.schedule("search", best.orders), running.history)
 
 
 def _check_memory(problem: Problem, memory: MemoryLimits) -> None:

@@ -48,8 +48,7 @@ def problems(draw: st.DrawFn) -> tuple[Problem, S.Costs]:
 
 def check_orders(problem: Problem, costs: S.Costs, orders: Any) -> None:
     """They are a valid schedule with the value that the simulator gives, within the limits, above the bound."""
-    rows = problem.tasks(orders)
-    schedule = S.Schedule.of("made", problem.placement, rows)
+    schedule = problem.schedule("made", orders)
     S.check(schedule)
     report = S.simulate(schedule, costs)
     assert problem.value(orders) == pytest.approx(getattr(report, problem.objective), rel=1e-9)
