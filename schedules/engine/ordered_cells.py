@@ -32,13 +32,20 @@ class Measured(NamedTuple):
 
     Attributes:
         value: the value of the objective.
-        cost: the value to minimize: the objective, plus a small share of the average time of a mesh.
+        average: the average time of a mesh.
         last: a cell that ends last, and when the time of its mesh begins.
+        starts: when the time of each mesh begins.
     """
 
     value: float
-    cost: float
+    average: float
     last: tuple[int, float]
+    starts: Sequence[float]
+
+    @property
+    def cost(self) -> float:
+        """The value to minimize: the objective, plus a small share of the average time of a mesh."""
+        return self.value + EARLY * self.average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,22 +87,22 @@ class OrderedCells(Cells):
         """All cells, each after the cells that it needs."""
         return list(TopologicalSorter(dict(enumerate(self.needs))).static_order())
 
-    def measured(self, rows: Rows, found: Run) -> Measured:
-        """Returns the value of a run of these orders."""
+    def measured(self, rows: Rows, ends: Sequence[float], clocks: Sequence[float]) -> Measured:
+        """Returns the value of a run of these orders, from the end of each cell and of each mesh."""
         starts = [0.0] * len(rows)
         if self.objective == "longest_stage":
             own = [next((cell for cell in row if cell not in self.asides), None) for row in rows]
             # An end minus a duration is not exactly the start.
-            starts = [0.0 if cell is None else found.ends[cell] - self.times[cell] for cell in own]
-        lengths = [clock - start if clock else 0.0 for clock, start in zip(found.clocks, starts, strict=True)]
+            starts = [0.0 if cell is None else ends[cell] - self.times[cell] for cell in own]
+        lengths = [clock - start if clock else 0.0 for clock, start in zip(clocks, starts, strict=True)]
         value = max(lengths)
-        if self.asides and self.objective == "makespan":
-            latest = max(self.asides, key=found.ends.__getitem__)
-            if found.ends[latest] > value:
-                value = found.ends[latest]
-                return Measured(value, value + EARLY * sum(lengths) / len(rows), (latest, 0.0))
         mesh = lengths.index(value)
-        return Measured(value, value + EARLY * sum(lengths) / len(rows), (rows[mesh][-1], starts[mesh]))
+        last = rows[mesh][-1], starts[mesh]
+        if self.asides and self.objective == "makespan":
+            latest = max(self.asides, key=ends.__getitem__)
+            if ends[latest] > value:
+                value, last = ends[latest], (latest, 0.0)
+        return Measured(value, sum(lengths) / len(rows), last, starts)
 
     def fits_by_time(self, found: Run) -> bool:
         """Whether each memory that depends on times has room in a run."""

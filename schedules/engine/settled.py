@@ -33,16 +33,11 @@ class Settled(ABC):
     Attributes:
         rows: the cells of each mesh.
         end_of: when each cell ends.
-        value: the value of the objective.
-        cost: the value to minimize, see `Measured.cost`.
-        last: a cell that ends last, and when the time of its mesh begins.
+        value, average, last, starts, cost: as in `Measured`.
         work: the work so far, in cells that have run.
     """
 
     end_of: list[float]
-    value: float
-    cost: float
-    last: tuple[int, float]
 
     def __init__(self, cells: OrderedCells) -> None:
         self.cells, self.work = cells, 0.0
@@ -62,6 +57,11 @@ class Settled(ABC):
         changes = [takes[cell] + gives[cell] for cell in window]
         levels[first : first + len(window)] = list(accumulate(changes[:-1], initial=levels[first]))
         self.rows[mesh][first : first + len(window)] = window
+
+    def _note(self, measured: Measured) -> None:
+        """Records the value of the orders after a run."""
+        self.value, self.average, self.last, self.starts = measured
+        self.cost = measured.cost
 
     def has_room(self, mesh: int, first: int, window: list[int]) -> bool:
         """Whether the memory of a mesh has room for these cells in this order.
@@ -111,10 +111,10 @@ class Whole(Settled):
     def __init__(self, cells: OrderedCells) -> None:
         super().__init__(cells)
         found = run(cells, self.rows)
-        self._take(found, cells.measured(self.rows, found))
+        self._take(found, cells.measured(self.rows, found.ends, found.clocks))
 
     def _take(self, found: Run, measured: Measured) -> None:
-        self.value, self.cost, self.last = measured
+        self._note(measured)
         self.end_of, self.leads = found.ends, [self.cells.leads(row) for row in self.rows]
 
     def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
@@ -125,7 +125,7 @@ class Whole(Settled):
         self.work += _SPECIAL * sum(found.counts)
         if not found.whole:
             return False
-        measured = self.cells.measured(rows, found)
+        measured = self.cells.measured(rows, found.ends, found.clocks)
         if measured.cost > most or not self.cells.fits_by_time(found):
             return False
         self._place(mesh, first, window)
@@ -172,8 +172,7 @@ class Partly(Settled):
         self.end_of = [*run(cells, self.rows).ends, *[0.0] * meshes]
         self.tails = [0.0] * (count + meshes)
         self.times = [*cells.times, *[0.0] * meshes]
-        self.starts, self.average = [0.0] * meshes, 0.0
-        self._note(*self._lengths())
+        self._note(self._measured())
         self._measure_tails(sorted(range(count), key=self.end_of.__getitem__))
 
     def _place(self, mesh: int, first: int, window: Sequence[int]) -> None:
@@ -205,32 +204,18 @@ class Partly(Settled):
             return False
         self._place(mesh, first, window)
         was = self._run([behind, *reversed(window)], last if tails_hold else math.inf)
-        starts, value, average = self._lengths()
-        if was is None or value + EARLY * average > most:
+        measured = None if was is None else self._measured()
+        if measured is None or measured.cost > most:
             self._back(was or {})
             self._place(mesh, first, old)
             return False
-        self._note(starts, value, average)
+        self._note(measured)
         self._measure_tails([ahead, *window])
         return True
 
-    def _lengths(self) -> tuple[list[float], float, float]:
-        """Returns when the time of each mesh begins, the objective, and the average time of a mesh."""
-        ends, count = self.end_of, len(self.places)
-        edges = range(count, len(ends))
-        starts = [0.0] * len(edges)
-        if self.cells.objective == "longest_stage":
-            firsts = [self.after[edge] for edge in edges]
-            starts = [ends[cell] - self.times[cell] for cell in firsts]
-        lengths = [ends[self.before[edge]] - start for edge, start in zip(edges, starts, strict=True)]
-        return starts, max(lengths), sum(lengths) / len(lengths)
-
-    def _note(self, starts: list[float], value: float, average: float) -> None:
-        self.starts, self.value, self.average, self.cost = starts, value, average, value + EARLY * average
-        count = len(self.places)
-        ends = [self.end_of[self.before[count + mesh]] - start for mesh, start in enumerate(starts)]
-        mesh = ends.index(value)
-        self.last = self.before[count + mesh], starts[mesh]
+    def _measured(self) -> Measured:
+        clocks = [self.end_of[row[-1]] if row else 0.0 for row in self.rows]
+        return self.cells.measured(self.rows, self.end_of, clocks)
 
     def _is_late(self, ahead: int, window: Sequence[int], behind: int, last: float) -> bool:
         """Whether these cells in this order seem to take longer than `last`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from jaxpp.schedules.costs import Costs
@@ -55,33 +56,32 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort:
         for s in stages
     }
     can_move = costs.copy_bandwidth != math.inf or {"offload", "reload"} <= costs.kinds.keys()
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[list[int], tuple[float, float]]] = {}
 
-    def key_of(choice: StageChoices) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def chosen_stages(choice: StageChoices) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload)
 
-    def changed(choice: StageChoices) -> Schedule:
-        again, moved = key_of(choice)
+    def changed(again: tuple[int, ...], moved: tuple[int, ...]) -> Schedule:
         plan = recompute(schedule, *again) if again else schedule
         return offload(plan, *moved) if moved else plan
 
-    def numbers(choice: StageChoices) -> tuple[list[int], tuple[float, float]]:
-        key = key_of(choice)
-        if key not in known:
-            effort.spend(sum(map(len, schedule.orders)) * _UNITS)
-            report = simulate(changed(choice), costs)
-            known[key] = [int(peak * bytes_) for peak in report.peak_bytes()], (report.makespan, report.busy)
-        return known[key]
-
-    def peaks(choice: StageChoices) -> list[int]:
-        return numbers(choice)[0]
-
-    def time(choice: StageChoices) -> tuple[float, float]:
-        return numbers(choice)[1]
+    @cache
+    def measured(again: tuple[int, ...], moved: tuple[int, ...]) -> tuple[list[int], tuple[float, float]]:
+        effort.spend(sum(map(len, schedule.orders)) * _UNITS)
+        report = simulate(changed(again, moved), costs)
+        return [int(peak * bytes_) for peak in report.peak_bytes()], (report.makespan, report.busy)
 
     whole = [int(limit * bytes_) if limit < math.inf else 1 << 62 for limit in limits]
+    search = Search(
+        groups,
+        levels,
+        recomputed=(),
+        stays=() if can_move else stages,
+        limits=whole,
+        peaks=lambda choice: measured(*chosen_stages(choice))[0],
+        time=lambda choice: measured(*chosen_stages(choice))[1],
+    )
     try:
-        chosen = Search(groups, levels, (), () if can_move else stages, whole, peaks, time).run()
+        chosen = search.run()
     except ScheduleError:  # the tasks of this schedule can't be offloaded
         return None
-    return None if chosen is None else changed(chosen)
+    return None if chosen is None else changed(*chosen_stages(chosen))
