@@ -144,7 +144,12 @@ def print_csv(graph: Graph, communicate: bool) -> str:
     """
     if graph.placement.after:
         raise ScheduleError("a table says nothing of stages that are a graph: write the grid")
-    rows = _with_copies(graph) if communicate else _in_slots(graph)
+    if communicate:
+        rows = _with_copies(graph)
+    else:
+        slots = time_slots(graph, _word, "")
+        width = max(map(len, slots))
+        rows = [row + [""] * (width - len(row)) for row in slots]
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows(rows)
     return lines.getvalue()
@@ -245,19 +250,6 @@ def _check_order(table: Table, messages: Sequence[_TableMessage]) -> None:
 
 def _word(cell: Sequence[Task]) -> str:
     return str(cell[0]) if len(cell) == 1 else f"({';'.join(map(str, cell))})OVERLAP_F_B"
-
-
-def _in_slots(graph: Graph) -> list[list[str]]:
-    starts = iter(time_slots(graph))
-    rows: list[list[str]] = []
-    for cells in graph.cells:
-        row: list[str] = []
-        for cell in cells:
-            row += [""] * (int(next(starts)) - len(row))
-            row.append(_word(cell))
-        rows.append(row)
-    width = max(map(len, rows))
-    return [row + [""] * (width - len(row)) for row in rows]
 
 
 def _with_copies(graph: Graph) -> list[list[str]]:

@@ -19,7 +19,6 @@ The grid has one row per mesh, and one column per time slot of a run in which ev
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
@@ -53,7 +52,7 @@ class Grid:
 
 def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task]) -> str:
     """Returns the text of a schedule. If it deadlocks, tasks that never run are at the end of their rows."""
-    rows = _time_slots(graph)
+    rows = time_slots(graph, lambda cell: "+".join(map(str, cell)), _BUBBLE)
     widths = [0] * max(map(len, rows))
     for row in rows:
         widths[: len(row)] = map(max, map(len, row), widths)
@@ -68,20 +67,6 @@ def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task
         cells = " ".join(map(str.ljust, row, widths))
         lines.append(f"mesh {mesh:{digits}}: {cells}".rstrip())
     return "\n".join(lines)
-
-
-def _time_slots(graph: Graph) -> list[list[str]]:
-    """Returns for each mesh the words of its time slots; a fused cell takes one slot."""
-    starts = iter(time_slots(graph))
-    rows: list[list[str]] = []
-    for row in graph.cells:
-        slots: list[str] = []
-        for cell, start in zip(row, starts, strict=False):
-            if start < math.inf:
-                slots += [_BUBBLE] * (int(start) - len(slots))
-            slots.append("+".join(map(str, cell)))
-        rows.append(slots)
-    return rows
 
 
 def parse_grid(text: str) -> Grid:

@@ -7,12 +7,13 @@ run: the check, the grid, the merged order, the simulator, and the searches for 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from jaxpp.schedules.model.between_runs import BetweenRuns, Touched
 from jaxpp.schedules.model.graph import Graph
+from jaxpp.schedules.model.task import Cell
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,16 @@ def cells_of_graph(
     )
 
 
-def time_slots(graph: Graph) -> list[float]:
-    """Returns the slot of each cell if every cell takes one slot of its mesh; infinite for cells that do not run."""
+def time_slots(graph: Graph, word: Callable[[Cell], str], bubble: str) -> list[list[str]]:
+    """Returns for each mesh the words of its time slots, if every cell takes one. Cells that never run come last."""
     cells = cells_of_graph(graph, [float(span > 0) for span in graph.spans], one_track=True)
-    return run(cells, cells.rows).starts
+    starts = iter(run(cells, cells.rows).starts)
+    rows: list[list[str]] = []
+    for row in graph.cells:
+        slots: list[str] = []
+        for cell, start in zip(row, starts, strict=False):
+            if start < math.inf:
+                slots += [bubble] * (int(start) - len(slots))
+            slots.append(word(cell))
+        rows.append(slots)
+    return rows
