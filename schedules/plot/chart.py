@@ -23,7 +23,9 @@ from jaxpp.schedules.plot.scene import (
     Box,
     Frame,
     Scene,
+    amount,
     from_top,
+    level_colour,
     number_of,
     stage_of,
     text_colour,
@@ -180,8 +182,8 @@ def _fits(words: str, size: float, width: float) -> bool:
 def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
     """Draws a memory curve for each mesh, in rows `down` points high, and its peak at the right."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
-    for colour, levels in groupby(sorted(scene.levels, key=scene.level_colour), key=scene.level_colour):
-        axes.add_artist(PathPatch(_outlines(scene.level_frames(levels)), facecolor=colour, linewidth=0))
+    for colour, levels in groupby(sorted(scene.levels, key=level_colour), key=level_colour):
+        axes.add_artist(PathPatch(_outlines(levels), facecolor=colour, linewidth=0))
     for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
         base, edges = from_top(mesh, 0.0), np.append(times, makespan)
         top = base - np.array(amounts) * (1 - GAP) / scene.highest
@@ -189,7 +191,7 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
         axes.stairs(top, edges, baseline=None, edgecolor=MEMORY_LINE, linewidth=0.6)
     for mesh in _labelled(meshes, down):
         axes.annotate(
-            scene.amount(scene.peak(mesh)),
+            amount(scene.peak(mesh), scene.report.memory),
             (makespan, from_top(mesh, 0.5)),
             (6, 0),
             textcoords="offset points",

@@ -9,7 +9,6 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from typing import Final, NamedTuple
 
 from jaxpp.schedules.engine.chrome_trace import Memory
@@ -59,15 +58,6 @@ class Frame(NamedTuple):
     end: float
     bottom: float
     top: float = 1.0
-
-
-class Level(NamedTuple):
-    """The amount of memory in use on a mesh from `start` to `end`."""
-
-    mesh: int
-    start: float
-    end: float
-    amount: float
 
 
 @dataclass(frozen=True)
@@ -214,20 +204,13 @@ class Scene:
         return f"{what}; peaks at the right"
 
     @cached_property
-    def levels(self) -> list[Level]:
-        """The levels of memory of all meshes, mesh by mesh."""
-        found: list[Level] = []
-        for mesh, (times, amounts) in enumerate(self.report.memory.curves):
-            found += map(Level, repeat(mesh), times, [*times[1:], self.report.makespan], amounts)
-        return found
-
-    def level_frames(self, levels: Iterable[Level]) -> list[Frame]:
-        """Returns the levels as rectangles; the highest peak of all meshes is as high as a row."""
-        return [Frame(each.mesh, each.start, each.end, 0.0, each.amount / self.highest) for each in levels]
-
-    def level_colour(self, level: Level) -> str:
-        """Returns the colour of a level; more memory has a darker colour."""
-        return _MEMORY[min(int(level.amount / self.highest * len(_MEMORY)), len(_MEMORY) - 1)]
+    def levels(self) -> list[Frame]:
+        """The levels of memory of all meshes, mesh by mesh; the highest peak of all meshes is as high as a row."""
+        return [
+            Frame(mesh, start, end, 0.0, amount / self.highest)
+            for mesh, (times, amounts) in enumerate(self.report.memory.curves)
+            for start, end, amount in zip(times, [*times[1:], self.report.makespan], amounts, strict=False)
+        ]
 
     @cached_property
     def highest(self) -> float:
@@ -237,10 +220,6 @@ class Scene:
     def peak(self, mesh: int) -> float:
         """Returns the highest amount of memory on a mesh."""
         return max(self.report.memory.curves[mesh][1], default=0.0)
-
-    def amount(self, value: float) -> str:
-        """Returns an amount of memory in words, in the unit of the report."""
-        return amount(value, self.report.memory)
 
     @cached_property
     def _tracks(self) -> list[str]:
@@ -252,6 +231,11 @@ class Scene:
 def track_of(graph: Graph, number: int) -> str:
     """Returns the resources that a task beside its mesh uses, by name; "" for a task that takes the mesh's turn."""
     return " ".join(graph.tracks[number]) if number in graph.asides else ""
+
+
+def level_colour(level: Frame) -> str:
+    """Returns the colour of a level of memory; more memory has a darker colour."""
+    return _MEMORY[min(int(level.top * len(_MEMORY)), len(_MEMORY) - 1)]
 
 
 def from_top(mesh: float, height: float) -> float:

@@ -15,7 +15,7 @@ from jaxpp import schedules as S
 from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.library.classic import gpipe
 from jaxpp.schedules.plot import picture
-from jaxpp.schedules.plot.scene import Box, Level, Scene, amount, text_colour
+from jaxpp.schedules.plot.scene import Box, Frame, Scene, amount, level_colour, text_colour
 from jaxpp.schedules.rewrites.tasks import insert
 
 
@@ -81,12 +81,13 @@ def test_runs_are_the_times_without_a_bubble() -> None:
 
 def test_memory_is_darker_the_more_there_is() -> None:
     scene = Scene(report("1f1b", 4, 8))
-    assert len({scene.level_colour(each) for each in scene.levels if each.mesh == 0}) > 3
-    full, rest = (Level(0, 0.0, 1.0, share * scene.highest) for share in (1.0, 0.1))
-    assert scene.level_colour(full) < scene.level_colour(rest), "the darker colour, in hexadecimal"
+    assert len({level_colour(each) for each in scene.levels if each.mesh == 0}) > 3
+    full, rest = (Frame(0, 0.0, 1.0, 0.0, share) for share in (1.0, 0.1))
+    assert level_colour(full) < level_colour(rest), "the darker colour, in hexadecimal"
     for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
         mine = [each for each in scene.levels if each.mesh == mesh]
-        assert [(each.start, each.amount) for each in mine] == list(zip(times, amounts, strict=True))
+        heights = [amount / scene.highest for amount in amounts]
+        assert [(each.start, each.top) for each in mine] == list(zip(times, heights, strict=True))
         assert mine[-1].end == scene.report.makespan
 
 
