@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from graphlib import TopologicalSorter
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
@@ -53,8 +52,7 @@ class OrderedCells(Cells):
     """The cells of a schedule, which a local search orders.
 
     Attributes:
-        needed: for each cell, the cells of its mesh that come before it in any order.
-        before: the same, and the cells that come before it in all orders of the search.
+        before: for each cell, the cells of its mesh that come before it in all orders of the search.
         types: an integer per cell, equal for cells of equal kinds and stages.
         microbatches: the microbatch of each cell; of several tasks, that of the first.
         takes: the memory of its mesh that each cell takes at its start.
@@ -64,7 +62,6 @@ class OrderedCells(Cells):
         by_time: the changes of memories that depend on times, and not only on the order of one mesh.
     """
 
-    needed: Sequence[frozenset[int]]
     before: Sequence[frozenset[int]]
     types: Sequence[int]
     microbatches: Sequence[int]
@@ -73,19 +70,6 @@ class OrderedCells(Cells):
     rooms: Sequence[float]
     objective: Objective
     by_time: Mapping[int, Sequence[CellChange]] = field(default_factory=dict[int, "Sequence[CellChange]"])
-
-    @cached_property
-    def needs(self) -> list[dict[int, float]]:
-        """For each cell the cells that end before it begins, in any order, with the delay from that end."""
-        return [
-            {**dict.fromkeys(before - self.asides, 0.0), **dict(waits)}
-            for before, waits in zip(self.needed, self.waits, strict=True)
-        ]
-
-    @cached_property
-    def in_turn(self) -> list[int]:
-        """All cells, each after the cells that it needs."""
-        return list(TopologicalSorter(dict(enumerate(self.needs))).static_order())
 
     def measured(self, rows: Rows, ends: Sequence[float], clocks: Sequence[float]) -> Measured:
         """Returns the value of a run of these orders, from the end of each cell and of each mesh."""
@@ -139,8 +123,7 @@ def ordered_cells_of_problem(problem: Problem, orders: Orders) -> OrderedCells:
         waits,
         between=cells.between,
         touched=cells.touched,
-        needed=before,  # all microbatches are equal, so they keep their order
-        before=before,
+        before=before,  # all microbatches are equal, so they keep their order
         types=[each for each in range(problem.types) for _ in range(most)],
         microbatches=list(range(most)) * problem.types,
         takes=repeated(max(0.0, size) for size in problem.memory),
@@ -172,7 +155,6 @@ def ordered_cells(
         by_time[schedule.meshes + mesh] = [(graph.cell_of[number], start, end) for number, start, end in found]
     return OrderedCells(
         **{each.name: getattr(cells, each.name) for each in fields(Cells)},
-        needed=_before(schedule, in_turn=False),
         before=_before(schedule, in_turn=not costs.microbatches and _in_turn(schedule)),
         types=[numbers.setdefault(word, len(numbers)) for word in words],
         microbatches=[group[0].microbatch for group in groups],
@@ -182,6 +164,18 @@ def ordered_cells(
         objective=objective,
         by_time=by_time,
     )
+
+
+def needs_in_any_order(schedule: Schedule, cells: Cells) -> dict[int, dict[int, float]]:
+    """Returns for each cell the cells that end before it begins in any order, with the delay from that end.
+
+    Each cell comes after the cells that it needs.
+    """
+    needs = [
+        {**dict.fromkeys(before - cells.asides, 0.0), **dict(waits)}
+        for before, waits in zip(_before(schedule, in_turn=False), cells.waits, strict=True)
+    ]
+    return {cell: needs[cell] for cell in TopologicalSorter(dict(enumerate(needs))).static_order()}
 
 
 def _in_turn(schedule: Schedule) -> bool:

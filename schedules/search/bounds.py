@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 
-from jaxpp.schedules.engine.problem import Problem
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.durations import cells_of
+from jaxpp.schedules.engine.ordered_cells import needs_in_any_order
+from jaxpp.schedules.engine.problem import Objective, Problem
+from jaxpp.schedules.model.schedule import Schedule
 
 
 def lower_bound(problem: Problem) -> float:
@@ -118,3 +123,53 @@ def _left(problem: Problem, mesh: int, forwards: list[int], fit: float) -> float
     # More than `fit` activations may fit if some have already released a part. No mixture leaves more work per byte
     # than this.
     return problem.rooms[mesh] * max(work / size if size > 0 else math.inf for work, size in (*whole, *rests))
+
+
+def bound_in_any_order(schedule: Schedule, costs: Costs, objective: Objective) -> float:
+    """Returns a lower bound for all orders of the cells of a schedule.
+
+    A mesh runs all its cells, and needs the least paths before and after them.
+    """
+    cells = cells_of(schedule, costs)
+    times, needs = cells.times, needs_in_any_order(schedule, cells)
+    heads, tails = [0.0] * len(times), [0.0] * len(times)
+    for cell, earlier in needs.items():
+        heads[cell] = max((heads[need] + times[need] + delay for need, delay in earlier.items()), default=0.0)
+    for cell, earlier in reversed(needs.items()):
+        for need, delay in earlier.items():
+            tails[need] = max(tails[need], delay + times[cell] + tails[cell])
+    own = [[cell for cell in row if cell not in cells.asides] for row in cells.rows]
+    loads = [math.fsum(times[cell] for cell in row) for row in own]
+    if objective == "longest_stage":
+        return max(loads)
+    around = (min(heads[cell] for cell in row) + min(tails[cell] for cell in row) if row else 0.0 for row in own)
+    return max(*map(math.fsum, zip(heads, times, tails, strict=True)), *map(sum, zip(loads, around, strict=True)))
+
+
+def bound_at_any_home(schedule: Schedule, costs: Costs, objective: Objective) -> float:
+    """Returns a lower bound for all orders of the cells and all choices of meshes for microbatches.
+
+    All meshes share the work, and hops take no time.
+    """
+    cells = cells_of(schedule, costs)
+    times = [time * share for time, share in zip(cells.times, _least_shares(schedule, costs), strict=True)]
+    work = math.fsum(time for cell, time in enumerate(times) if cell not in cells.asides) / schedule.meshes
+    if objective == "longest_stage":
+        return work
+    ends = [0.0] * len(times)
+    for cell, earlier in needs_in_any_order(schedule, cells).items():
+        ends[cell] = times[cell] + max((ends[need] for need in earlier), default=0.0)
+    return max(work, *ends)
+
+
+def _least_shares(schedule: Schedule, costs: Costs) -> Iterator[float]:
+    """Yields for each cell the least share of its time that it takes on any mesh of its stages."""
+    kinds = {task.kind for task in schedule}
+    times = {kind: [costs.on_mesh(kind, mesh, schedule) for mesh in range(schedule.meshes)] for kind in kinds}
+    for mesh, row in enumerate(schedule.cells):
+        for cell in row:
+            shares = [1.0]
+            for task in cell:
+                here, *there = (times[task.kind][m][task.stage] for m in (mesh, *schedule.placement.homes[task.stage]))
+                shares += [time / here for time in there if here]
+            yield min(shares)

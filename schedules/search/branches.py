@@ -65,7 +65,7 @@ def search_branches(
         ScheduleError: no order that was tried fits the memory.
     """
     starts = list(_starts(placement, microbatches, costs, split_backward))
-    kept = Kept(memory, [math.inf] * placement.meshes)
+    kept = Kept(memory)
     if placement.has_copies:
         effort = Effort(options["seconds"] * _MOVING)
         options["seconds"] -= effort.seconds

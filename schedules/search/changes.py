@@ -47,10 +47,10 @@ _Change: TypeAlias = tuple[frozenset[str], _Make, tuple[int, ...], tuple[int, ..
 
 
 class Kept(NamedTuple):
-    """The limits of what the meshes of a schedule, and their hosts, may keep."""
+    """The limits of what the meshes of a schedule may keep and, if they are limited, their hosts."""
 
     memory: MemoryLimits
-    hosts: Sequence[float]
+    hosts: Sequence[float] = ()
 
     def peaks(self, report: Report) -> Iterator[tuple[str, tuple[str, str], int, float, float]]:
         """Yields for each limit the location, its unit with the plural ending, the mesh, the peak, and the limit."""
@@ -59,7 +59,8 @@ class Kept(NamedTuple):
         unit = ("microbatch", "es") if at else _BYTE
         for mesh, (peak, limit) in enumerate(zip(here, self.memory.limits, strict=True)):
             yield "on", unit, mesh, peak, limit
-        for mesh, (peak, limit) in enumerate(zip(report.peak_host_bytes(), self.hosts, strict=True)):
+        in_hosts = report.peak_host_bytes() if self.hosts else ()
+        for mesh, (peak, limit) in enumerate(zip(in_hosts, self.hosts, strict=True)):
             yield "in the host of", _BYTE, mesh, peak, limit
 
     def excess(self, report: Report) -> str:

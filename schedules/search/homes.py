@@ -6,13 +6,11 @@ position in the order of the other mesh by its previous start time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import pairwise, product
 from typing import TypeAlias
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.engine.ordered_cells import OrderedCells
 from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.model.kinds import ALL
 from jaxpp.schedules.model.schedule import Schedule
@@ -101,31 +99,3 @@ def _starts(schedule: Schedule, costs: Costs) -> list[list[float]]:
     """Returns for each mesh when each of its cells begins."""
     graph, run = schedule.graph, simulate(schedule, costs).run
     return [[run.starts[number] for number in row if graph.spans[number]] for row in graph.rows]
-
-
-def bound_at_any_home(schedule: Schedule, costs: Costs, cells: OrderedCells) -> float:
-    """Returns a lower bound for all orders of the cells and all choices of meshes for microbatches.
-
-    All meshes share the work, and hops take no time.
-    """
-    times = [time * share for time, share in zip(cells.times, _least_shares(schedule, costs), strict=True)]
-    work = math.fsum(time for cell, time in enumerate(times) if cell not in cells.asides) / schedule.meshes
-    if cells.objective == "longest_stage":
-        return work
-    ends = [0.0] * len(times)
-    for cell in cells.in_turn:
-        ends[cell] = times[cell] + max((ends[need] for need in cells.needs[cell]), default=0.0)
-    return max(work, *ends)
-
-
-def _least_shares(schedule: Schedule, costs: Costs) -> Iterator[float]:
-    """Yields for each cell the least share of its time that it takes on any mesh of its stages."""
-    kinds = {task.kind for task in schedule}
-    times = {kind: [costs.on_mesh(kind, mesh, schedule) for mesh in range(schedule.meshes)] for kind in kinds}
-    for mesh, row in enumerate(schedule.cells):
-        for cell in row:
-            shares = [1.0]
-            for task in cell:
-                here, *there = (times[task.kind][m][task.stage] for m in (mesh, *schedule.placement.homes[task.stage]))
-                shares += [time / here for time in there if here]
-            yield min(shares)

@@ -18,11 +18,11 @@ from jaxpp.schedules.model.check import check
 from jaxpp.schedules.model.schedule import Schedule, check_type
 from jaxpp.schedules.model.values import positive
 from jaxpp.schedules.search.anneal import anneal
+from jaxpp.schedules.search.bounds import bound_at_any_home, bound_in_any_order
 from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found, found_by, memory_limits
 from jaxpp.schedules.search.history import History, ProgressCallback
-from jaxpp.schedules.search.homes import bound_at_any_home
 
 _CHANGING: Final = 0.1
 """The share of the effort that the changes of tasks may spend, at the beginning and again in the middle."""
@@ -85,8 +85,10 @@ def improve(
     memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at, costs)
     hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, costs, "host_bytes").limits
     check_changes(change, costs)
-    kept = Kept(memory, hosts)
-    bound = _least(schedule, costs, kept, change, objective)
+    kept = Kept(memory, hosts if min(hosts) < math.inf else ())
+    may_move = "homes" in change and schedule.placement.has_copies
+    bound_of = bound_at_any_home if may_move else bound_in_any_order
+    bound = bound_of(stripped(schedule, change), costs, objective) * least_factor(schedule, costs, change)
     if change:
         part = effort.part(effort.seconds * _CHANGING)
         schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
@@ -113,8 +115,7 @@ def improve(
 
 def _cells(schedule: Schedule, costs: Costs, kept: Kept, objective: Objective) -> OrderedCells:
     """Returns the cells of a schedule with its limits."""
-    limits = (*kept.memory.limits, *(kept.hosts if min(kept.hosts) < math.inf else ()))
-    rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in limits]
+    rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in (*kept.memory.limits, *kept.hosts)]
     return ordered_cells(schedule, costs, kept.memory.sizes(schedule, costs), rooms, objective)
 
 
@@ -123,32 +124,3 @@ def _ordered(schedule: Schedule, rows: Sequence[Sequence[int]]) -> Schedule:
     numbered = [cell for row in schedule.cells for cell in row]
     orders = [[numbered[cell] for cell in row] for row in rows]
     return Schedule.of("improved", schedule.placement, orders, schedule.kinds, schedule.skipped)
-
-
-def _least(schedule: Schedule, costs: Costs, kept: Kept, change: Collection[str], objective: Objective) -> float:
-    """Returns a lower bound for all orders of these tasks, and of the tasks that `change` allows."""
-    bare = stripped(schedule, change)
-    cells = _cells(bare, costs, kept, objective)
-    may_move = "homes" in change and schedule.placement.has_copies
-    bound = bound_at_any_home(bare, costs, cells) if may_move else _bound(cells)
-    return bound * least_factor(schedule, costs, change)
-
-
-def _bound(cells: OrderedCells) -> float:
-    """Returns a lower bound for all orders of these cells.
-
-    A mesh runs all its cells, and needs the least paths before and after them.
-    """
-    times, asides, needs = cells.times, cells.asides, cells.needs
-    heads, tails = [0.0] * len(times), [0.0] * len(times)
-    for cell in cells.in_turn:
-        heads[cell] = max((heads[need] + times[need] + delay for need, delay in needs[cell].items()), default=0.0)
-    for cell in reversed(cells.in_turn):
-        for need, delay in needs[cell].items():
-            tails[need] = max(tails[need], delay + times[cell] + tails[cell])
-    own = [[cell for cell in row if cell not in asides] for row in cells.rows]
-    loads = [math.fsum(times[cell] for cell in row) for row in own]
-    if cells.objective == "longest_stage":
-        return max(loads)
-    around = (min(heads[cell] for cell in row) + min(tails[cell] for cell in row) if row else 0.0 for row in own)
-    return max(*map(math.fsum, zip(heads, times, tails, strict=True)), *map(sum, zip(loads, around, strict=True)))

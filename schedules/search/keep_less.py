@@ -8,13 +8,13 @@ from functools import cache
 from typing import Final
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.engine.dispatch import TOLERANCE
-from jaxpp.schedules.engine.memory import byte_sizes
+from jaxpp.schedules.engine.memory import MemoryLimits, byte_sizes
 from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.rewrites.host import offload
 from jaxpp.schedules.rewrites.tasks import recompute
+from jaxpp.schedules.search.changes import Kept
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.stagewise import Search, StageChoices
 
@@ -26,8 +26,7 @@ _UNITS: Final = 300
 
 def fits_bytes(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> bool:
     """Whether no mesh ever keeps more bytes of activations than its limit."""
-    peaks = simulate(schedule, costs).peak_bytes()
-    return all(peak <= limit * (1 + TOLERANCE) for peak, limit in zip(peaks, limits, strict=True))
+    return not Kept(MemoryLimits(tuple(limits), None)).excess(simulate(schedule, costs))
 
 
 def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort: Effort) -> Schedule | None:

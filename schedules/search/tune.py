@@ -130,7 +130,7 @@ def tune(
         seed=seed,
         progress=progress,
     )
-    kept = Kept(memory_limits(meshes, memory_limit, memory_bytes, released_at, costs), [math.inf] * meshes)
+    kept = Kept(memory_limits(meshes, memory_limit, memory_bytes, released_at, costs))
 
     def row(name: str, made: Schedule | ScheduleError) -> Ranked:
         if isinstance(made, ScheduleError):
