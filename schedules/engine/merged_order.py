@@ -39,7 +39,7 @@ def start_times(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -
     return [[starts[graph.cell_of[number]] for number in row] for row in graph.rows]
 
 
-def merged_order(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, Task]]:
+def merged_order(schedule: Schedule) -> list[tuple[int, Task]]:
     """Returns all tasks as (mesh, task), by start time and then by mesh, which is a topological order.
 
     It keeps the order of every mesh, with one exception. A task that runs beside its mesh and waits for another mesh,
@@ -49,19 +49,19 @@ def merged_order(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) 
     tasks are neighbours.
 
     Raises:
-        ScheduleError: when the schedule deadlocks, or a cost is not a positive number.
+        ScheduleError: when the schedule deadlocks.
     """
     tasks = schedule.graph.tasks
-    return [(mesh, tasks[number]) for mesh, number in merged_numbers(schedule, cost)]
+    return [(mesh, tasks[number]) for mesh, number in merged_numbers(schedule)]
 
 
-def merged_numbers(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, int]]:
+def merged_numbers(schedule: Schedule) -> list[tuple[int, int]]:
     """Returns the order of `merged_order`, as (mesh, number in `schedule.graph`).
 
     Raises:
-        ScheduleError: when the schedule deadlocks, or a cost is not a positive number.
+        ScheduleError: when the schedule deadlocks.
     """
-    starts = list(itertools.chain.from_iterable(start_times(schedule, cost)))
+    starts = list(itertools.chain.from_iterable(start_times(schedule)))
     graph, homes = schedule.graph, schedule.graph.homes
     if graph.asides:
         local = _local_asides(graph)

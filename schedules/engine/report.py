@@ -76,10 +76,7 @@ class Report:
         Raises:
             ScheduleError: when the schedule has no such task.
         """
-        graph = self.schedule.graph
-        number = graph.numbers.get(task.kind, {}).get(graph.key(task))
-        if number is None or graph.tasks[number] != task:
-            raise ScheduleError(f"{self.schedule.name} has no task {task.words}")
+        number = self.schedule.number_of(task)
         return self.run.starts[number], self.run.ends[number]
 
     @cached_property
@@ -155,15 +152,12 @@ class Report:
 
     def _spans(self) -> list[Span]:
         graph, run = self.schedule.graph, self.run
-        span_of, ends = graph.cell_of, [*run.ends, *run.received]
+        ends = [*run.ends, *run.received]
         found = [span for mesh, row in enumerate(graph.rows) for span in self._tasks(mesh, row, ends)]
-        sizes = transfer_bytes(self.schedule, self.costs)
-        for (number, target), start, end, size in zip(graph.transfers, run.sent, run.received, sizes, strict=True):
-            labels = (_label(graph.tasks[number]),)
-            found.append(Span(graph.homes[number], "", labels, start, end, span_of[number], target, size))
-        for number, source in graph.sources.items():
-            times, labels = (run.starts[number], run.ends[number]), (_label(graph.tasks[number]),)
-            found.append(Span(graph.homes[source], "", labels, *times, span_of[source], graph.homes[number]))
+        made = [*(number for number, _ in graph.transfers), *graph.sources.values()]
+        sizes = [*transfer_bytes(self.schedule, self.costs), *[0.0] * len(graph.sources)]
+        for (task, source, target, start, end), number, size in zip(self.transfers, made, sizes, strict=True):
+            found.append(Span(source, "", (_label(task),), start, end, graph.cell_of[number], target, size))
         return found
 
     def _tasks(self, mesh: int, row: range, ends: Sequence[float]) -> Iterator[Span]:

@@ -205,8 +205,8 @@ class Schedule:
         with collector_paused():
             return build_graph(self.placement, self.rules, self.cells, self.skipped)
 
-    def dependences(self, task: Task) -> tuple[Task, ...]:
-        """Returns the tasks that `task` needs by the rules of its kind. An invalid schedule may lack some of them.
+    def number_of(self, task: Task) -> int:
+        """Returns the number of a task in `graph`.
 
         Raises:
             ScheduleError: when the schedule has no such task.
@@ -214,6 +214,15 @@ class Schedule:
         number = self.graph.numbers.get(task.kind, {}).get(self.graph.key(task))
         if number is None or self.graph.tasks[number] != task:
             raise ScheduleError(f"{self.name} has no task {task.words}")
+        return number
+
+    def dependences(self, task: Task) -> tuple[Task, ...]:
+        """Returns the tasks that `task` needs by the rules of its kind. An invalid schedule may lack some of them.
+
+        Raises:
+            ScheduleError: when the schedule has no such task.
+        """
+        number = self.number_of(task)
         return (*(self.graph.tasks[need] for need in self.graph.needs[number]), *self.graph.lacking.get(number, ()))
 
 

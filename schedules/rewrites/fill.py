@@ -100,15 +100,10 @@ def _units(schedule: Schedule, mesh: int) -> Iterator[tuple[int, int]]:
 
 def _position(report: Report, bubble: Bubble) -> int:
     """Returns the position of the cell that follows a bubble on its mesh."""
-    position = 0
-    for cell in report.schedule.cells[bubble.mesh]:
-        start, _ = report.times(cell[0])
-        graph = report.schedule.graph
-        aside = graph.numbers[cell[0].kind][graph.key(cell[0])] in graph.asides
-        if not aside and start > bubble.start + bubble.length / 2:
-            break
-        position += 1
-    return position
+    graph, starts, middle = report.schedule.graph, report.run.starts, bubble.start + bubble.length / 2
+    heads = [number for number in graph.rows[bubble.mesh] if graph.spans[number]]
+    later = (at for at, head in enumerate(heads) if head not in graph.asides and starts[head] > middle)
+    return next(later, len(heads))
 
 
 def _most_bytes(report: Report, bubble: Bubble) -> float:

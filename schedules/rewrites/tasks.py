@@ -136,7 +136,8 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
         for cell in cells:
             frozen = {task for task in cell if task.stage in held and task.kind in ("backward", "weight_grad")}
             skipped |= {_like(task, "weight_grad") for task in frozen}
-            kept = [_like(task, "input_grad") if task in frozen else task for task in cell if not _goes(task, frozen)]
+            stay = [task for task in cell if task not in frozen or task.kind == "backward"]
+            kept = [_like(task, "input_grad") if task in frozen else task for task in stay]
             row += [tuple(kept)] * bool(kept)
         rows.append(row)
     return _checked(replace(schedule, skipped=frozenset(skipped)), rows)
@@ -206,10 +207,6 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
 def _follows_in(cell: Cell, task: Task) -> bool:
     """Whether `task` is a backward whose forward is in the same cell, so that no activation is kept between them."""
     return task.kind in _BACKWARD and any(other.kind == "forward" and other.unit == task.unit for other in cell)
-
-
-def _goes(task: Task, frozen: set[Task]) -> bool:
-    return task in frozen and task.kind == "weight_grad"
 
 
 def _like(task: Task, kind: str) -> Task:
