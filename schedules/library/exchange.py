@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Final, cast
+from typing import Final
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.engine.durations import task_times
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.sequence import seq1f1b
 from jaxpp.schedules.model.schedule import Schedule
@@ -104,12 +106,19 @@ class _Simulation:
     """
 
     def __init__(self, order: Schedule, placement: Placement, layers: int) -> None:
-        self.placement, self._layers, self._slices = placement, layers, order.slices
-        costs = exchange_costs(order.meshes, order.slices, layers)
-        times, shares = cast("Sequence[float]", costs.forward), cast("Sequence[Sequence[float]]", costs.slices)
-        self._times = [[time * share for share in row] for time, row in zip(times, shares, strict=True)]
+        self.placement, self._per_mesh = placement, 3 * layers + 1
+        slots = [[self._tasks_of(mesh, slot) for slot in row] for mesh, row in enumerate(order.orders)]
+        at_home = Schedule.of(order.name, placement, [[task for tasks in row for task in tasks] for row in slots])
+        graph, durations = at_home.graph, task_times(at_home, exchange_costs(order.meshes, order.slices, layers))
+        self._times = dict(zip(graph.tasks, durations, strict=True))
+        self._needs = {
+            task: [graph.tasks[need] for need in needs] for task, needs in zip(graph.tasks, graph.needs, strict=True)
+        }
         self.orders: list[list[Task]] = [[] for _ in order.orders]
-        self._own = [deque(self._tasks_of(mesh, slot) for slot in slots) for mesh, slots in enumerate(order.orders)]
+        self._own = [
+            deque(deque(task for task in tasks if task.stage % self._per_mesh % 3 != 1) for tasks in row)
+            for row in slots
+        ]
         self._guests: list[deque[Task]] = [deque() for _ in order.orders]
         self._free = [0.0] * order.meshes
         self._ends: dict[Task, float] = {}
@@ -133,43 +142,30 @@ class _Simulation:
             task = tasks.popleft()
             if not tasks and turn:
                 del self._own[mesh][turn - 1]
-            self._free[mesh] = self._ends[task] = start + self._time(task)
+            self._free[mesh] = self._ends[task] = start + self._times[task]
             self.orders[mesh].append(task)
             self._lend(task, mesh)
 
-    def _tasks_of(self, mesh: int, slot: Task) -> deque[Task]:
-        """Returns the tasks of a slice that only this mesh may run."""
-        per_mesh = 3 * self._layers + 1
-        stages = [mesh * per_mesh + number for number in range(per_mesh) if number % 3 != 1]
-        order = stages if slot.kind == "forward" else reversed(stages)
-        return deque(Task(slot.kind, stage, slot.microbatch, slot.slice) for stage in order)
+    def _tasks_of(self, mesh: int, slot: Task) -> list[Task]:
+        """Returns the tasks of a slice in the stages of its mesh; other meshes may run those of the lendable stages."""
+        stages = range(mesh * self._per_mesh, (mesh + 1) * self._per_mesh)
+        return [replace(slot, stage=stage) for stage in (stages if slot.kind == "forward" else reversed(stages))]
 
     def _ready(self, task: Task) -> float | None:
         """Returns the time at which all inputs of a task are done; None if an input has not run yet."""
-        kind, stage, microbatch, part = task.kind, task.stage, task.microbatch, task.slice
-        is_forward = kind == "forward"
-        needs = [Task(kind, other, microbatch, part) for other in self.placement.near(stage, -1 if is_forward else 1)]
-        if 0 <= (before := part - 1 if is_forward else part + 1) < self._slices:
-            needs.append(Task(kind, stage, microbatch, before))
-        if not is_forward:
-            needs.append(Task("forward", stage, microbatch, part))
-        ends = [self._ends.get(each) for each in needs]
+        ends = [self._ends.get(need) for need in self._needs[task]]
         return None if None in ends else max((end for end in ends if end is not None), default=0.0)
-
-    def _time(self, task: Task) -> float:
-        """Returns the time of a task. A backward takes twice as long as its forward."""
-        return self._times[task.stage][task.slice] * (1 if task.kind == "forward" else 2)
 
     def _lend(self, task: Task, mesh: int) -> None:
         """Chooses the mesh for the lendable task that becomes ready when `task` ends."""
-        number = task.stage % (3 * self._layers + 1)
-        is_last = number == (3 * self._layers if task.kind == "forward" else 0)
+        number = task.stage % self._per_mesh
+        is_last = number == (self._per_mesh - 1 if task.kind == "forward" else 0)
         if number % 3 or is_last:
             return
         stage = task.stage + 1 if task.kind == "forward" else task.stage - 2
-        guest = Task(task.kind, stage, task.microbatch, task.slice)
+        guest = replace(task, stage=stage)
         most = [self._until(other, self._ends[task]) for other in range(len(self._own))]
-        if self._time(guest) > _NONE:
+        if self._times[guest] > _NONE:
             mesh = min(range(len(most)), key=lambda other: (most[other], other != mesh))
         self._guests[mesh].append(guest)
 
@@ -179,6 +175,6 @@ class _Simulation:
         That work is its guests, and the attention that it is about to begin.
         """
         tasks = [*self._guests[mesh]]
-        if self._own[mesh] and self._own[mesh][0][0].stage % (3 * self._layers + 1) % 3 == 2:
+        if self._own[mesh] and self._own[mesh][0][0].stage % self._per_mesh % 3 == 2:
             tasks.append(self._own[mesh][0][0])
-        return max(now, self._free[mesh]) + sum(map(self._time, tasks))
+        return max(now, self._free[mesh]) + sum(self._times[task] for task in tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import itemgetter
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.engine.timeline import Life, Timeline, timelines
@@ -55,32 +55,20 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
         if ahead is None:
             trips = _in_time(timeline, lives, seconds)
         else:
-            trips = [
-                _Trip(life.unit, life.made + 1, life.read - ahead)
-                for life in lives
-                if life.made + max(ahead, 1) < life.read
-            ]
+            trips = [(life, life.read - ahead) for life in lives if life.made + max(ahead, 1) < life.read]
         before: dict[int, list[Task]] = {}
-        for trip in trips:
-            before.setdefault(trip.leaves, []).append(Task("offload", *trip.unit))
-        for trip in sorted(trips, key=lambda trip: trip.returns):
-            before.setdefault(trip.returns, []).append(Task("reload", *trip.unit))
+        for life, _ in trips:
+            before.setdefault(life.made + 1, []).append(Task("offload", *life.unit))
+        for life, returns in sorted(trips, key=itemgetter(1)):
+            before.setdefault(returns, []).append(Task("reload", *life.unit))
         rows.append(timeline.with_tasks(before))
     made = Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
     check(made)
     return made
 
 
-class _Trip(NamedTuple):
-    """An activation that goes to the host, and the positions of the cells that its copies precede."""
-
-    unit: tuple[int, int, int]
-    leaves: int
-    returns: int
-
-
-def _in_time(timeline: Timeline, lives: Sequence[Life], seconds: Sequence[float]) -> list[_Trip]:
-    """Returns the activations that can be copied to the host and back in time.
+def _in_time(timeline: Timeline, lives: Sequence[Life], seconds: Sequence[float]) -> list[tuple[Life, int]]:
+    """Returns the activations that can be copied to the host and back in time, and the cell before which each returns.
 
     Each direction copies one activation at a time: to the host as early as possible, and back as late as possible.
     """
@@ -97,7 +85,7 @@ def _in_time(timeline: Timeline, lives: Sequence[Life], seconds: Sequence[float]
             clock = back[life] = min(clock, starts[life.read]) - seconds[life.unit[0]]
         late = {life for life in going if back[life] < there[life] - _TOLERANCE}
         if not late:
-            return [_Trip(life.unit, life.made + 1, bisect_right(ends, back[life] + _TOLERANCE)) for life in going]
+            return [(life, bisect_right(ends, back[life] + _TOLERANCE)) for life in going]
         going = [life for life in going if life not in late]
 
 
