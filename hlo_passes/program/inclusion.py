@@ -8,72 +8,49 @@ from functools import cached_property
 from jaxlib.mlir import ir
 
 from jaxpp.ir.functions import body_of, nested, operations
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.outlining import Member
 
 
-@dataclass(eq=False, slots=True)
-class BodyOp:
-    """An operation of a function.
-
-    Attributes:
-        op: the operation.
-        uses: the values from outside that it and its regions use, in order, one entry for each use.
-        results: its results.
-        kind: its kind, as `kind_of` returns it.
-        computed: a key for its results if it is cheap and depends on constants only, otherwise None. Operations with
-            equal keys make equal values.
-    """
-
-    op: ir.Operation
-    uses: list[ir.Value]
-    results: list[ir.Value]
-    kind: Hashable
-    computed: Hashable = None
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether every function can make the results by itself."""
-        return self.computed is not None
-
-    def member(self, *, moves: bool) -> Member:
-        """Returns the operation as a member of a new function."""
-        return Member(self.op, list(dict.fromkeys(self.uses)), self.results, moves)
-
-
-class Body:
-    """The body of a function, read once.
+class Body(Numbered):
+    """The body of a function, without the return.
 
     Attributes:
         function: the function.
         arguments: its arguments.
-        ops: its operations, without the return.
-        makers: the operation that makes each value.
         returned: the values that it returns.
+        kinds: the kind of each operation, as `kind_of` returns it.
+        uses: the values from outside that each operation and its regions use, in order, one entry for each use.
+        constants: a key for the results of each operation that is cheap and depends on constants only, so that every
+            function can make them by itself. Operations with equal keys make equal values.
     """
 
     def __init__(self, function: ir.Operation) -> None:
-        self.function = function
-        self.arguments = list(body_of(function).arguments)
         *ops, end = operations(body_of(function))
-        self.makers: dict[ir.Value, BodyOp] = {}
-        self.ops = [self._read(op) for op in ops]
-        self.returned = list(end.operands)
+        super().__init__(ops)
+        self.function, self.returned = function, list(end.operands)
+        self.arguments = list(body_of(function).arguments)
+        self.kinds: list[Hashable] = []
+        self.uses: list[list[ir.Value]] = []
+        self.constants: dict[int, Hashable] = {}
+        for number, op in enumerate(ops):
+            kind, uses = kind_of(op)
+            self.kinds.append(kind)
+            self.uses.append(uses)
+            makers = [self.producers.get(value) for value in uses]
+            if is_cheap(op) and self.constants.keys() >= {*makers}:
+                self.constants[number] = kind, tuple([self.constants[maker] for maker in makers if maker is not None])
+
+    @cached_property
+    def working(self) -> list[int]:
+        """The operations that are no constants."""
+        return [number for number in range(len(self.ops)) if number not in self.constants]
 
     @cached_property
     def work(self) -> int:
         """The number of operations, including operations in regions, without constants."""
-        return sum(1 + sum(1 for _ in nested(each.op)) for each in self.ops if not each.is_constant)
-
-    def _read(self, op: ir.Operation) -> BodyOp:
-        kind, uses = kind_of(op)
-        made = BodyOp(op, uses, list(op.results), kind)
-        makers = [self.makers.get(value) for value in uses]
-        if is_cheap(op) and all(maker is not None and maker.is_constant for maker in makers):
-            made.computed = (made.kind, tuple([maker.computed for maker in makers if maker is not None]))
-        self.makers.update(dict.fromkeys(made.results, made))
-        return made
+        return sum(1 + sum(1 for _ in nested(self.ops[number])) for number in self.working)
 
 
 def find(small: Body, large: Body) -> dict[ir.Value, ir.Value] | None:
@@ -102,17 +79,16 @@ class _Matching:
     small: Body
     large: Body
     values: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
-    found: dict[BodyOp, BodyOp] = field(default_factory=dict[BodyOp, BodyOp])
-    taken: set[BodyOp] = field(default_factory=set[BodyOp])
+    found: dict[int, int] = field(default_factory=dict[int, int])
+    taken: set[int] = field(default_factory=set[int])
 
     def run(self) -> bool:
         """Matches all operations of `small`; returns whether this succeeded."""
-        constants = {each.computed: each for each in self.large.ops if each.is_constant}
-        for each in self.small.ops:
-            if each.is_constant:
-                if each.computed not in constants:
-                    return False
-                self._note(each, constants[each.computed])
+        constants = {key: number for number, key in self.large.constants.items()}
+        for number, key in self.small.constants.items():
+            if key not in constants:
+                return False
+            self._note(number, constants[key])
         mine, others = (_by_kind(body) for body in (self.small, self.large))
         if any(len(others[kind]) < len(each) for kind, each in mine.items()):
             return False
@@ -121,10 +97,9 @@ class _Matching:
                 self._match(one, other) for one, other in zip(each, others[kind], strict=True)
             ):
                 return False
-        while waiting := [each for each in self.small.ops if each not in self.found]:
-            for each, candidates in ((each, self._candidates(each, others[each.kind])) for each in waiting):
-                if each in self.found:
-                    continue
+        while waiting := [each for each in self.small.working if each not in self.found]:
+            for each in waiting:
+                candidates = self._candidates(each, others[self.small.kinds[each]])
                 if not candidates or (len(candidates) == 1 and not self._match(each, candidates[0])):
                     return False
                 if each in self.found:
@@ -133,59 +108,59 @@ class _Matching:
                 return False
         return self._is_apart()
 
-    def _candidates(self, op: BodyOp, others: Sequence[BodyOp]) -> list[BodyOp]:
+    def _candidates(self, op: int, others: Sequence[int]) -> list[int]:
         """Returns the unmatched operations of `large` that may be `op`, judging by its operands that are matched."""
-        known = [(position, value) for position, value in enumerate(op.uses) if value in self.values]
-        free = (other for other in others if other not in self.taken)
-        return [other for other in free if all(self._may_be(value, other.uses[position]) for position, value in known)]
+        known = [(position, value) for position, value in enumerate(self.small.uses[op]) if value in self.values]
+        free = ((other, self.large.uses[other]) for other in others if other not in self.taken)
+        return [other for other, uses in free if all(self._may_be(value, uses[position]) for position, value in known)]
 
     def _may_be(self, value: ir.Value, match: ir.Value) -> bool:
         """Returns whether `value` of `small` may be `match` of `large`.
 
-        Constants are compared by their keys (`computed`), as `large` may have several equal constants.
+        Constants are compared by their keys, as `large` may have several equal constants.
         """
-        maker, made = self.small.makers.get(value), self.large.makers.get(match)
-        if maker is not None and maker.is_constant:
-            return made is not None and made.computed == maker.computed
+        maker, made = self.small.producers.get(value), self.large.producers.get(match)
+        if maker in self.small.constants:
+            return made in self.large.constants and self.large.constants[made] == self.small.constants[maker]
         return self.values.get(value, match) == match
 
-    def _match(self, one: BodyOp, other: BodyOp) -> bool:
+    def _match(self, one: int, other: int) -> bool:
         """Matches two operations and the makers of their operands; returns whether no contradiction arose."""
+        small, large = self.small, self.large
         work = [(one, other)]
         while work:
             one, other = work.pop()
             if one in self.found:
-                if self.found[one] is not other:
+                if self.found[one] != other:
                     return False
                 continue
-            if other in self.taken or one.kind != other.kind:
+            if other in self.taken or small.kinds[one] != large.kinds[other]:
                 return False
             self._note(one, other)
-            for value, match in zip(one.uses, other.uses, strict=True):
+            for value, match in zip(small.uses[one], large.uses[other], strict=True):
                 if not self._may_be(value, match):
                     return False
                 self.values.setdefault(value, match)
-                maker, made = self.small.makers.get(value), self.large.makers.get(match)
-                if maker is not None and not maker.is_constant:
-                    if made is None or maker.results.index(value) != made.results.index(match):
+                maker, made = small.producers.get(value), large.producers.get(match)
+                if maker is not None and maker not in small.constants:
+                    if made is None or small.results[maker].index(value) != large.results[made].index(match):
                         return False
                     work.append((maker, made))
         return True
 
-    def _note(self, one: BodyOp, other: BodyOp) -> None:
+    def _note(self, one: int, other: int) -> None:
         self.found[one] = other
         self.taken.add(other)
-        self.values.update(zip(one.results, other.results, strict=True))
+        self.values.update(zip(self.small.results[one], self.large.results[other], strict=True))
 
     def _is_apart(self) -> bool:
         """Returns whether each argument of `small` is matched with a value that no operation of `small` makes."""
-        made = {self.values[value] for each in self.small.ops if not each.is_constant for value in each.results}
+        made = {self.values[value] for number in self.small.working for value in self.small.results[number]}
         return all(argument in self.values and self.values[argument] not in made for argument in self.small.arguments)
 
 
-def _by_kind(body: Body) -> dict[Hashable, list[BodyOp]]:
-    found: defaultdict[Hashable, list[BodyOp]] = defaultdict(list)
-    for each in body.ops:
-        if not each.is_constant:
-            found[each.kind].append(each)
+def _by_kind(body: Body) -> defaultdict[Hashable, list[int]]:
+    found: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for number in body.working:
+        found[body.kinds[number]].append(number)
     return found

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.program.inclusion import Body, BodyOp, find
+from jaxpp.hlo_passes.program.inclusion import Body, find
 from jaxpp.hlo_passes.program.split_calls import Split
 from jaxpp.ir import attributes as at
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import bytecode_of, has_side_effect, kind_and_stage, name_of
-from jaxpp.ir.outlining import Outlined, outline_members
+from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step
 
@@ -43,7 +43,7 @@ class _Division:
     small: Body
     inputs: Sequence[ir.Value]
     outputs: Sequence[ir.Value]
-    rest: Sequence[BodyOp]
+    rest: Sequence[int]
     results: Sequence[ir.Value]
     rest_is_first: bool
 
@@ -59,14 +59,12 @@ class _Division:
         values = find(small, large)
         if values is None or any(shardings.of(values[each]) != shardings.of(each) for each in small.arguments):
             return None
-        shared = {
-            result for each in small.ops if not each.is_constant for result in map(values.__getitem__, each.results)
-        }
+        shared = {values[result] for number in small.working for result in small.results[number]}
         inputs, outputs = ([values[value] for value in found] for found in (small.arguments, small.returned))
-        for_shared = [value for value in inputs if value in large.makers]
+        for_shared = [value for value in inputs if value in large.producers]
         results = list(dict.fromkeys([*for_shared, *(value for value in large.returned if value not in outputs)]))
-        rest = _making(large, results, shared)
-        used = {value for each in rest for value in each.uses if value in shared}
+        _, rest = large.part(results, dict.fromkeys(shared, ()))
+        used = {value for number in rest for value in large.operands[number] if value in shared}
         if not used.issubset(outputs):
             return None  # the rest uses a value that `small` does not return
         if not shared.isdisjoint(results):
@@ -82,21 +80,11 @@ class _Division:
         shared = self.small.function.clone(ir.InsertionPoint(module.body)).operation
         shared.attributes["sym_name"] = ir.StringAttr.get(f"{name}_shared")
         shared.attributes[at.STAGE] = attributes[at.STAGE]
-        members = [each.member(moves=True) for each in self.rest]
+        body = self.large
+        members = [Member(body.ops[op], body.operands[op], body.results[op], moves=True) for op in self.rest]
         own = outline_members(module, f"{name}_own", members, self.results, attributes, shardings)
         parts = [own, Outlined(shared, list(self.inputs), list(self.outputs))]
         return Split(self.large.function, self.large.returned, parts if self.rest_is_first else parts[::-1])
-
-
-def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[BodyOp]:
-    """Returns the operations, in order, that compute `results` from arguments and the `given` values."""
-    needed = set(results)
-    found: list[BodyOp] = []
-    for each in reversed(body.ops):
-        if not given.issuperset(each.results) and not needed.isdisjoint(each.results):
-            found.append(each)
-            needed.update(each.uses)
-    return found[::-1]
 
 
 def _large_tasks(module: ir.Module, steps: Iterable[Step], least: float) -> list[list[ir.Operation]]:
