@@ -44,7 +44,7 @@ class HoistLoopInvariants(Pass):
         """Moves the invariants out of the loop of `module`. Raises PassError when there is no canonical loop."""
         loop = MicrobatchLoop.of(module)
         if loop.length > 1:
-            _Hoist(loop.op, _Invariants(loop.body)).run()
+            _hoist(loop.op, _Invariants(loop.body))
 
 
 class _Invariants(Numbered):
@@ -175,46 +175,31 @@ class _Invariants(Numbered):
         return found
 
 
-class _Hoist:
-    """The rewrite of the loop: moves operations in front of it, or clones them where the loop recomputes them too."""
+def _hoist(loop: ir.Operation, invariants: _Invariants) -> None:
+    """Moves the operations of `_Invariants.hoisted` in front of `loop`, or clones those that the loop recomputes too.
 
-    def __init__(self, loop: ir.Operation, invariants: _Invariants) -> None:
-        self._loop = loop
-        self._invariants = invariants
-        self._values: dict[ir.Value, ir.Value] = {}
-        self._made: dict[object, Sequence[ir.Value]] = {}
-        self._dead: list[ir.Operation] = []
-
-    def run(self) -> None:
-        """Moves or clones all operations of `_Invariants.hoisted`."""
-        for number, inside_too in self._invariants.hoisted().items():
-            op = self._invariants.ops[number]
-            results = list(op.results)
-            if inside_too:
-                op = op.clone(ir.InsertionPoint(self._loop)).operation
-            else:
-                op.move_before(self._loop)
-            rewire(op, self._values, self._invariants.behind_barriers)
-            self._settle(op, results)
-        for op in self._dead:
-            op.erase()
-
-    def _settle(self, op: ir.Operation, originals: Sequence[ir.Value]) -> None:
-        """Replaces `op`, now in front of the loop, by an equal operation that moved before it, if there is one.
-
-        Later operations that move use the results instead of `originals`.
-        """
-        results = list(op.results)
+    An operation that equals one in front of it is merged with that one.
+    """
+    values: dict[ir.Value, ir.Value] = {}
+    made: dict[object, Sequence[ir.Value]] = {}
+    merged: list[ir.Operation] = []
+    for number, inside_too in invariants.hoisted().items():
+        op = invariants.ops[number]
+        if inside_too:
+            op = op.clone(ir.InsertionPoint(loop)).operation
+        else:
+            op.move_before(loop)
+        rewire(op, values, invariants.behind_barriers)
         kind, uses = kind_of(op)  # equal operations can be merged: none has a side effect
-        first = self._made.setdefault((kind, *uses), results)
+        results = list(op.results)
+        first = made.setdefault((kind, *uses), results)
         if first is not results:
             for old, new in zip(results, first, strict=True):
                 old.replace_all_uses_with(new)
-            self._dead.append(op)
-            results = first
-        for old, new in zip(originals, results, strict=True):
-            if old != new:
-                self._values[old] = new
+            merged.append(op)
+        values.update((old, new) for old, new in zip(invariants.results[number], first, strict=True) if old != new)
+    for op in merged:
+        op.erase()
 
 
 def _is_arithmetic(op: ir.Operation) -> bool:
