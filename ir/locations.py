@@ -16,16 +16,7 @@ def source_of(location: ir.Location) -> str | None:
     A location from JAX is a name around a chain of call sites, innermost frame first. JAX has already dropped the
     frames inside of JAX. A location from a parsed file is the line and column in that file.
     """
-    if isinstance(location, ir.NameLoc):
-        return source_of(location.child_loc)
-    if isinstance(location, ir.CallSiteLoc):
-        return source_of(location.callee) or source_of(location.caller)
-    if isinstance(location, ir.FusedLoc):
-        parts = (source_of(part) for part in location.locations if isinstance(part, ir.Location))
-        return next((found for found in parts if found), None)
-    if isinstance(location, ir.FileLineColLoc):
-        return f"{location.filename}:{location.start_line}:{location.start_col}"
-    return None
+    return next((f"{file.filename}:{file.start_line}:{file.start_col}" for file in _files(location)), None)
 
 
 def name_stacks(location: ir.Location) -> Iterator[str]:
@@ -42,16 +33,17 @@ def is_in_scope(location: ir.Location, scope: str) -> bool:
     """Whether a location is in a scope: a name, `layer0` or `decoder/layer0`, or a line, `train.py:12`."""
     if any(f"/{scope}/" in f"/{'/'.join(_WORD.findall(stack))}/" for stack in name_stacks(location)):
         return True
-    return ":" in scope and any(f"/{line}".endswith(f"/{scope}") for line in _lines(location))
+    lines = (f"{file.filename}:{file.start_line}" for file in _files(location))
+    return ":" in scope and any(f"/{line}".endswith(f"/{scope}") for line in lines)
 
 
-def _lines(location: ir.Location) -> Iterator[str]:
-    """Yields `file:line` of each frame of a location."""
+def _files(location: ir.Location) -> Iterator[ir.FileLineColLoc]:
+    """Yields the place in a file of each frame of a location, innermost frame first."""
     for part in _parts(location):
         if isinstance(part, ir.NameLoc):
-            yield from _lines(part.child_loc)
+            yield from _files(part.child_loc)
         elif isinstance(part, ir.FileLineColLoc):
-            yield f"{part.filename}:{part.start_line}"
+            yield part
 
 
 def _parts(location: ir.Location) -> Iterator[ir.Location]:
