@@ -1,7 +1,7 @@
 """`mark-stages`: marks the ends of stages in a module that has no marks."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -11,7 +11,7 @@ from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary
-from jaxpp.ir.build import replace
+from jaxpp.ir.build import replace, rewire
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import blocks_of, callee, functions, nested, operations, reachable
 from jaxpp.ir.locations import is_backward, is_in_scope
@@ -279,13 +279,4 @@ class _MarkedBlock:
         else:
             readers = sorted(self._backward_from(mark.stage).intersection(later))
         for number in readers:
-            if not instead.keys().isdisjoint(self._numbered.operands[number]):
-                _read_instead(self._numbered.ops[number], instead)
-
-
-def _read_instead(op: ir.Operation, instead: Mapping[ir.Value, ir.Value]) -> None:
-    """Replaces some of the values that an operation reads, also inside of its regions."""
-    for inner in (op, *nested(op)):
-        for position, operand in enumerate(inner.operands):
-            if operand in instead:
-                inner.operands[position] = instead[operand]
+            rewire(self._numbered.ops[number], instead, uses=self._numbered.operands[number])
