@@ -119,7 +119,7 @@ class PlacementGraph:
     def __init__(self, main: ir.Operation, steps: Iterable[Step]) -> None:
         self.main = main
         self.borders = at.argument_attributes(main), at.result_attributes(main)
-        self.stacks = Stacks.of(main, self.borders)
+        self.stacks = Stacks.of(main)
         self.ops: list[Node] = []
         self.values: dict[ir.Value, PlacedValue] = {}
         self.returned: dict[int, PlacedValue] = {}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -16,8 +15,6 @@ from jaxpp.ir.steps import Step
 from jaxpp.ir.values import defining_op
 
 _HINT = f"leave {at.BLOCKS} to split-stacks, which writes it with a slice for each block: run the whole pipeline"
-
-Borders: TypeAlias = tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attribute]]]
 
 
 @dataclass(frozen=True)
@@ -47,27 +44,22 @@ class Stacks:
     results: Mapping[int, StackedResult]
 
     @staticmethod
-    def of(main: ir.Operation, borders: Borders | None = None) -> "Stacks":
+    def of(main: ir.Operation) -> "Stacks":
         """Reads the stacks of `main`.
-
-        Args:
-            main: `@main`.
-            borders: the attributes of its arguments and of its results, if they are known.
 
         Raises:
             PassError: if `jaxpp.blocks` is not a list of different meshes, an argument is not used in whole blocks, or
                 a result is not a concatenation of its blocks.
         """
-        of_arguments, of_results = borders or (at.argument_attributes(main), at.result_attributes(main))
         blocks, arguments, results = dict[ir.Value, int](), dict[ir.Value, list[int]](), dict[int, StackedResult]()
-        for argument, entry in zip(body_of(main).arguments, of_arguments, strict=True):
+        for argument, entry in zip(body_of(main).arguments, at.argument_attributes(main), strict=True):
             if at.BLOCKS in entry:
                 homes = arguments[argument] = _homes(entry, main)
                 for op in [use.owner.operation for use in argument.uses]:
                     number = _number(op, argument, len(homes))
                     blocks[op.results[0]] = number
         returned = terminator(body_of(main)).operands
-        for number, entry in enumerate(of_results):
+        for number, entry in enumerate(at.result_attributes(main)):
             if at.BLOCKS in entry:
                 homes, op = _homes(entry, main), defining_op(returned[number])
                 if op is None or op.name != "stablehlo.concatenate" or len(op.operands) != len(homes):
