@@ -1,6 +1,6 @@
 """`infer-placement`: places all operations outside of the microbatch loop on meshes."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -12,12 +12,13 @@ from jaxpp.hlo_passes.program.placement import place, sources_of
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, numbers
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, following, main_of, operations, program_order, terminator
+from jaxpp.ir.mesh_functions import on_meshes
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
-from jaxpp.ir.values import is_used
+from jaxpp.ir.values import closure, is_used
 
 
 class InferPlacement(Pass):
@@ -100,7 +101,7 @@ class _Regroup:
         self._graph = graph
         self._result_meshes = result_meshes
         self._return = Step.of(terminator(body_of(graph.main)))
-        self._groups: dict[Key, _OutlinedGroup] = {}
+        self._groups: defaultdict[Key, _OutlinedGroup] = defaultdict(_OutlinedGroup)
         self._key: dict[Node, Key] = {}
         self._sources: dict[Node, dict[PlacedValue, None]] = {}
         for node in graph.ops:
@@ -110,14 +111,17 @@ class _Regroup:
     def run(self) -> None:
         """Rewrites `@main` in place."""
         fixed = [node for node in self._graph.ops if node.fixed]
-        early = self._needed_by_tasks()
+        early = closure(
+            [use.value.node for use in self._graph.task_uses],
+            lambda node: [value.node for value in node.operands if value.node.op is not None],
+        )
         for node in fixed:
             phase = "before" if node in early else "after"
             self._key[node] = (phase, node.meshes, self._level(node, node.meshes, phase))
         self._let_wait(fixed)
         self._send_early(fixed)
         for node in fixed:
-            self._group(self._key[node]).nodes[node] = None
+            self._groups[self._key[node]].nodes[node] = None
         self._connect_tasks()
         self._connect_returns()
         for key in self._sorted_keys():
@@ -143,22 +147,6 @@ class _Regroup:
         head = map(Step.of, takewhile(lambda op: op != tasks[0].op, around[0]))
         middle = (step for step in before[first : last + 1] if step.function is not None or id(step.op) in kept)
         return [*head, *middle, *map(Step.of, list(around[1])[:-1])]
-
-    def _group(self, key: Key) -> _OutlinedGroup:
-        if key not in self._groups:
-            self._groups[key] = _OutlinedGroup()
-        return self._groups[key]
-
-    def _needed_by_tasks(self) -> set[Node]:
-        """Returns the operations on which a task depends."""
-        work = [use.value.node for use in self._graph.task_uses]
-        found: set[Node] = set()
-        while work:
-            node = work.pop()
-            if node.op is not None and node not in found:
-                found.add(node)
-                work.extend(value.node for value in node.operands)
-        return found
 
     def _level(self, node: Node, meshes: Meshes, phase: str) -> int:
         """Returns how many transfers in sequence `node` waits for within `phase` if it runs on `meshes`."""
@@ -207,7 +195,7 @@ class _Regroup:
         returned = {*graph.returned.values(), *blocks}
         for node in reversed(fixed):
             phase, meshes, level = self._key[node]
-            if phase == "before" or not _is_cheap(node):
+            if phase == "before" or node.op is None or not is_cheap(node.op):
                 continue
             keys = [self._key.get(user) for user in _users(node)]
             levels = [key[2] for key in keys if key is not None and key[:2] == ("after", meshes)]
@@ -227,7 +215,7 @@ class _Regroup:
             if node.free and not (once and ir.RankedTensorType(use.value.ssa.type).rank):
                 continue  # each mesh makes its constants once, when the program is loaded
             meshes = 1 << use.mesh
-            group = self._group(self._key.get(node) or ("before", meshes, self._level(node, meshes, "before")))
+            group = self._groups[self._key.get(node) or ("before", meshes, self._level(node, meshes, "before"))]
             # Only one call takes the value at this position: the first value of an accumulator needs its own buffer.
             own = once and node not in self._key
             group.uses.append((use.task, use.number, group.result(use.value, own=own)))
@@ -246,7 +234,7 @@ class _Regroup:
         """Makes a group's result operand `number` of `user`, which is the return or the concatenation of a stack."""
         node = value.node
         if node.op is not None:
-            group = self._group(self._key.get(node) or ("after", meshes, self._level(node, meshes, "after")))
+            group = self._groups[self._key.get(node) or ("after", meshes, self._level(node, meshes, "after"))]
             group.uses.append((user, number, group.result(value)))
 
     def _connect_group(self, key: Key) -> None:
@@ -282,11 +270,10 @@ class _Regroup:
             outputs = [value.ssa for value in group.outputs]
             attributes = {at.KIND: ir.StringAttr.get(phase)}
             part = outline_members(self._module, name, members, outputs, attributes, shardings)
-            where = numbers(meshes)
             made_call = call(
                 part.function,
                 [made.get(value, value) for value in part.inputs],
-                {at.MESH: at.i64(where[0])} if len(where) == 1 else {at.MESHES: at.i64s(where)},
+                on_meshes(numbers(meshes)),
                 ir.InsertionPoint(first_task if phase == "before" else end),
                 graph.main.location,
             )
@@ -320,7 +307,3 @@ class _Regroup:
 def _users(node: Node) -> list[Node]:
     """Returns the operations that use the results of `node`."""
     return [user for value in node.results for user in value.consumers if user.op is not None]
-
-
-def _is_cheap(node: Node) -> bool:
-    return node.op is not None and is_cheap(node.op)
