@@ -52,6 +52,9 @@ OPERATION: Final = Form(optional=True)
 HALVES: Final = ("input_grad", "weight_grad")
 """The kinds of the two functions that replace a backward where the backward of its stage is split."""
 
+BACKWARDS: Final = ("backward", *HALVES)
+"""The kinds of tasks that make gradients. They read the residuals of their stage."""
+
 FRAGMENT: Final = "fragment"
 """The kind of a function that Shardy made (`import-shardy-mpmd`)."""
 

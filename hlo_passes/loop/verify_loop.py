@@ -16,7 +16,7 @@ from jaxpp.ir.functions import (
     operations,
     terminator,
 )
-from jaxpp.ir.kinds import FORMS, operations_of
+from jaxpp.ir.kinds import FORMS, HALVES, operations_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import task_functions
 from jaxpp.ir.phases import broken, check_tasks
@@ -131,7 +131,7 @@ def _check_functions(module: ir.Module, stages: int) -> None:
     for kind, stage, function in tasks:
         if kind and (kind not in known or stage >= stages):
             raise broken(3, f"a function of kind {kind} of stage {stage}, which there is not", function)
-        if kind in ("input_grad", "weight_grad") and stage in whole:
+        if kind in HALVES and stage in whole:
             raise broken(3, f"stage {stage} has a backward and its half, the {kind}", function)
         for op in nested(function):
             if at.TASK in op.attributes or boundary.is_mark(op):

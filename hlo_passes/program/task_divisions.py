@@ -11,11 +11,12 @@ from jaxpp.hlo_passes.program.split_calls import Split
 from jaxpp.ir import attributes as at
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import bytecode_of, has_side_effect, kind_and_stage, name_of
+from jaxpp.ir.kinds import BACKWARDS
 from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step
 
-_KINDS = ("forward", "backward", "input_grad", "weight_grad")
+_KINDS = ("forward", *BACKWARDS)
 
 
 def split_tasks(module: ir.Module, steps: Iterable[Step], least: float, shardings: Shardings) -> dict[str, Split]:

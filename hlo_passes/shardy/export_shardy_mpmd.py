@@ -19,7 +19,7 @@ from jaxpp.hlo_passes.shardy.mesh_tensors import (
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, create, main_of, name_of, set_results, terminator
-from jaxpp.ir.kinds import operations_of
+from jaxpp.ir.kinds import BACKWARDS, operations_of
 from jaxpp.ir.mesh_functions import TASK, tasks_of_call
 from jaxpp.ir.phases import main_of_phase
 from jaxpp.ir.program_form import check_form
@@ -27,8 +27,6 @@ from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.tensors import read_spec
 from jaxpp.ir.values import defining_op
-
-_BACKWARD = ("backward", "input_grad", "weight_grad")
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ class _Exporter:
         operands = [self._on(value, mesh) for value in step.operands]
         attributes = {name: step.attributes[name] for name in TASK if name in step.attributes}
         tasks = tasks_of_call(step.op, step.kind)
-        origin = [mpmd.UserOriginAttr.get(f"stage_{each.stage}", int(each.kind in _BACKWARD)) for each in tasks]
+        origin = [mpmd.UserOriginAttr.get(f"stage_{each.stage}", int(each.kind in BACKWARDS)) for each in tasks]
         if len(tasks) == 1:
             counter = ir.IntegerType.get_unsigned(32)
             attributes["call_counter"] = ir.IntegerAttr.get(counter, tasks[0].microbatch)

@@ -8,10 +8,9 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.merge_slices import merge_slices
-from jaxpp.hlo_passes.stages.split_forward import BACKWARDS
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import call, create, operations, set_results, terminator
-from jaxpp.ir.kinds import FORMS, operations_of
+from jaxpp.ir.kinds import BACKWARDS, FORMS, operations_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.outlining import copy_function
 from jaxpp.ir.phases import check_tasks, tasks_of

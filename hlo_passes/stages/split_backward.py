@@ -10,6 +10,7 @@ from jaxpp.hlo_passes.stages.halves import Backward, weight_shapes
 from jaxpp.hlo_passes.stages.two_halves import write_constructs
 from jaxpp.ir.accumulators import find_accumulators
 from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and_stage, operations, terminator
+from jaxpp.ir.kinds import HALVES
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, outline_task
@@ -52,7 +53,7 @@ class SplitBackward(Pass):
     def run(self, module: ir.Module) -> None:
         """Splits the backwards of `module`. Raises PassError for one that can't be split."""
         loop = MicrobatchLoop.of(module)
-        stages = loop.stages_with("input_grad", "weight_grad")
+        stages = loop.stages_with(*HALVES)
         if not stages:
             return
         check_tasks(module, loop.body)

@@ -23,14 +23,12 @@ from jaxpp.ir.functions import (
     operations,
     terminator,
 )
+from jaxpp.ir.kinds import BACKWARDS
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, outline_task
 from jaxpp.ir.phases import check_tasks, tasks_of
 from jaxpp.schedules.model.task import Unit
-
-BACKWARDS = ("backward", "input_grad", "weight_grad")
-"""The kinds of tasks that read the residuals of their stage."""
 
 Uses = Sequence[tuple[ir.Operation, int]]
 
