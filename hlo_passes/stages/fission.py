@@ -1,14 +1,14 @@
 """Divides a backward between its input gradient and its weight gradient, also inside of loops and conditionals."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
-from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.hlo_passes.stages.dependences import Dependences, opened_ops
 from jaxpp.hlo_passes.stages.halves import Backward
+from jaxpp.hlo_passes.stages.two_halves import Halved
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import blocks_of, is_product, loop_body, operations, terminator
@@ -24,31 +24,6 @@ _CONSTRUCTS = {
     "stablehlo.if": _CONDITIONAL,
     at.SHARD_MAP: ("shard_map", "unroll the loop that is in it or around it, or write it on whole arrays"),
 }
-
-
-class Halved(NamedTuple):
-    """The two halves of a backward, as decided before any edit.
-
-    Attributes:
-        constructs: the loops and conditionals that make both gradients. An outer one comes before those inside of it.
-        early: the values that the input gradient has, also inside of `constructs`.
-        late: the values that only the weight gradient needs.
-        kept: the values that the input gradient keeps for the weight gradient, of each trip where they are in a loop.
-        acting: the operations with side effects of the input gradient, and those of the weight gradient.
-        barriers: maps each result of a barrier in `constructs` to the value that enters the first barrier of its chain.
-    """
-
-    constructs: list[ir.Operation]
-    early: set[ir.Value]
-    late: set[ir.Value]
-    kept: list[ir.Value]
-    acting: tuple[list[ir.Operation], list[ir.Operation]]
-    barriers: dict[ir.Value, ir.Value]
-
-    @property
-    def early_barriers(self) -> Mapping[ir.Value, ir.Value]:
-        """The entries of `barriers` for the barriers at which the input gradient does not wait either."""
-        return {result: value for result, value in self.barriers.items() if result not in self.early}
 
 
 def halve(backward: Backward) -> Halved:
@@ -160,7 +135,7 @@ class _Sides:
         kept = [value for value in read if value in made]
         kept += [result for op in first for result in body.results[op] if result in read]
         early, late = ([body.ops[op] for op in half if op in body.acting] for half in (first, second))
-        return Halved(body.constructs, self._values, self._late, kept, (early, late), body.barriers)
+        return Halved(body.constructs, self._values, self._late, kept, (early, late), body.barriers, {})
 
     def _wanted(self) -> Iterator[ir.Value]:
         """Yields the values that the second of the two loops or conditionals reads besides the late operations."""

@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir.build import NONE, constant, remake, sharded, shardings
 from jaxpp.ir.counted import affine, counter_of_test, counters, trips
-from jaxpp.ir.functions import loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import element_of
 from jaxpp.ir.outlining import clone_into
@@ -203,12 +203,6 @@ class OpenLoop:
         needed, numbers = self.body.part(roots, instead, acting)
         carried.update(self.arguments[value] for value in needed.difference(given) if value in self.arguments)
         return Half(sorted(carried), [self.body.ops[number] for number in numbers], same)
-
-    def read(self, half: Half) -> set[ir.Value]:
-        """Returns the values that the operations of `half` use, and those that it hands to its next trip."""
-        used = {value for op in half.ops for value in operands_with_captures(op)}
-        used.update(self.following[position] for position in half.positions)
-        return {half.same.get(value, value) for value in used}
 
     def trip(self, values: Mapping[ir.Value, ir.Value] = NONE) -> ir.Value:
         """Returns the index of the trip, from 0, in the body, or in that of a half where `values` replaces its values.

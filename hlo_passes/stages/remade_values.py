@@ -8,13 +8,15 @@ from functools import lru_cache
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.hlo_passes.stages.kept_values import Keep
-from jaxpp.hlo_passes.stages.open_loops import OpenLoop, Written
+from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.hlo_passes.stages.ties import ties
+from jaxpp.hlo_passes.stages.two_halves import Halved, write_constructs
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
-from jaxpp.ir.functions import blocks_of, has_side_effect, nested, operands_with_captures, operations
+from jaxpp.ir.functions import blocks_of, has_side_effect, loop_body, nested, operations
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
@@ -70,7 +72,6 @@ class Forward:
         self._pairs = [(ops[number], body.operands[number]) for number in self._behind]
         self._find_free(self._pairs)
         self._residuals = residuals
-        self._replaced: list[ir.Operation] = []
 
     def recomputed(self, keep: Keep, handed_on: Collection[ir.Value] = ()) -> Remaking:
         """Returns the operations of the recompute, and splits the loops that it runs in part.
@@ -94,10 +95,7 @@ class Forward:
                 location=first.location,
                 hint="keep more, or offload what is kept",
             )
-        block = self._body.ops[0].block
-        done = [op for op in map(builder.ops.__getitem__, again) if op.block == block and self._loop(op) is None]
-        kept = dict.fromkeys(builder.values[number] for number in choice.kept(again))
-        return self._divided(done, kept, handed_on)
+        return self._divided([builder.values[number] for number in choice.kept(again)], handed_on)
 
     def choices(self, count: int) -> list[tuple[int, int]]:
         """Returns choices as (kept bytes, recomputed FLOPs), from keeping all residuals to keeping the fewest bytes.
@@ -173,77 +171,44 @@ class Forward:
             return False
         return keep.repeats_products or not any(map(_is_costly, (op, *nested(op))))
 
-    def _divided(
-        self, again: Collection[ir.Operation], kept: Collection[ir.Value], handed_on: Collection[ir.Value]
-    ) -> Remaking:
-        """Returns a recompute of the operations `again`, the loops that they need, and the free values that they read.
+    def _divided(self, values: Sequence[ir.Value], handed_on: Collection[ir.Value]) -> Remaking:
+        """Returns the recompute that makes the residuals of these values, which the forward keeps.
 
-        Splits the loops that the forward and the recompute both run. This goes from the last operation to the first,
-        because splitting a loop changes the operands of later operations.
+        Splits the loops that the forward and the recompute both run.
         """
-        kept = dict.fromkeys([*kept, *self._stacks_of(kept)])
-        body = self._body
-        loops = [loop for op, _ in self._pairs if (loop := self._loop(op)) is not None]
+        body, kept = self._body, dict.fromkeys(values)
+        kept.update(dict.fromkeys(self._stacks_of(kept)))
+        split = self._in_both(kept, handed_on) if self._loops else []
+        there, twins = list(kept), dict[ir.Value, ir.Value]()
+        if split:
+            needs = Dependences(body, split)
+            effects = [value for number in needs.acting for value in (*needs.results[number], *needs.operands[number])]
+            early = needs.values_behind([*handed_on, *kept, *effects])
+            acting = [needs.ops[number] for number in needs.acting]
+            halved = Halved(split, early, self._late(needs, kept), there, (acting, []), {}, twins)
+            there = write_constructs(halved, self._mesh)
+            body = Numbered(operations(body.ops[0].block)[:-1])
+        residuals = [twins.get(value, value) for value in self._residuals if value not in kept]
+        _, again = body.part(residuals, {old: [new] for old, new in twins.items()} | dict.fromkeys(there, ()))
+        return Remaking([body.ops[number] for number in again], twins, split)
+
+    def _in_both(self, kept: Collection[ir.Value], handed_on: Collection[ir.Value]) -> list[ir.Operation]:
+        """Returns the loops that the forward and the recompute both run, and those inside of them that it runs."""
+        body, loops = self._body, [loop for op, _ in self._pairs if (loop := self._loop(op)) is not None]
         rows = [loop.op.results[0] for loop in loops if not self._within(loop).isdisjoint(kept)]
         here = set(body.behind([*handed_on, *kept, *rows], also=body.acting))
-        needed = {value for number in here for value in body.operands[number]}.union(handed_on, kept)
-        wanted = {value for op in again for value in operands_with_captures(op)}.union(self._residuals)
-        done = {result for op in again for result in op.results}
-        twins: dict[ir.Value, ir.Value] = {}
-        for number in reversed(self._behind):
-            op = body.ops[number]
-            if self._loop(op) is None:
-                if any(result in wanted and result in self._free for result in op.results):
-                    done.update(op.results)
-                    wanted.update(body.operands[number])
-                continue
-            second = [p for p, result in enumerate(op.results) if result in wanted and result not in kept]
-            made = op
-            if second and number in here:
-                first = [p for p, result in enumerate(op.results) if result in needed]
-                _, made = self._divide(op, first, second, kept, twins)
-            if second:
-                done.update(made.results)
-                wanted.update(operands_with_captures(made))
-        ops = [op for op in operations(body.ops[0].block) if not done.isdisjoint(op.results)]
-        return Remaking(ops, twins, self._replaced)
+        opened = Dependences(body, [loop.op for loop in self._loops.values()])
+        late, found = self._late(opened, kept), list[ir.Operation]()
+        for op in opened.constructs:  # an outer loop comes before those inside of it
+            number = body.producers.get(op.results[0])
+            is_here = any(op.block == loop_body(outer) for outer in found) if number is None else number in here
+            if is_here and not late.isdisjoint(op.results):
+                found.append(op)
+        return found
 
-    def _divide(
-        self,
-        op: ir.Operation,
-        first: Collection[int],
-        second: Collection[int],
-        kept: Collection[ir.Value],
-        twins: dict[ir.Value, ir.Value],
-    ) -> tuple[Written, ir.Operation]:
-        """Splits a loop, after the loops inside of it that are recomputed, from the last one to the first.
-
-        A stack of an inner loop is a value in each trip of the outer loop, which stacks it in turn. Returns the first
-        loop, and the second one. Adds the results that both have to `twins`.
-        """
-        same: dict[ir.Value, ir.Value] = {}
-        kept = dict.fromkeys(kept)
-        for each in reversed(OpenLoop(op).body.ops):
-            if self._loop(each) is None:
-                continue
-            loop = OpenLoop(op)
-            here = [value for value in kept if value in loop.inside]
-            read = [loop.read(loop.half(first, here)).union(here), loop.read(loop.half(second, (), here, same))]
-            mine, again = ([p for p, result in enumerate(each.results) if result in values] for values in read)
-            again = [position for position in again if each.results[position] not in kept]
-            if again:
-                inner, _ = self._divide(each, mine, again, kept, same)
-                stacks = (stack for stack, _ in inner.stacks.values())
-                kept = dict.fromkeys([*(inner.results.get(value, value) for value in kept), *stacks])
-        loop = OpenLoop(op)
-        inside = [value for value in kept if value in loop.inside]
-        acting = [each for each in loop.acting if each not in self._replaced]
-        self._replaced.append(op)
-        there = (row.position for value, row in loop.rows.items() if value in inside)
-        one = loop.write({*first, *there}, self._mesh, kept=inside, acting=acting)
-        other = loop.write(second, self._mesh, read=one.stacks, same=same)
-        twins |= {one.results[old]: new for old, new in other.results.items() if old in one.results}
-        return one, other.op
+    def _late(self, body: Dependences, kept: Collection[ir.Value]) -> set[ir.Value]:
+        """Returns the values that the recompute makes of the `kept` ones."""
+        return body.values_behind(self._residuals, dict.fromkeys(kept, ())).difference(kept)
 
     def _within(self, loop: OpenLoop) -> set[ir.Value]:
         """Returns the values inside of a loop, also inside of nested loops."""

@@ -1,4 +1,4 @@
-"""Writes the two loops and the two conditionals for each of those that make both gradients of a backward."""
+"""Writes the two loops and the two conditionals for each of those that make values of both halves of a computation."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -6,7 +6,6 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.stages.fission import Halved
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, sharded, shardings
@@ -17,12 +16,47 @@ from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import block_of
 
 
+class Halved(NamedTuple):
+    """The two halves of a computation, as decided before any edit.
+
+    They are the input gradient and the weight gradient of a backward, or a forward and the recompute of its residuals.
+
+    Attributes:
+        constructs: the loops and conditionals that make values of both. An outer one comes before those inside of it.
+        early: the values that the first half makes, also inside of `constructs`.
+        late: the values that the second half makes.
+        kept: the values that the first half keeps for the second one, of each trip where they are in a loop.
+        acting: the operations with side effects of the first half, and those of the second one.
+        barriers: maps each result of a barrier in `constructs` at which the second half does not wait to the value that
+            enters the first barrier of its chain.
+        twins: maps values to those that replace them in the second half; it gains the results of `constructs`.
+    """
+
+    constructs: list[ir.Operation]
+    early: set[ir.Value]
+    late: set[ir.Value]
+    kept: list[ir.Value]
+    acting: tuple[list[ir.Operation], list[ir.Operation]]
+    barriers: dict[ir.Value, ir.Value]
+    twins: dict[ir.Value, ir.Value]
+
+    @property
+    def early_barriers(self) -> Mapping[ir.Value, ir.Value]:
+        """The entries of `barriers` for the barriers at which the first half does not wait either."""
+        return {result: value for result, value in self.barriers.items() if result not in self.early}
+
+    @property
+    def late_values(self) -> Mapping[ir.Value, ir.Value]:
+        """The values that the second half uses in place of others."""
+        return {**self.barriers, **self.twins}
+
+
 class _Written(NamedTuple):
     """The two operations that replace a loop or a conditional.
 
     Attributes:
-        first: the operation of the input gradient.
-        second: the operation of the weight gradient.
+        first: the operation of the first half.
+        second: the operation of the second half.
         results: maps results of the old operation to those of `first` that replace them.
         late: the same for `second`.
         kept: the results of `first` that `second` reads.
@@ -38,8 +72,8 @@ class _Written(NamedTuple):
 def write_constructs(halved: Halved, mesh: MeshAxes | None) -> list[ir.Value]:
     """Writes the two operations for each of `halved.constructs`, those inside of others first.
 
-    Returns the values outside of them that the input gradient keeps for the weight gradient. The new operations with
-    side effects join `halved.acting`. The old ones stay, without uses, because `halved` has their values as keys.
+    Returns the values outside of them that the first half keeps for the second one. The new operations with side
+    effects join `halved.acting`. The old ones stay, without uses, because `halved` has their values as keys.
     """
     kept = dict.fromkeys(halved.kept)
     for op in reversed(halved.constructs):
@@ -49,6 +83,8 @@ def write_constructs(halved: Halved, mesh: MeshAxes | None) -> list[ir.Value]:
         new = {**written.late, **written.results}
         # The operations around this one look through barriers, and must not find the old operation there.
         halved.barriers.update({end: new[value] for end, value in halved.barriers.items() if value in new})
+        shared = halved.early & halved.late & written.late.keys()
+        halved.twins.update({written.results[old]: written.late[old] for old in shared} | {**written.late})
         for acting, made in zip(halved.acting, (written.first, written.second), strict=True):
             if has_side_effect(made):
                 acting.append(made)
@@ -64,7 +100,7 @@ def _write_loops(op: ir.Operation, halved: Halved, kept: Collection[ir.Value], m
     )
     inside = [value for value in kept if value in loop.inside]
     first = loop.write(early, mesh, kept=inside, same=halved.early_barriers, acting=halved.acting[0])
-    second = loop.write(late, mesh, read=first.stacks, same=halved.barriers, acting=halved.acting[1])
+    second = loop.write(late, mesh, read=first.stacks, same=halved.late_values, acting=halved.acting[1])
     stacks = [stack for stack, _ in first.stacks.values()]
     return _Written(first.op, second.op, first.results, second.results, stacks)
 
@@ -96,7 +132,7 @@ def _write_conditionals(
             ]
             stablehlo.return_([*returned, *rest])
         values = {value: handed_on[number] for value, number in place.items()}
-        returned = _write(block, other, late, values, (), halved.barriers, halved.acting[1])
+        returned = _write(block, other, late, values, (), halved.late_values, halved.acting[1])
         stablehlo.return_(returned, ip=ir.InsertionPoint(other.blocks[0]), loc=terminator(block).location)
     results, later = (
         {op.results[number]: result for number, result in zip(numbers, made.results, strict=False)}
