@@ -148,11 +148,11 @@ class OpenLoop:
             mesh: the axes of the meshes; None where a mesh is one device.
             kept: the values of the body that another loop reads, in stacks. A value that the half stacks anyway gets no
                 second stack.
-            read: the stacks from which this half reads values of the body.
-            same: as in `half`.
-            acting: as in `half`.
+            read: the stacks from which this half reads values of the body, which it does not make.
+            same: maps some values of the body to the values that the half uses instead.
+            acting: the operations that the half runs for their side effects.
         """
-        half = self.half(positions, kept, read, same, acting)
+        half = self._half(positions, kept, read, same, acting)
         rows = ((value, self.rows[value]) for value in kept if value in self.rows)
         there = {value: row for value, row in rows if row.position in half.positions}
         new, carried = [value for value in kept if value not in there], len(half.positions)
@@ -178,23 +178,15 @@ class OpenLoop:
         shared = {value: (results[self.op.results[row.position]], row) for value, row in there.items()}
         return Written(op, results, stacks | shared)
 
-    def half(
+    def _half(
         self,
         positions: Iterable[int],
         values: Iterable[ir.Value],
-        given: Collection[ir.Value] = (),
-        same: Mapping[ir.Value, ir.Value] = NONE,
-        acting: Collection[ir.Operation] = (),
+        given: Collection[ir.Value],
+        same: Mapping[ir.Value, ir.Value],
+        acting: Collection[ir.Operation],
     ) -> Half:
-        """Returns the part of the loop that carries `positions` and makes `values`.
-
-        Args:
-            positions: the positions whose results the half makes.
-            values: the values of the body that the half makes.
-            given: the values of the body that the half has without making them.
-            same: maps some values of the body to the values that the half uses instead.
-            acting: the operations that the half runs for their side effects.
-        """
+        """Returns the part of the loop that carries `positions` and makes `values` of those that are `given`."""
         same = {value: other for value, other in same.items() if value not in given}
         carried = {self.arguments[self.counter], *positions}
         instead = {argument: [self.following[position]] for argument, position in self.arguments.items()}
