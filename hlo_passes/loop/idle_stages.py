@@ -1,6 +1,6 @@
 """Checks that each stage has work: its mark's result is used, and the marked value depends on the microbatch."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from jaxlib.mlir import ir
 
@@ -13,7 +13,6 @@ from jaxpp.ir.functions import has_side_effect, loop_body, operations, terminato
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
-from jaxpp.ir.values import closure
 
 _UNUSED = "nobody uses the result of this stage mark"
 _NO_WORK = ("stablehlo.constant", "stablehlo.broadcast", boundary.BARRIER)
@@ -93,12 +92,12 @@ class _Dataflow(Numbered):
         self.marks = {number: boundary.read(op) for number, op in enumerate(self.ops) if boundary.is_mark(op)}
         self.forward_marks = [number for number, mark in self.marks.items() if mark.phase == "forward"]
         self.results_of_loop = [self.producers.get(value) for value in terminator(body).operands]
-        self.live = self._before(number for number in self.results_of_loop if number is not None)
+        self.live = {*self.behind(terminator(body).operands)}
         # The check for side effects is slow, so skip it for operations that are live already.
         dead = (number for number in range(len(self.ops)) if number not in self.live)
-        self.live |= self._before(number for number in dead if has_side_effect(self.ops[number]))
+        self.live.update(self.behind((), also=[number for number in dead if has_side_effect(self.ops[number])]))
         ends = self.live.intersection(self.forward_marks)
-        self.to_forward = self._before(maker for number in ends for maker in self.makers[number])
+        self.to_forward = {*self.behind(value for number in ends for value in self.operands[number])}
 
     def of_microbatch(self, loop: MicrobatchLoop) -> set[int]:
         """Returns the operations that depend on values that the loop counts or carries.
@@ -109,7 +108,7 @@ class _Dataflow(Numbered):
         readers = [number for number, used in enumerate(self.operands) if not loop.counts.keys().isdisjoint(used)]
         if loop.length == 1 or counting.issuperset(readers):
             return set(range(len(self.ops)))
-        return self._behind({*loop.body.arguments})
+        return self._after({*loop.body.arguments})
 
     def is_bypassed(self, mark: int) -> bool:
         """Whether a live operation other than `mark` uses a value that `mark` marks."""
@@ -128,18 +127,13 @@ class _Dataflow(Numbered):
         ends = [number for number, mark in self.marks.items() if mark.stage == stage]
         forward = {*self.forward_marks}.intersection(ends)
         results = set[ir.Value](result for number in forward for result in self.results[number])
-        values = (value for number in ends if number not in forward for value in self.operands[number])
-        gradients = [self.producers.get(value) for value in values]
-        found = self._behind(results) & self.live
-        found |= self._before(number for number in gradients if number is not None) - self.to_forward
+        gradients = (value for number in ends if number not in forward for value in self.operands[number])
+        found = self._after(results) & self.live
+        found |= {*self.behind(gradients)} - self.to_forward
         sums = {number for number in found if any(value in carried for value in self.operands[number])}
         return all(traits(self.ops[number]).view or self.ops[number].name in _NO_WORK for number in found - sums)
 
-    def _before(self, numbers: Iterable[int]) -> set[int]:
-        """Returns these operations, and all on which they depend."""
-        return set(closure(numbers, self.makers.__getitem__))
-
-    def _behind(self, values: set[ir.Value]) -> set[int]:
+    def _after(self, values: set[ir.Value]) -> set[int]:
         """Returns the operations that depend on one of these values."""
         found = set[int]()
         for number, makers in enumerate(self.makers):
