@@ -1,15 +1,15 @@
 """Makes functions of operations of a block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.attributes import set_tables
 from jaxpp.ir.build import NONE, clone, rewire
-from jaxpp.ir.functions import body_of, call, create, operands_with_captures, operations, set_results
+from jaxpp.ir.functions import body_of, call, create, operations, set_results
+from jaxpp.ir.numbered import Member
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.tensors import check_arrays
 
@@ -30,53 +30,21 @@ class Outlined:
         return call(self.function, operands, attributes, ir.InsertionPoint(before), before.location)
 
 
-class Member(NamedTuple):
-    """An operation for a new function.
-
-    Attributes:
-        op: the operation.
-        uses: the values that it uses, also in its regions (`operands_with_captures`).
-        results: the values that it makes.
-        moves: whether it is moved, much faster than a clone, because no other function needs it. The caller then
-            replaces the uses of its results elsewhere.
-    """
-
-    op: ir.Operation
-    uses: Sequence[ir.Value]
-    results: Sequence[ir.Value]
-    moves: bool = False
-
-    @staticmethod
-    def of(op: ir.Operation) -> "Member":
-        """Reads an operation that is cloned."""
-        return Member(op, operands_with_captures(op), list(op.results))
-
-
 def outline(
     module: ir.Module,
     name: str,
-    ops: Sequence[ir.Operation],
+    members: Iterable[Member],
     outputs: Sequence[ir.Value],
     attributes: Mapping[str, ir.Attribute],
     shardings: Shardings,
 ) -> Outlined:
-    """Clones `ops` (in program order, one block) into a new private function that returns `outputs`.
+    """Outlines operations (in program order, of one block) as a new private function that returns `outputs`.
 
-    Its arguments are the values that `ops` use and don't define, in the order of their first use. The originals stay
-    in place, unchanged, so that cheap operations can be cloned into several functions.
+    Its arguments are the values that the operations use and don't make, in the order of their first use. An operation
+    that is cloned stays in place, so that a cheap one can be in several functions. Raises PassError for a value that no
+    array holds.
     """
-    return outline_members(module, name, list(map(Member.of, ops)), outputs, attributes, shardings)
-
-
-def outline_members(
-    module: ir.Module,
-    name: str,
-    members: Sequence[Member],
-    outputs: Sequence[ir.Value],
-    attributes: Mapping[str, ir.Attribute],
-    shardings: Shardings,
-) -> Outlined:
-    """Outlines operations that were read before, and may move. Raises PassError for a value that no array holds."""
+    members = list(members)
     made = {result for member in members for result in member.results}
     used = dict.fromkeys([value for member in members for value in member.uses])
     arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
@@ -117,7 +85,7 @@ def outline_task(
         return {}
     stage = {at.STAGE: old.attributes[at.STAGE]}
     attributes = {at.KIND: ir.StringAttr.get(kind), **stage}
-    part = outline_members(module, name, members, outputs, attributes, Shardings(module))
+    part = outline(module, name, members, outputs, attributes, Shardings(module))
     return dict(zip(outputs, part.call(values, stage, old).results, strict=True))
 
 

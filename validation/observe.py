@@ -23,6 +23,7 @@ from jaxpp.ir.functions import (
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.loop import entries
 from jaxpp.ir.mesh_functions import tasks_of_call
+from jaxpp.ir.numbered import Member
 from jaxpp.ir.outlining import outline
 from jaxpp.ir.program import Call, TaskName
 from jaxpp.ir.shardings import Shardings
@@ -208,7 +209,7 @@ class ValueRunner:
             return
         name = f"jaxpp_observed_{self._segments}"
         self._segments += 1
-        outlined = outline(self._module, name, segment.ops, segment.outputs, {}, self._shardings)
+        outlined = outline(self._module, name, map(Member.of, segment.ops), segment.outputs, {}, self._shardings)
         segment.inputs, segment.run = outlined.inputs, self._runner.compile(self._module, name)
 
     def _run(self, code: _Code, arguments: Sequence[_Known], where: _Where) -> list[_Known]:

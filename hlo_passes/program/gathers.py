@@ -9,6 +9,7 @@ from jaxpp.hlo_passes.program.runs import find_runs, replace_values
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, create, functions, name_of, operations, set_results, terminator
 from jaxpp.ir.kinds import FORMS
+from jaxpp.ir.numbered import Member
 from jaxpp.ir.outlining import Outlined, clone_body, outline
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step
@@ -97,7 +98,7 @@ class Gathers:
             name = f"gather_{len(self._functions)}"
             kind = {at.KIND: ir.StringAttr.get("gather")}
             outputs = [each.results[0] for each in gathers]
-            found = outline(self._module, name, [*rows, *gathers], outputs, kind, self._shardings)
+            found = outline(self._module, name, map(Member.of, [*rows, *gathers]), outputs, kind, self._shardings)
             for op in operations(body_of(found.function))[:-1]:
                 del op.attributes[at.PER_RUN]
             self._functions[numbers] = found

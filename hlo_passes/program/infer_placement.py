@@ -13,8 +13,9 @@ from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, following, main_of, operations, program_order, terminator
 from jaxpp.ir.mesh_functions import on_meshes
+from jaxpp.ir.numbered import Member
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.outlining import Member, outline_members
+from jaxpp.ir.outlining import outline
 from jaxpp.ir.phases import main_line, main_of_phase
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
@@ -269,7 +270,7 @@ class _Regroup:
             members = [self._member(node) for node in nodes]
             outputs = [value.ssa for value in group.outputs]
             attributes = {at.KIND: ir.StringAttr.get(phase)}
-            part = outline_members(self._module, name, members, outputs, attributes, shardings)
+            part = outline(self._module, name, members, outputs, attributes, shardings)
             made_call = call(
                 part.function,
                 [made.get(value, value) for value in part.inputs],

@@ -14,6 +14,7 @@ from jaxpp.ir.boundary import BARRIER
 from jaxpp.ir.build import clone, combine, sharded
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, name_of
+from jaxpp.ir.numbered import Member
 from jaxpp.ir.outlining import outline
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import Step
@@ -158,7 +159,7 @@ class Scatters:
         if numbers not in self._zeros:
             firsts = dict(self._firsts)
             zeros = [firsts[number] for number in numbers]
-            ops = [op for value in zeros if (op := defining_op(value)) is not None]
+            ops = [Member.of(op) for value in zeros if (op := defining_op(value)) is not None]
             name = f"zeros_{len(self._zeros)}"
             self._zeros[numbers] = outline(self._module, name, ops, zeros, _kind(), self._shardings).function
         return self._zeros[numbers]

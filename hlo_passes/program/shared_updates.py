@@ -12,7 +12,7 @@ from jaxpp.ir.functions import body_of, has_side_effect, name_of, operations
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.numbering import kind_of
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.outlining import Member, outline_members
+from jaxpp.ir.outlining import outline
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step
 
@@ -95,10 +95,10 @@ class _Function:
         times = Counter(op for ops in needed for op in ops)
         attributes = {at.KIND: function.attributes[at.KIND]} if at.KIND in function.attributes else {}
         parts = [
-            outline_members(
+            outline(
                 module,
                 f"{name_of(function)}_{name}",
-                [Member(body.ops[op], body.operands[op], body.results[op], times[op] == 1) for op in ops],
+                [body.member(op, moves=times[op] == 1) for op in ops],
                 values,
                 attributes,
                 shardings,

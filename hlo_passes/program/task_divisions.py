@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import bytecode_of, has_side_effect, kind_and_stage, name_of
 from jaxpp.ir.kinds import BACKWARDS
-from jaxpp.ir.outlining import Member, Outlined, outline_members
+from jaxpp.ir.outlining import Outlined, outline
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step
 
@@ -81,9 +81,8 @@ class _Division:
         shared = self.small.function.clone(ir.InsertionPoint(module.body)).operation
         shared.attributes["sym_name"] = ir.StringAttr.get(f"{name}_shared")
         shared.attributes[at.STAGE] = attributes[at.STAGE]
-        body = self.large
-        members = [Member(body.ops[op], body.operands[op], body.results[op], moves=True) for op in self.rest]
-        own = outline_members(module, f"{name}_own", members, self.results, attributes, shardings)
+        members = [self.large.member(op, moves=True) for op in self.rest]
+        own = outline(module, f"{name}_own", members, self.results, attributes, shardings)
         parts = [own, Outlined(shared, list(self.inputs), list(self.outputs))]
         return Split(self.large.function, self.large.returned, parts if self.rest_is_first else parts[::-1])
 

@@ -11,8 +11,8 @@ from jaxpp.ir.build import erase_dead, replace
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import call, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.outlining import Member, Outlined, outline_members
+from jaxpp.ir.numbered import Member, Numbered
+from jaxpp.ir.outlining import Outlined, outline
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.tasks import StageTask, check_mark, task_of
 from jaxpp.ir.values import closure, is_used
@@ -45,7 +45,7 @@ class OutlineStages(Pass):
             attributes = {at.KIND: ir.StringAttr.get(task.kind), at.STAGE: at.i64(task.stage)}
             body.check_order(task)
             members, outputs = body.members(task), body.outputs(task)
-            outlined.append(outline_members(module, str(task), members, outputs, attributes, shardings))
+            outlined.append(outline(module, str(task), members, outputs, attributes, shardings))
         shared = [op for op, task in zip(body.ops, body.tasks, strict=True) if task is None]
         _replace_body(loop, shared, outlined)
 
@@ -92,10 +92,7 @@ class _TaskGroups(Numbered):
 
     def members(self, task: StageTask) -> list[Member]:
         """Returns the operations of `task`: its own, which move, and the cheap ones that it rematerialises."""
-        return [
-            Member(self.ops[number], self.operands[number], self.results[number], self.tasks[number] is not None)
-            for number in self.groups[task]
-        ]
+        return [self.member(number, moves=self.tasks[number] is not None) for number in self.groups[task]]
 
     def _group(self) -> dict[StageTask, list[int]]:
         groups: dict[StageTask, list[int]] = {}

@@ -13,7 +13,7 @@ from jaxpp.ir.functions import body_of, bytecode_of, callee, functions, kind_and
 from jaxpp.ir.kinds import HALVES
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.outlining import Member, outline_task
+from jaxpp.ir.outlining import outline_task
 from jaxpp.ir.phases import check_tasks, tasks_of
 from jaxpp.ir.shardings import MeshAxes
 
@@ -106,7 +106,7 @@ def _split(
     _, weight_grad = body.part(second, dict.fromkeys(kept, ()), halved.acting[1])
     both = {*input_grad}.intersection(weight_grad)
     for kind, ops, outputs in (("input_grad", input_grad, first), ("weight_grad", weight_grad, second)):
-        members = [Member(body.ops[op], body.operands[op], body.results[op], op not in both) for op in ops]
+        members = [body.member(op, moves=op not in both) for op in ops]
         values |= outline_task(module, kind, f"{kind}_{backward.stage}", members, outputs, old, values)
     for result, value in zip(old.results, returned, strict=True):
         result.replace_all_uses_with(values[value])

@@ -25,8 +25,8 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.kinds import BACKWARDS
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.outlining import Member, outline_task
+from jaxpp.ir.numbered import Member, Numbered
+from jaxpp.ir.outlining import outline_task
 from jaxpp.ir.phases import check_tasks, tasks_of
 from jaxpp.schedules.model.task import Unit
 
@@ -179,7 +179,7 @@ class _SplitForward:
         self._function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
         outputs = list(dict.fromkeys([*handed_on, *kept]))
         body = Numbered([op for op in self._ops if op not in again.replaced])
-        members = [Member.of(body.ops[number]) for number in body.behind(outputs, also=body.acting)]
+        members = [body.member(number) for number in body.behind(outputs, also=body.acting)]
         given |= outline_task(self.module, "forward", name, members, outputs, self.old, given)
         for value, twin in again.twins.items():  # only the recompute is still to be outlined
             value.replace_all_uses_with(twin)
