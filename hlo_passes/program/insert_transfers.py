@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.hlo_passes.program.transfer_order import MeshTransfer, TransferScheduler, with_early_receives
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, functions, kind_and_stage, main_of, terminator
+from jaxpp.ir.functions import body_of, main_of, terminator
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.mesh_lines import Border, Literal, MeshLine, MeshLines
@@ -137,7 +137,6 @@ class _TransferPlan:
         self._growing = [_Growing(MeshLine(mesh)) for mesh in range(meshes)]
         self._unknown = ir.Location.unknown(module.context)
         self._channels = 0
-        self._kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}
         self._shardings = Shardings(module)
         self._stacks = Stacks.of(self._main)
         self._sources: dict[ir.Value, tuple[_Growing, int, int]] = {}
@@ -249,9 +248,8 @@ class _TransferPlan:
             register = growing.note(value)
             results.append(register)
             self._sources.setdefault(value, (growing, place, register))
-        kind = self._kinds[step.callee]
-        tasks = tasks_of_call(step.op, kind) if step.task is None else (TaskName(kind, *step.task[:3]),)
-        growing.steps.append(Call(step.callee, tuple(operands), tuple(results), kind, tasks, ()))
+        tasks = tasks_of_call(step.op, step.kind) if step.task is None else (TaskName(step.kind, *step.task[:3]),)
+        growing.steps.append(Call(step.callee, tuple(operands), tuple(results), step.kind, tasks, ()))
         growing.locations.append(step.op.location)
 
     def _bring(self, values: Sequence[ir.Value], growing: _Growing, *, late: bool) -> list[int]:
