@@ -92,6 +92,7 @@ def test_what_each_device_multiplies(lhs: str, rhs: str, result: str, devices: i
 
 
 def test_each_device_runs_the_body_of_a_shard_map_once() -> None:
-    module = own_copy(jax.jit(shard_mapped).lower(X).compiler_ir())
+    lowered: Any = jax.jit(shard_mapped).lower(X).compiler_ir()
+    module = own_copy(lowered)
     with module.context:
         assert products_of(module, per_device=True) == {"f32": 2 * (2 * 2 * 2 * 32)}

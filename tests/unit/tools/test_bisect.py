@@ -187,6 +187,16 @@ def test_two_schedules_agree(programs: dict[str, Path]) -> None:
         assert (code, output) == (0, f"{programs['gpipe']}: the results agree with {programs[one]}\n")
 
 
+def test_a_record_of_a_program_that_lacks_an_argument_of_the_reference(
+    programs: dict[str, Path], tmp_path: Path
+) -> None:
+    record = tmp_path / "record.npz"
+    given = programs["1f1b"], "--reference", BASIC, "--record", record
+    assert runline.call(execute.main, *given, stdin="").texts[0] == 0
+    code, output, _ = runline.call(bisect.main, record, programs["gpipe"]).texts
+    assert (code, output) == (0, f"{programs['gpipe']}: the results agree with {record}\n")
+
+
 def test_records_that_do_not_fit(programs: dict[str, Path], tmp_path: Path) -> None:
     record, other = programs["1f1b record"], tmp_path / "other.npz"
     other.write_bytes(b"PK")
