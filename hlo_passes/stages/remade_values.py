@@ -16,7 +16,7 @@ from jaxpp.hlo_passes.stages.two_halves import Halved, write_constructs
 from jaxpp.ir.counted import is_counted
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
-from jaxpp.ir.functions import blocks_of, has_side_effect, loop_body, nested, operations
+from jaxpp.ir.functions import blocks_of, has_side_effect, nested, operations
 from jaxpp.ir.locations import source_of
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import shape_of, traits
@@ -174,11 +174,13 @@ class Forward:
     def _divided(self, values: Sequence[ir.Value], handed_on: Collection[ir.Value]) -> Remaking:
         """Returns the recompute that makes the residuals of these values, which the forward keeps.
 
-        Splits the loops that the forward and the recompute both run.
+        Splits the loops that the recompute runs: it may need only some of the values that they carry.
         """
         body, kept = self._body, dict.fromkeys(values)
         kept.update(dict.fromkeys(self._stacks_of(kept)))
-        split = self._in_both(kept, handed_on) if self._loops else []
+        opened = Dependences(body, [loop.op for loop in self._loops.values()])
+        late = self._late(opened, kept)
+        split = [op for op in opened.constructs if not late.isdisjoint(op.results)]
         there, twins = list(kept), dict[ir.Value, ir.Value]()
         if split:
             needs = Dependences(body, split)
@@ -191,20 +193,6 @@ class Forward:
         residuals = [twins.get(value, value) for value in self._residuals if value not in kept]
         _, again = body.part(residuals, {old: [new] for old, new in twins.items()} | dict.fromkeys(there, ()))
         return Remaking([body.ops[number] for number in again], twins, split)
-
-    def _in_both(self, kept: Collection[ir.Value], handed_on: Collection[ir.Value]) -> list[ir.Operation]:
-        """Returns the loops that the forward and the recompute both run, and those inside of them that it runs."""
-        body, loops = self._body, [loop for op, _ in self._pairs if (loop := self._loop(op)) is not None]
-        rows = [loop.op.results[0] for loop in loops if not self._within(loop).isdisjoint(kept)]
-        here = set(body.behind([*handed_on, *kept, *rows], also=body.acting))
-        opened = Dependences(body, [loop.op for loop in self._loops.values()])
-        late, found = self._late(opened, kept), list[ir.Operation]()
-        for op in opened.constructs:  # an outer loop comes before those inside of it
-            number = body.producers.get(op.results[0])
-            is_here = any(op.block == loop_body(outer) for outer in found) if number is None else number in here
-            if is_here and not late.isdisjoint(op.results):
-                found.append(op)
-        return found
 
     def _late(self, body: Dependences, kept: Collection[ir.Value]) -> set[ir.Value]:
         """Returns the values that the recompute makes of the `kept` ones."""

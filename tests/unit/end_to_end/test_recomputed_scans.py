@@ -212,6 +212,41 @@ def test_what_has_effects_runs_once() -> None:
     assert_same(found, jax.jit(step)(*arguments))
 
 
+@pytest.mark.parametrize("keep", ["selective", 0.3])
+@pytest.mark.parametrize("is_product", [True, False], ids=["product", "callback"])
+def test_the_loop_of_the_recompute_carries_only_what_it_needs(keep: Any, is_product: bool) -> None:
+    """Nothing reads what the loop carries besides: neither a product nor a callback before the loop is run again."""
+
+    def halved(x: Any) -> Any:
+        return np.asarray(x) / 2
+
+    @jax.custom_vjp
+    def tanh(x: jax.Array, other: jax.Array) -> jax.Array:
+        return jnp.tanh(x)
+
+    def forward(x: jax.Array, other: jax.Array) -> Any:
+        last, _ = jax.lax.fori_loop(0, 3, lambda _, c: (jnp.sin(c[0]), jnp.cos(c[1]) + c[0]), (jnp.sin(x), other))
+        return jnp.tanh(x), (x, last)
+
+    def backward(kept: Any, g: jax.Array) -> Any:
+        return g * (1 - jnp.tanh(kept[0]) ** 2) * kept[1], jnp.zeros_like(g)
+
+    tanh.defvjp(forward, backward)
+
+    def stage(x: jax.Array, w: Any) -> jax.Array:
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        other = x @ w["up"][1] @ w["up"][2] if is_product else io_callback(halved, shape, jax.lax.stop_gradient(x))
+        return tanh(x @ w["up"][0], jax.lax.stop_gradient(other))
+
+    step = step_of(schedules.make("gpipe", meshes=2, microbatches=2), [stage] * 2)
+    arguments = [stack(k, 3) for k in range(2)], batch(2)
+    made = lowered(step, arguments, make_mesh(2), recompute={0: keep})
+    text = str(made.program().module).partition("private @recompute_0(")[2].partition("func.func")[0]
+    assert "stablehlo.while" in text
+    assert text.count("dot_general") == (is_product and keep != "selective")  # the one before the loop, of `x`
+    assert_same(made.compile()(*arguments), jax.jit(step)(*arguments))
+
+
 def residuals(keep: Any, stage: Any, reader: str) -> int:
     """The bytes that stage 1 of three such stages keeps of a microbatch for the task that reads them."""
     step = step_of(schedules.make("gpipe", meshes=3, microbatches=2), [stage] * 3)
