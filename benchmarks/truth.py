@@ -3,9 +3,9 @@
     python benchmarks/truth.py [--repeat 15] [--shrink 1] [--rows 0 5]
 
 Predicted: one process with a device for each process of the job traces the step, task by task, so that each task is
-measured alone; if that keeps one core busy, others do the same on the other cores. Processes that only send measure
-messages. For FSDP and tensor parallelism each collective of the step runs by itself, in processes and in one; the
-difference is added. From these `jaxpp.planning` predicts the step; meshes whose processes share a core share its time.
+measured alone. Processes that only send measure messages. For FSDP and tensor parallelism each collective of the step
+runs by itself, in processes and in one; the difference is added. From these `jaxpp.planning` predicts the step, once
+for each traced one; meshes whose processes share a core share its time.
 
 Measured: a process for each device, with one thread for XLA, on a core of its own, or, with fewer cores, shared with as
 few others as possible. A step counts from when the first process begins it until the last one has its results.
@@ -112,30 +112,39 @@ def main() -> None:
 def rows(options: argparse.Namespace, errors: list[float]) -> Iterator[Sequence[object]]:
     """Yields the rows, and appends their errors."""
     given = "--repeat", options.repeat, "--shrink", options.shrink
-    links = messages(given) if any(CASES[row].stages > 1 for row in options.rows) else [1.0] * 4
-    extra, cores = dict[tuple[int, str], float](), len(os.sched_getaffinity(0))
-    for row in options.rows:
-        case = CASES[row]
-        traced, measured = ("predict", row, *links), ("steps", row)
-        alike, threads = (1, case.processes) if case.stages == 1 else (min(case.processes, cores), 1)
-        with (
-            running(alike, case.processes, traced, given, threads) as some,
-            running(case.processes, 1, measured, given) as all_,
-        ):
-            turns = [(ask(some), ask(all_)) for _ in range(options.repeat)]
-        (expected, sent), seconds = turns[-1]
-        missing = [each for each in sent if (case.processes, each) not in extra]
-        if missing:
-            apart = once(case.processes, 1, ("sums", *missing), given)
-            within = once(1, case.processes, ("sums", *missing), given, threads)
-            more = map(operator.sub, apart, within)
-            extra.update(((case.processes, each), value) for each, value in zip(missing, more, strict=True))
-        expected += sum(count * extra[case.processes, each] for each, count in sent.items())
+    cases = [CASES[row] for row in options.rows]
+    links = messages(given) if any(each.stages > 1 for each in cases) else [1.0] * 4
+    extra = dict[tuple[int, str], float]()
+    for case in cases:
+        expected, seconds = tried(case, options.repeat, links, extra, given)
         low, middle, high = np.percentile(seconds, (25, 50, 75))
         errors.append(abs(middle / expected - 1))
         spread = f"{1e3 * low:.0f}, {1e3 * high:.0f}"
         numbers = f"{1e3 * expected:.0f}", f"{1e3 * middle:.0f}", spread, f"{middle / expected:.3f}"
         yield case.model, case.way, case.processes, *numbers
+
+
+def tried(
+    case: Case, turns: int, links: Sequence[float], extra: dict[tuple[int, str], float], given: Sequence[object]
+) -> tuple[float, list[float]]:
+    """Returns the predicted seconds of a step, and the measured ones.
+
+    extra: what collectives take, by the number of processes and the kind; those of this case are added.
+    """
+    number = CASES.index(case)
+    threads = case.processes if case.stages == 1 else 1
+    with (
+        running(1, case.processes, ("predict", number, *links), given, threads) as some,
+        running(case.processes, 1, ("steps", number), given) as all_,
+    ):
+        (expected, sent), seconds = [(ask(some), ask(all_)) for _ in range(turns)][-1]
+    missing = [each for each in sent if (case.processes, each) not in extra]
+    if missing:
+        apart = once(case.processes, 1, ("sums", *missing), given)
+        within = once(1, case.processes, ("sums", *missing), given, threads)
+        more = map(operator.sub, apart, within)
+        extra.update(((case.processes, each), value) for each, value in zip(missing, more, strict=True))
+    return expected + sum(count * extra[case.processes, each] for each, count in sent.items()), seconds
 
 
 def messages(given: Sequence[object]) -> list[float]:
@@ -158,6 +167,9 @@ def line(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
 
 Children = Sequence["subprocess.Popen[str]"]
 
+OWN_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Makes glibc keep what is freed. Otherwise Linux clears 48 MB for some tasks, and steps differ by a tenth."""
+
 
 @contextlib.contextmanager
 def running(
@@ -165,7 +177,7 @@ def running(
 ) -> Generator[Children]:
     """Starts this script in processes of so many devices and threads of XLA, which do a job whenever they are asked."""
     flags = {"PJRT_NPROC": str(threads), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    environment = {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+    environment = {**os.environ, **flags, **OWN_MEMORY, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     place = f"127.0.0.1:{free_port()}"
     command = [sys.executable, __file__, *map(str, given), "--job", *map(str, job), "--place", place, str(processes)]
     children = [
@@ -296,15 +308,13 @@ def predicted(case: Case, options: argparse.Namespace, link: Link, ends: Link, c
         for kind, size in collectives_of(case, program, name):
             sent[f"{kind} {size:.0f}"] += count
     processors, network = [mesh % cores for mesh in range(program.meshes)], network_of(link, program.meshes)
-    found: dict[str, list[float]] = {}
+    steps: list[float] = []
     (state, _), _ = compiled.trace(state, batch)
     while True:
         (state, _), events = compiled.trace(state, batch)
-        tasks = (each.seconds for each in events if each.target is None)
-        for name, seconds in zip(calls, tasks, strict=True):
-            found.setdefault(name, []).append(seconds)
-        seconds = {name: statistics.median(each) for name, each in found.items()}
-        yield shared_step(program, seconds, network, ends, processors), sent
+        tasks = [each.seconds for each in events if each.target is None]
+        steps.append(shared_step(program, tasks, network, ends, processors))
+        yield statistics.median(steps), sent
 
 
 def collectives_of(case: Case, program: Program, name: str) -> list[tuple[str, float]]:
