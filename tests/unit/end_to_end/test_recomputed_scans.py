@@ -225,8 +225,10 @@ def test_the_loop_of_the_recompute_carries_only_what_it_needs(keep: Any, is_prod
         return jnp.tanh(x)
 
     def forward(x: jax.Array, other: jax.Array) -> Any:
-        last, _ = jax.lax.fori_loop(0, 3, lambda _, c: (jnp.sin(c[0]), jnp.cos(c[1]) + c[0]), (jnp.sin(x), other))
-        return jnp.tanh(x), (x, last)
+        def trip(_: int, carry: Any) -> Any:
+            return jnp.sin(carry[0]), jnp.cos(carry[1]) + carry[0]
+
+        return jnp.tanh(x), (x, jax.lax.fori_loop(0, 3, trip, (jnp.sin(x), other))[0])
 
     def backward(kept: Any, g: jax.Array) -> Any:
         return g * (1 - jnp.tanh(kept[0]) ** 2) * kept[1], jnp.zeros_like(g)
