@@ -247,6 +247,8 @@ def finish(draw: random.Random, case: Case) -> None:
     """Choose what is left: meshes, shardings, how losses are put together."""
     if case.way == "saved" and "operations" in case.options:  # functions of Python are not saved
         case.way = ""
+    if case.way == "moved":  # the other schedule splits no backward
+        case.frozen = {}
     case.words.insert(1, case.plan.name)
     case.mesh = case.mesh or draw.choice(("alone", "data"))
     case.reduced = draw.choice((jaxpp.Concat(), jaxpp.Concat(), jaxpp.Add, jaxpp.Max))
