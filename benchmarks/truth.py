@@ -47,8 +47,7 @@ from jaxpp._absent import compile_only
 from jaxpp.planning import CHIPS, Efficiency, Link, Target
 from jaxpp.planning.collectives import COLLECTIVE, result_bytes
 from jaxpp.planning.estimate import Network
-from jaxpp.runtime import Call, Program
-from jaxpp.runtime.execution.order import merged_order
+from jaxpp.runtime import Program
 from jaxpp.runtime.processes.job import gather
 
 SIZES = {
@@ -112,11 +111,11 @@ def main() -> None:
 def rows(options: argparse.Namespace, errors: list[float]) -> Iterator[Sequence[object]]:
     """Yields the rows, and appends their errors."""
     given = "--repeat", options.repeat, "--shrink", options.shrink
-    cases = [CASES[row] for row in options.rows]
-    links = messages(given) if any(each.stages > 1 for each in cases) else [1.0] * 4
+    links = messages(given) if any(CASES[row].stages > 1 for row in options.rows) else [1.0] * 4
     extra = dict[tuple[int, str], float]()
-    for case in cases:
-        expected, seconds = tried(case, options.repeat, links, extra, given)
+    for row in options.rows:
+        case = CASES[row]
+        expected, seconds = tried(row, options.repeat, links, extra, given)
         low, middle, high = np.percentile(seconds, (25, 50, 75))
         errors.append(abs(middle / expected - 1))
         spread = f"{1e3 * low:.0f}, {1e3 * high:.0f}"
@@ -125,17 +124,17 @@ def rows(options: argparse.Namespace, errors: list[float]) -> Iterator[Sequence[
 
 
 def tried(
-    case: Case, turns: int, links: Sequence[float], extra: dict[tuple[int, str], float], given: Sequence[object]
+    row: int, turns: int, links: Sequence[float], extra: dict[tuple[int, str], float], given: Sequence[object]
 ) -> tuple[float, list[float]]:
-    """Returns the predicted seconds of a step, and the measured ones.
+    """Returns the predicted seconds of the step of a row, and the measured ones.
 
     extra: what collectives take, by the number of processes and the kind; those of this case are added.
     """
-    number = CASES.index(case)
+    case = CASES[row]
     threads = case.processes if case.stages == 1 else 1
     with (
-        running(1, case.processes, ("predict", number, *links), given, threads) as some,
-        running(case.processes, 1, ("steps", number), given) as all_,
+        running(1, case.processes, ("predict", row, *links), given, threads) as some,
+        running(case.processes, 1, ("steps", row), given) as all_,
     ):
         (expected, sent), seconds = [(ask(some), ask(all_)) for _ in range(turns)][-1]
     missing = [each for each in sent if (case.processes, each) not in extra]
@@ -302,9 +301,8 @@ def predicted(case: Case, options: argparse.Namespace, link: Link, ends: Link, c
     """
     compiled, (state, batch) = step_of(case, options.shrink)
     program = compiled.executable.program
-    calls = [each.function for _, each in merged_order(program) if isinstance(each, Call)]
-    sent = Counter[str]()
-    for name, count in Counter(calls).items():
+    calls, sent = Counter(each.function for called in program.calls for each in called), Counter[str]()
+    for name, count in calls.items():
         for kind, size in collectives_of(case, program, name):
             sent[f"{kind} {size:.0f}"] += count
     processors, network = [mesh % cores for mesh in range(program.meshes)], network_of(link, program.meshes)

@@ -178,30 +178,23 @@ class Forward:
         """
         body, kept = self._body, dict.fromkeys(values)
         kept.update(dict.fromkeys(self._stacks_of(kept)))
-        opened = Dependences(body, [loop.op for loop in self._loops.values()])
-        late = self._late(opened, kept)
-        split = [op for op in opened.constructs if not late.isdisjoint(op.results)]
+        late, split = set[ir.Value](), list[ir.Operation]()
+        if self._loops:
+            opened = Dependences(body, [loop.op for loop in self._loops.values()])
+            late = opened.values_behind(self._residuals, dict.fromkeys(kept, ())).difference(kept)
+            split = [op for op in opened.constructs if not late.isdisjoint(op.results)]
         there, twins = list(kept), dict[ir.Value, ir.Value]()
         if split:
             needs = Dependences(body, split)
             effects = [value for number in needs.acting for value in (*needs.results[number], *needs.operands[number])]
             early = needs.values_behind([*handed_on, *kept, *effects])
             acting = [needs.ops[number] for number in needs.acting]
-            halved = Halved(split, early, self._late(needs, kept), there, (acting, []), {}, twins)
+            halved = Halved(split, early, late, there, (acting, []), {}, twins)
             there = write_constructs(halved, self._mesh)
             body = Numbered(operations(body.ops[0].block)[:-1])
         residuals = [twins.get(value, value) for value in self._residuals if value not in kept]
         _, again = body.part(residuals, {old: [new] for old, new in twins.items()} | dict.fromkeys(there, ()))
         return Remaking([body.ops[number] for number in again], twins, split)
-
-    def _late(self, body: Dependences, kept: Collection[ir.Value]) -> set[ir.Value]:
-        """Returns the values that the recompute makes of the `kept` ones."""
-        return body.values_behind(self._residuals, dict.fromkeys(kept, ())).difference(kept)
-
-    def _within(self, loop: OpenLoop) -> set[ir.Value]:
-        """Returns the values inside of a loop, also inside of nested loops."""
-        inner = (each for op in loop.body.ops if (each := self._loop(op)) is not None)
-        return loop.inside.union(*map(self._within, inner))
 
     def _stacks_of(self, kept: Collection[ir.Value]) -> list[ir.Value]:
         """Returns the stacks of kept values that loops make anyway, and the stacks of those stacks."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from jaxlib.mlir import ir
 
 from jaxpp.ir.flops import products_of
+from jaxpp.ir.kinds import HALVES
 from jaxpp.schedules import Costs, Schedule
 from jaxpp.schedules.model.values import PerPair
 from jaxpp.targets.chips import Chip
@@ -81,7 +82,7 @@ class TaskTimes:
         return Costs(kinds={kind: [self._flops(kind, n) for n in stages] for kind in present} | kinds)
 
     def _flops(self, kind: str, stage: int) -> float:
-        halves = ("input_grad", "weight_grad") if kind == "backward" else ()
+        halves = HALVES if kind == "backward" else ()
         return max(float(sum(self.flops.get((each, stage), 0) for each in (kind, *halves))), 1.0)
 
     def _copy(self, kind: str, plan: Schedule, stage: int, size: int, flop: float) -> float:

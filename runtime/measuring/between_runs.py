@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.program import Call, Program
 from jaxpp.runtime.measuring.events import Event
+from jaxpp.schedules.model.between_runs import ADDING
 
-_ADDING = ("backward", "weight_grad")
 _Steps = Sequence[Sequence[Event]]
 
 
@@ -43,7 +43,7 @@ def scatter_times(program: Program, steps: _Steps, stages: int) -> list[float]:
             if each.kind != "scatter":
                 continue
             near = reversed(calls[:number]) if each.operands else calls[number + 1 :]
-            stage = next(task.stage for other in near for task in other.tasks if task.kind in _ADDING)
+            stage = next(task.stage for other in near for task in other.tasks if task.kind in ADDING)
             found[mesh].append(stage)
             runs[stage] += bool(each.operands)
     totals = _totals(found, steps, "scatter", stages)

@@ -5,7 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from jaxpp.ir.kinds import FORMS
+from jaxpp.ir.kinds import BACKWARDS, FORMS, HALVES
 from jaxpp.ir.program import Call, Place, Program, TaskName
 from jaxpp.runtime.measuring.between_runs import gather_times, scatter_times, weights_of
 from jaxpp.runtime.measuring.events import Event
@@ -18,8 +18,6 @@ _NOTHING = 1e-9
 
 The program may lack the task, such as the backward of a stage without weights. Or the predicted time is 0, such as that
 of a task that XLA does not compile."""
-
-_BACKWARD = ("backward", "input_grad", "weight_grad")
 
 _MAKERS = ("forward", "recompute", *filter(None, (form.back for form in FORMS.values())))
 """The kinds of tasks whose operands or results the backward of the same stage reads."""
@@ -154,7 +152,7 @@ def _add_fused(times: dict[tuple[str, int], float], steps: Iterable[Sequence[Eve
 
 def _stage_times(times: Mapping[tuple[str, int], float], stage: int) -> tuple[float, float, float]:
     """Returns the forward, input gradient and weight gradient of a stage, in seconds."""
-    halves = [times.get((kind, stage)) for kind in ("input_grad", "weight_grad")]
+    halves = [times.get((kind, stage)) for kind in HALVES]
     if halves == [None, None] and ("backward", stage) in times:
         halves = [times["backward", stage] / 2] * 2
     forward, input_grad, weight_grad = (time or _NOTHING for time in (times.get(("forward", stage)), *halves))
@@ -168,7 +166,7 @@ def _full_backwards(
 
     A full backward need not take the sum of its two gradients.
     """
-    halved = {stage for kind, stage in times if kind in ("input_grad", "weight_grad")}
+    halved = {stage for kind, stage in times if kind in HALVES}
     if not any(("backward", stage) in times for stage in halved):
         return {}
     full = (times.get(("backward", stage), row[1] + row[2]) for stage, row in enumerate(table))
@@ -180,7 +178,7 @@ def _other_kinds(
 ) -> dict[str, list[float]]:
     """Returns the times of the other kinds for each stage: recomputes, copies, user's functions."""
     own = {each.kind for each in program.functions.values() if each.is_operation}
-    kinds = sorted(({kind for kind, _ in times} & {*FORMS, *own}) - {"forward", *_BACKWARD})
+    kinds = sorted(({kind for kind, _ in times} & {*FORMS, *own}) - {"forward", *BACKWARDS})
     return {
         kind: [_rounded(scale * (times.get((kind, stage)) or _NOTHING)) for stage in range(stages)] for kind in kinds
     }
@@ -287,7 +285,7 @@ class _Values:
         """Returns the values that a backward reads, and that its forward, recompute or reload reads or makes."""
         makers = self.of(_MAKERS, stage, microbatch)
         known = self.read(makers) | {(mesh, register) for mesh, call in makers for register in call.results}
-        return known & self.read(self.of(_BACKWARD, stage, microbatch))
+        return known & self.read(self.of(BACKWARDS, stage, microbatch))
 
     def sources(self, calls: Iterable[tuple[int, Call]]) -> set[tuple[str, int]]:
         """Returns the (kind, stage) of the tasks that made the operands of the calls."""
