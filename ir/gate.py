@@ -1,7 +1,7 @@
 """Checks a module that others may have made: refuses attributes and shardings that jaxpp would silently ignore."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import TypeAlias
 
@@ -60,14 +60,18 @@ GSPMD_SHARDING = "mhlo.sharding"
 _GSPMD = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 _ANNOTATIONS = (GSPMD_SHARDING, "mhlo.spmd_output_sharding", "mhlo.spmd_parameters_shardings")
 _FRONTEND = "mhlo.frontend_attributes"
+_CONSTANTS = ("stablehlo.constant", "sdy.constant")
 
 
 def check_module(module: ir.Module, *, gspmd: bool = False) -> None:
     """Raises PassError for an unknown attribute of jaxpp, and for a sharding that is not in Shardy's dialect.
 
+    So it does for complex numbers in attributes, except those of constants: jaxlib can't read them.
+
     gspmd: whether the module may have shardings of GSPMD, for `import-shardings`.
     """
     for op in (module.operation, *nested(module.operation)):
+        _check_readable(op)
         for place, what, entry in _entries(op):
             for name in entry:
                 if name in _ANNOTATIONS and not gspmd:
@@ -83,6 +87,30 @@ def check_module(module: ir.Module, *, gspmd: bool = False) -> None:
     for target, call in custom_calls(module.operation):
         if target in _GSPMD and not gspmd:
             raise foreign(call, f"a sharding of GSPMD (custom call @{target})")
+
+
+def _check_readable(op: ir.Operation) -> None:
+    if op.name in _CONSTANTS:
+        return
+    try:
+        _read(op.attributes.values())
+    except TypeError as error:
+        if "Can't cast" not in str(error):
+            raise
+        raise PassError(
+            f"an attribute of {op.name} has complex numbers, which jaxlib can't read",
+            location=op.location,
+            hint="leave it out: only a constant may have them",
+        ) from None
+
+
+def _read(attributes: Iterable[ir.Attribute]) -> None:
+    """Reads attributes, and those inside of them."""
+    for each in attributes:
+        if isinstance(each, ir.DictAttr):
+            _read(at.dictionary(each).values())
+        elif isinstance(each, ir.ArrayAttr):
+            _read(each)
 
 
 _Entry: TypeAlias = ir.OpAttributeMap | Mapping[str, ir.Attribute]

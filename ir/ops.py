@@ -49,7 +49,7 @@ _ARITHMETIC = replace(_SIMPLE, rounds=True)
 _FUNCTION = replace(_LIGHT, elementwise=True, rounds=True)
 
 _ROWS = (
-    (_CHEAP, "broadcast concatenate constant dynamic_slice dynamic_update_slice iota pad"),
+    (_CHEAP, "broadcast concatenate constant dynamic_slice dynamic_update_slice iota pad sdy.constant"),
     (_VIEW, "broadcast_in_dim reshape reverse slice transpose"),
     (replace(_VIEW, elementwise=True), "convert sdy.sharding_constraint"),
     (replace(_VIEW, elementwise=True, linear=()), "bitcast_convert"),

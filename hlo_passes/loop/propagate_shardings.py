@@ -14,6 +14,7 @@ from jaxpp.ir.functions import body_of, functions, main_of, nested, terminator
 from jaxpp.ir.loop import entries
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tasks import latest_task, set_task
+from jaxpp.ir.tensors import constant_text
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op
 
@@ -234,10 +235,12 @@ def as_input(op: ir.Operation) -> None:
     if name is None:
         return
     if op.name == "sdy.constant" and isinstance(op.results[0].type.element_type, ir.ComplexType):
-        # jaxlib can print the attribute of a complex constant, but not read it.
-        text = str(op.get_asm(print_generic_op_form=True, use_local_scope=True))
-        made = ir.Operation.parse(text.replace(op.name, name, 1)).operation
+        # jaxlib can't read the attribute of complex numbers
+        made = ir.Operation.parse(f"%0 ={constant_text(op).replace(op.name, name, 1)} {op.location}").operation
         ir.InsertionPoint(op).insert(made)
+        for each in op.attributes:
+            if each != "value":
+                made.attributes[each] = op.attributes[each]
     else:
         made = remake(op, name=name)
     replace(op, made.results)

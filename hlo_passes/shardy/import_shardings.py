@@ -54,8 +54,8 @@ class ImportShardings(Pass):
         everything = list(nested(module.operation))
         reader = _ShardingImport(at.integer(module.operation, at.PARTITIONS) or 1)
         for op in everything:
-            for what, types, entry in _places(op):
-                reader.read(op, what, types, entry[GSPMD_SHARDING])
+            for what, types, attribute in _places(op):
+                reader.read(op, what, types, attribute)
         meshes = [op for op in everything if op.name == "sdy.mesh"]
         if meshes and reader.tiles:
             raise _refused(meshes[0], "a mesh of Shardy beside shardings of GSPMD, expected one of both")
@@ -96,16 +96,16 @@ def _tables(function: ir.Operation) -> tuple[list[_Entry], list[_Entry]]:
     return at.argument_attributes(function), at.result_attributes(function)
 
 
-def _places(op: ir.Operation) -> Iterator[tuple[str, Sequence[ir.Type], _Entry]]:
-    """Yields each place with a sharding on an operation: its description, types and attributes."""
+def _places(op: ir.Operation) -> Iterator[tuple[str, Sequence[ir.Type], ir.Attribute]]:
+    """Yields each place with a sharding on an operation: its description, types and sharding."""
     if op.name == "func.func":
         type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
         for kind, types, table in zip(("argument", "result"), (type_.inputs, type_.results), _tables(op), strict=True):
             for number, (each, entry) in enumerate(zip(types, table, strict=True)):
                 if GSPMD_SHARDING in entry:
-                    yield f"{kind} {number} of @{name_of(op)}", [each], entry
+                    yield f"{kind} {number} of @{name_of(op)}", [each], entry[GSPMD_SHARDING]
     elif GSPMD_SHARDING in op.attributes:
-        yield op.name, [result.type for result in op.results], dict(op.attributes)
+        yield op.name, [result.type for result in op.results], op.attributes[GSPMD_SHARDING]
 
 
 class _ShardingImport:

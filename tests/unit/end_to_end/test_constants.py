@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
 from unit.end_to_end.test_equal_values import check_again
 
@@ -56,6 +58,23 @@ WRAPS: list[Callable[[Any], Any]] = [lambda loss: loss, jax.checkpoint]
 @pytest.mark.parametrize(("layer", "schedule"), [(rotated, "1f1b"), (scaled, "1f1b"), (rotated, "zb-h1")])
 def test_complex_constants(layer: Callable[..., jax.Array], schedule: str, wrap: Callable[[Any], Any]) -> None:
     check_again(layer, wrap, schedule)
+
+
+@pytest.mark.parametrize("sharded", [P("data", "model"), P(None, "model")])
+def test_complex_constants_are_sharded(sharded: P) -> None:
+    mesh = make_mesh(2, data=2, model=2)
+
+    def loss(params: Any, microbatch: Any) -> jax.Array:
+        x = microbatch["x"]
+        for w in params:
+            y = lax.complex(x @ w, x) * np.exp(1j * np.arange(x.size).reshape(x.shape)).astype(np.complex64)
+            x = mark(
+                jnp.abs(lax.with_sharding_constraint(y, NamedSharding(mesh.jax_mesh, sharded))) * (2.0 - 1.0j)
+            ).real
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    made = partial(sgd_step, loss=loss, schedule=jaxpp.Std1F1B(2))
+    check(made, (weights(2), batch(4)), mesh)
 
 
 def test_complex_state_in_a_loop_over_steps() -> None:

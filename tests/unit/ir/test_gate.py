@@ -136,3 +136,24 @@ def test_shardings_as_jax_exports_them() -> None:
     message, hint = refusal("other.name = 1 : i64", new)
     assert message.startswith("shardings as XLA takes them (xla.sdy.* in mhlo.frontend_attributes), expected ")
     assert hint == SHARDY
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ('jaxpp.task = "forward_0"', "my.number = {z}", "stablehlo.tanh"),
+        ('jaxpp.task = "forward_0"', "numbers = [@elsewhere, {z}]", "stablehlo.tanh"),
+        ('jaxpp.task = "forward_0"', "my.entries = {{a = [{z}]}}", "stablehlo.tanh"),
+        ("jax.buffer_donor = true", "my.number = {z}", "func.func"),
+        ('jax.result_info = "x"', "my.number = {z}", "func.func"),
+        ('jaxpp.kind = "forward"', "my.number = {z}", "func.func"),
+        ("other.name = 1 : i64", "other.name = {z}", "builtin.module"),
+    ],
+)
+def test_complex_numbers_stand_in_constants_only(old: str, new: str, name: str) -> None:
+    message = f"an attribute of {name} has complex numbers, which jaxlib can't read"
+    assert refusal(old, new.format(z="dense<(0.0, 1.0)> : tensor<2xcomplex<f32>>")) == (
+        message,
+        "leave it out: only a constant may have them",
+    )
+    assert refusal(old, new.format(z="dense<[(0.0, 1.0), (2.0, 0.0)]> : tensor<2xcomplex<f64>>"))[0] == message
