@@ -51,21 +51,20 @@ class Fitting:
 
     def search(self) -> StageChoices | None:
         """Returns the fastest choice that fits, or None."""
+        return self._search.run()
+
+    @cached_property
+    def _search(self) -> Search:
         return Search(
             groups=self._groups(),
             levels=self.levels,
             recomputed=self._stages("recompute"),
-            stays=self._stays,
+            stays=self._stages("offload") if self.times.rates.has_host else set(self.levels),
             limits=self.limits,
             peaks=self.peaks,
             time=self.time,
             at_least=self.at_least,
-        ).run()
-
-    @property
-    def _stays(self) -> set[int]:
-        """The stages that no choice offloads."""
-        return self._stages("offload") if self.times.rates.has_host else set(self.levels)
+        )
 
     def nearest(self) -> dict[int, Way]:
         """Returns the tried choice that exceeds host limits least, and among equal ones exceeds device limits least.
@@ -98,11 +97,7 @@ class Fitting:
 
     def _extreme(self, stage: int, again: bool, offload: bool) -> Way:
         """Returns a way in which a stage recomputes as much as it can, or nothing, and is offloaded if it can be."""
-        return Way(self._last(stage) if again else 0, offload and stage not in self._stays)
-
-    def _last(self, stage: int) -> int:
-        """Returns the level at which a stage recomputes most; 0 if the schedule has its recompute already."""
-        return 0 if stage in self._stages("recompute") else len(self.levels[stage]) - 1
+        return Way(self._search.last(stage) if again else 0, offload and stage not in self._search.stays)
 
     def excess(self, peaks: Sequence[int], meshes: Iterable[int]) -> float:
         """Returns how far the worst of these meshes and hosts is above its limit; negative if all have room."""
@@ -196,7 +191,7 @@ class Fitting:
     @cached_property
     def _again(self) -> list[dict[int, float]]:
         """For each mesh and stage the time of a recomputed FLOP, summed over all microbatches."""
-        last = [self._last(stage) for stage in range(self.plan.stages)]
+        last = [self._search.last(stage) for stage in range(self.plan.stages)]
         plan = self._changed(tuple(stage for stage, level in enumerate(last) if level))
         graph, times = plan.graph, task_times(plan, self._costs(plan, last))
         found = [dict[int, float]() for _ in graph.rows]

@@ -17,12 +17,11 @@ from dataclasses import replace
 from jaxpp.schedules.builders.language import Operation
 from jaxpp.schedules.errors import ScheduleError, check_size, whole_number
 from jaxpp.schedules.model.check import check
-from jaxpp.schedules.model.kinds import ALL, Kind
+from jaxpp.schedules.model.kinds import ALL, INPUT_GRADIENTS, Kind
 from jaxpp.schedules.model.schedule import Schedule, check_type
 from jaxpp.schedules.model.task import Cell, Placement, Task
 
-_BACKWARD = ("backward", "input_grad")
-_DIVISIBLE = ("forward", *_BACKWARD, "weight_grad")
+_DIVISIBLE = ("forward", *INPUT_GRADIENTS, "weight_grad")
 
 
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
@@ -41,7 +40,7 @@ def recompute(schedule: Schedule, *stages: int) -> Schedule:
     kept = {task.unit for row in schedule.cells for cell in row for task in cell if _follows_in(cell, task)}
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
-        again = task.kind in _BACKWARD and task.stage in held and task.unit not in kept
+        again = task.kind in INPUT_GRADIENTS and task.stage in held and task.unit not in kept
         return [_like(task, "recompute")] * again, []
 
     return _checked(schedule, [_around(row, around) for row in schedule.cells])
@@ -70,7 +69,7 @@ def insert(
         raise ScheduleError(f"insert: expected either after or before, found after={after!r} and before={before!r}")
     held = held_stages(schedule, stages)
     name, kind = (operation, None) if isinstance(operation, str) else (operation.name, operation.kind)
-    anchors = _BACKWARD if "backward" in (after, before) else (after or before,)
+    anchors = INPUT_GRADIENTS if "backward" in (after, before) else (after or before,)
 
     if not any(task.kind in anchors and task.stage in held for task in schedule):
         raise ScheduleError(f"{schedule.name} has no {after or before!r} task of these stages to put {name!r} at")
@@ -206,7 +205,7 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
 
 def _follows_in(cell: Cell, task: Task) -> bool:
     """Whether `task` is a backward whose forward is in the same cell, so that no activation is kept between them."""
-    return task.kind in _BACKWARD and any(other.kind == "forward" and other.unit == task.unit for other in cell)
+    return task.kind in INPUT_GRADIENTS and any(other.kind == "forward" and other.unit == task.unit for other in cell)
 
 
 def _like(task: Task, kind: str) -> Task:

@@ -23,6 +23,7 @@ from jaxpp.schedules.engine.problem import Objective
 from jaxpp.schedules.engine.report import Report
 from jaxpp.schedules.engine.simulate import simulate
 from jaxpp.schedules.errors import ScheduleError, counted, one_of
+from jaxpp.schedules.model.kinds import INPUT_GRADIENTS
 from jaxpp.schedules.model.schedule import Schedule
 from jaxpp.schedules.model.task import Cell
 from jaxpp.schedules.rewrites.host import offload
@@ -33,7 +34,6 @@ from jaxpp.schedules.search.homes import at_other_homes
 CHANGES: Final = ("recompute", "offload", "fuse", "homes")
 
 _COPIES: Final = ("offload", "reload")
-_BACKWARD: Final = ("backward", "input_grad")
 
 _BYTE: Final = ("byte", "s")
 
@@ -150,7 +150,7 @@ def least_factor(schedule: Schedule, costs: Costs, change: Collection[str]) -> f
     cells = [[task.kind for task in cell] for row in schedule.cells for cell in row if _may_change(cell, change)]
     pairs = {pair for kinds in cells for pair in combinations(kinds, 2)}
     if "fuse" in change:
-        pairs |= {("forward", kind) for kind in _BACKWARD}
+        pairs |= {("forward", kind) for kind in INPUT_GRADIENTS}
     return min([1.0, *map(costs.factor, pairs)])
 
 
@@ -240,7 +240,7 @@ def _together(row: Sequence[Cell], costs: Costs) -> tuple[Cell, ...]:
     for cell in row:
         pair = (*found[-1], *cell) if found else cell
         kinds = [task.kind for task in pair]
-        is_pair = len(pair) == 2 and "forward" in kinds and any(kind in _BACKWARD for kind in kinds)
+        is_pair = len(pair) == 2 and "forward" in kinds and any(kind in INPUT_GRADIENTS for kind in kinds)
         if is_pair and pair[0].microbatch != pair[1].microbatch and costs.factor(kinds) < 1:
             found[-1] = pair
         else:
