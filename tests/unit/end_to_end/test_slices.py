@@ -57,6 +57,26 @@ def test_the_numbers_are_those_of_whole_sequences(name: str) -> None:
     check(step_of(schedule), arguments, make_mesh(2), steps=2, feed=feed_state, reference=WHOLE)
 
 
+def complex_loss(params: Any, text: jax.Array, *, slices: int) -> jax.Array:
+    """The same loss; the slices hand on one complex cache, of keys and values."""
+
+    def block(weights: Any, x: jax.Array, cache: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, (keys, values) = decoder.block(weights, x, (cache.real, cache.imag), start)
+        return x, lax.complex(keys, values)
+
+    empty = [jnp.zeros((len(text), decoder.LENGTH, decoder.WIDTH), jnp.complex64) for _ in params["blocks"]]
+    one = partial(decoder.of_slice, params, block=block)
+    return scan_slices(one, empty, (text[:, :-1], text[:, 1:]), slices)[1].mean()
+
+
+@pytest.mark.parametrize("name", decoder.SLICES)
+def test_slices_hand_on_complex_numbers(name: str) -> None:
+    schedule = made(name, 2)
+    arguments = decoder.parameters(schedule.stages), decoder.batch(2)
+    check(step_of(schedule, loss=complex_loss), arguments, make_mesh(2), reference=WHOLE)
+    assert_one_program_per_stage(schedule, lowered(schedule, loss=complex_loss))
+
+
 def test_losses_are_equal_bit_for_bit() -> None:
     """And what else plain `jax.jit` makes of the same function is the same."""
     arguments = decoder.parameters(2), decoder.batch(2)
