@@ -1,7 +1,7 @@
 """Checks a module that others may have made: refuses attributes and shardings that jaxpp would silently ignore."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import TypeAlias
 
@@ -66,7 +66,7 @@ _CONSTANTS = ("stablehlo.constant", "sdy.constant")
 def check_module(module: ir.Module, *, gspmd: bool = False) -> None:
     """Raises PassError for an unknown attribute of jaxpp, and for a sharding that is not in Shardy's dialect.
 
-    So it does for complex numbers in attributes, except those of constants: jaxlib can't read them.
+    So it does for an attribute that jaxlib can't read, such as complex numbers, unless it is that of a constant.
 
     gspmd: whether the module may have shardings of GSPMD, for `import-shardings`.
     """
@@ -90,26 +90,25 @@ def check_module(module: ir.Module, *, gspmd: bool = False) -> None:
 
 
 def _check_readable(op: ir.Operation) -> None:
-    if op.name in _CONSTANTS:
-        return
-    try:
-        _read(op.attributes.values())
-    except TypeError as error:
-        if "Can't cast" not in str(error):
-            raise
-        raise PassError(
-            f"an attribute of {op.name} has complex numbers, which jaxlib can't read",
-            location=op.location,
-            hint="leave it out: only a constant may have them",
-        ) from None
+    for name in op.attributes:
+        try:
+            if name != "value" or op.name not in _CONSTANTS:
+                _read(op.attributes[name])
+        except TypeError:
+            raise PassError(
+                f"jaxlib can't read the attribute '{name}' of {op.name}",
+                location=op.location,
+                hint="leave it out: a location, or complex numbers that are no constant",
+            ) from None
 
 
-def _read(attributes: Iterable[ir.Attribute]) -> None:
-    """Reads attributes, and those inside of them."""
-    for each in attributes:
-        if isinstance(each, ir.DictAttr):
-            _read(at.dictionary(each).values())
-        elif isinstance(each, ir.ArrayAttr):
+def _read(attribute: ir.Attribute) -> None:
+    """Reads what is inside of an attribute."""
+    if isinstance(attribute, ir.DictAttr):
+        for each in at.dictionary(attribute).values():
+            _read(each)
+    elif isinstance(attribute, ir.ArrayAttr):
+        for each in attribute:
             _read(each)
 
 
