@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 LAYERS = 2
@@ -57,8 +58,10 @@ def in_chunks(x: jax.Array, w: Any, i: jax.Array) -> jax.Array:
 
 
 def rotated(x: jax.Array, w: Any, i: jax.Array) -> jax.Array:
-    """Returns pairs of values as complex numbers, turned by a constant angle and one of the layer."""
-    pairs = lax.complex(x[:, ::2], x[:, 1::2]) * (0.6 + 0.8j) * jnp.exp(1j * i).astype(jnp.complex64)
+    """Returns pairs of values as complex numbers, turned by a constant angle each and by one of the layer."""
+    pairs = lax.complex(x[:, ::2], x[:, 1::2])
+    turns = np.exp(1j * np.arange(pairs.size).reshape(pairs.shape)).astype(np.complex64)
+    pairs *= turns * jnp.exp(1j * i).astype(jnp.complex64)
     return jnp.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
 
 
