@@ -66,14 +66,14 @@ _CONSTANTS = ("stablehlo.constant", "sdy.constant")
 def check_module(module: ir.Module, *, gspmd: bool = False) -> None:
     """Raises PassError for an unknown attribute of jaxpp, and for a sharding that is not in Shardy's dialect.
 
-    So it does for an attribute that jaxlib can't read, such as complex numbers, unless it is that of a constant.
+    It also refuses what jaxlib can't read: locations, and complex numbers outside of constants.
 
     gspmd: whether the module may have shardings of GSPMD, for `import-shardings`.
     """
     for op in (module.operation, *nested(module.operation)):
-        _check_readable(op)
         for place, what, entry in _entries(op):
             for name in entry:
+                _check_readable(op, entry, name)
                 if name in _ANNOTATIONS and not gspmd:
                     raise foreign(op, f"a sharding of GSPMD ({name})")
                 _check_name(op, what, name)
@@ -89,29 +89,6 @@ def check_module(module: ir.Module, *, gspmd: bool = False) -> None:
             raise foreign(call, f"a sharding of GSPMD (custom call @{target})")
 
 
-def _check_readable(op: ir.Operation) -> None:
-    for name in op.attributes:
-        try:
-            if name != "value" or op.name not in _CONSTANTS:
-                _read(op.attributes[name])
-        except TypeError:
-            raise PassError(
-                f"jaxlib can't read the attribute '{name}' of {op.name}",
-                location=op.location,
-                hint="leave it out: a location, or complex numbers that are no constant",
-            ) from None
-
-
-def _read(attribute: ir.Attribute) -> None:
-    """Reads what is inside of an attribute."""
-    if isinstance(attribute, ir.DictAttr):
-        for each in at.dictionary(attribute).values():
-            _read(each)
-    elif isinstance(attribute, ir.ArrayAttr):
-        for each in attribute:
-            _read(each)
-
-
 _Entry: TypeAlias = ir.OpAttributeMap | Mapping[str, ir.Attribute]
 
 
@@ -124,6 +101,28 @@ def _entries(op: ir.Operation) -> Iterator[tuple[str, str, _Entry]]:
         for kind, table in (("argument", "arg_attrs"), ("result", "res_attrs")):
             for number, entry in enumerate(ir.ArrayAttr(op.attributes[table]) if table in op.attributes else ()):
                 yield kind, f"{kind} {number} of @{name_of(op)}", at.dictionary(entry)
+
+
+def _check_readable(op: ir.Operation, entry: _Entry, name: str) -> None:
+    try:
+        if name != "value" or op.name not in _CONSTANTS:
+            _read(entry[name])
+    except TypeError:
+        raise PassError(
+            f"jaxlib can't read the attribute '{name}' of {op.name}",
+            location=op.location,
+            hint="leave it out: a location, or complex numbers that are no constant",
+        ) from None
+
+
+def _read(attribute: ir.Attribute) -> None:
+    """Reads what is inside of an attribute."""
+    if isinstance(attribute, ir.DictAttr):
+        for each in at.dictionary(attribute).values():
+            _read(each)
+    elif isinstance(attribute, ir.ArrayAttr):
+        for each in attribute:
+            _read(each)
 
 
 def _check_rule(op: ir.Operation, place: str, what: str, entry: _Entry, name: str) -> None:

@@ -7,8 +7,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import bytecode_of, callee, functions, kind_and_stage, name_of, operations
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.tensors import constant_text
-from jaxpp.ir.values import block_of, is_zero, viewed
+from jaxpp.ir.values import block_of, is_zero
 
 
 def merge_slices(module: ir.Module, loop: MicrobatchLoop) -> None:
@@ -48,5 +47,4 @@ def _share_zeros(calls: Iterable[ir.Operation], body: ir.Block) -> None:
     for op in calls:
         for number, value in enumerate(op.operands):
             if block_of(value) != body and is_zero(value):
-                zero = constant_text(ir.OpResult(viewed(value)).owner.operation)
-                op.operands[number] = shared.setdefault((zero, value.type, at.value_sharding(value)), value)
+                op.operands[number] = shared.setdefault((value.type, at.value_sharding(value)), value)

@@ -289,15 +289,15 @@ def _parse_need(word: str) -> Need:
     return Need(kinds, int(match["stage"] or 0), bool(match["optional"]), int(match["slice"] or 0), microbatch)
 
 
-_NEEDS: Final = "forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?load ?recompute; holds activation"
+_BACKWARD: Final = "forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?load ?recompute; holds activation"
 
 BUILTIN_KINDS: Final = tuple(
     map(
         Kind.parse,
         (
             "forward: forward@-1 forward~-1; makes activation",
-            f"backward: {_NEEDS}; time input_grad weight_grad",
-            f"input_grad: {_NEEDS}",
+            f"backward: {_BACKWARD}; time input_grad weight_grad",
+            f"input_grad: {_BACKWARD}",
             "weight_grad: input_grad; holds rest",
             "offload: forward; uses copy_out; here -1; host +1",
             "reload: offload; uses copy_in; here +1; host -1",
