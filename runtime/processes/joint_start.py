@@ -96,7 +96,7 @@ class JointStart:
         for number in self.others:  # messages that came together with the outcome of the roll call
             self._hear(number, came=False)
         self._ended.clear()
-        with WaitFor("JAX to start on all processes", remedy=JAX_START):
+        with WaitFor("JAX to start on all processes", None, JAX_START):
             aside(partial(self._start, start), lambda _: self._look(selector, 0.0))
         self._started.add(self.me)
         self._say(started=True)

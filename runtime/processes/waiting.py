@@ -10,16 +10,17 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jaxpp import _compat
+from jaxpp import _compat, _jobs
 from jaxpp.runtime.processes.autopsy import ProcessState, Wait, process_name
 from jaxpp.runtime.processes.wire import TICK
 
 Found = TypeVar("Found")
 
+BARRIER = "all processes to come to a barrier of JAX"
 CALLBACK = "the function at this line must return before the step can go on"
 
 
@@ -106,7 +107,7 @@ _moved = [time.monotonic()]
 """When this process last moved."""
 
 _seen: dict[tuple[int, str], float] = {}
-"""For the main thread and for threads in host callbacks, by line: when a report first saw the thread there."""
+"""For the main thread and threads in callbacks and barriers, by line: when a report first saw the thread there."""
 
 
 def note_move() -> None:
@@ -121,24 +122,27 @@ def own_state(me: int, thread: int | None = None) -> ProcessState:
     """
     now = time.monotonic()
     main = thread or threading.main_thread().ident or 0
-    callbacks = [(thread, place(thread)) for thread in _in_callbacks()]
-    places = (main, place(main)), *callbacks
+    callbacks = [(thread, place(thread)) for thread in _threads_in({_compat.file_of_callbacks()})]
+    barriers = [(thread, place(thread)) for thread in _threads_in(_compat.files_of_barriers())]
+    places = (main, place(main)), *callbacks, *barriers
     for gone in _seen.keys() - {*places}:
         _seen.pop(gone, None)
     since = {each: _seen.setdefault(each, now) for each in places}
     found = [each.wait(me, now) for each in list(_waits.values())]
     found += [(since[each], Wait("a host callback", (), now - since[each], each[1], CALLBACK)) for each in callbacks]
+    others = tuple({*range(_jobs.process_numbers()[1])} - {me})
+    remedy = next((each.remedy for _, each in found if each.peers is None), "")
+    found += [(since[each], Wait(BARRIER, others, now - since[each], each[1], remedy)) for each in barriers]
     begun = [when for when, _ in found] or [since[places[0]]]
     name = process_name(me, socket.gethostname(), os.getpid())
     return ProcessState(name, places[0][1], now - max(_moved[0], *begun), [wait for _, wait in found])
 
 
-def _in_callbacks() -> Sequence[int]:
-    """Returns the threads that run a function of the user that a program of XLA has called."""
+def _threads_in(files: Collection[str]) -> Sequence[int]:
+    """Returns the threads that run a function of one of the files, or what such a function has called."""
     found: list[int] = []
-    file = _compat.file_of_callbacks()
     for thread, frame in sys._current_frames().items():
-        while frame is not None and frame.f_code.co_filename != file:
+        while frame is not None and frame.f_code.co_filename not in files:
             frame = frame.f_back
         if frame is not None:
             found.append(thread)

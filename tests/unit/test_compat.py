@@ -57,6 +57,15 @@ def test_a_host_callback_is_called_from_the_file_of_callbacks() -> None:
     assert _compat.file_of_callbacks() in [frame.filename for frame in stacks[0]]
 
 
+def test_barriers_of_jax_and_orbax_are_in_these_files() -> None:
+    from jax._src import distributed
+    from jax.experimental import multihost_utils
+    from orbax.checkpoint import multihost
+
+    functions = distributed.State.initialize, multihost_utils.sync_global_devices, multihost.sync_global_processes
+    assert {inspect.getfile(each) for each in functions} == _compat.files_of_barriers()
+
+
 def test_settings_that_numbers_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also those that are set for this thread only; flags may stand in a file."""
     monkeypatch.setenv(

@@ -24,6 +24,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from unit.runtime.processes import fault_jobs, jobs, together
 
 import jaxpp.api as jaxpp
@@ -227,12 +228,21 @@ def file_lock() -> None:
 
 
 def slow_copy() -> None:
-    """Orbax does not begin the save in process 1; it does not tell where process 0 waits in it."""
+    """Orbax does not begin the save in process 1. Process 0 waits in it, at a barrier of its own."""
     _, weights, _ = step_of(2)
     with checkpoint.Saver(os.environ[FOLDER]) as saver:
         if jax.process_index() == 1:
             saver._checkpointer.save = forever
         saver.save(1, weights)
+
+
+def barrier() -> None:
+    """Process 1 doesn't come to a barrier in the code of the user."""
+    step, weights, batch = step_of(2)
+    step(weights, batch)
+    if jax.process_index() == 1:
+        forever()
+    multihost_utils.sync_global_devices("evaluated")
 
 
 def end() -> None:
@@ -248,6 +258,15 @@ def absent() -> None:
 
 def jax_start() -> None:
     """JAX does not start in process 1."""
+
+
+def firewall() -> None:
+    """JAX in process 1 does not reach the coordinator."""
+
+
+def start_elsewhere(_: str, *arguments: Any, initialize: Any = _jobs.initialize_distributed, **options: Any) -> None:
+    """JAX's start, with an address at which nobody listens."""
+    initialize("127.0.0.1:1", *arguments, **options)
 
 
 @dataclass(frozen=True)
@@ -290,13 +309,12 @@ HANGS = [
     Hang(lost_message, r"processes 0, 1 wait for each other; nothing has moved for \d+ s"),
     Hang(autotuner, is_at(1, "forever")),
     Hang(file_lock, is_at(1, "file_lock")),
-    Hang(
-        slow_copy,
-        r"no process waits for another one; .*\n  process 0 has waited \d+ s for the beginning of the save .*",
-    ),
+    Hang(slow_copy, has_waited(1, "the beginning of the save of step 1")),
+    Hang(barrier, is_at(1, "forever")),
     Hang(end, is_at(1, "forever")),
     Hang(absent, "process 1 has not been heard of; process 0 waits for it; .*"),
-    Hang(jax_start, r"no process waits for another one; nothing has moved for \d+ s"),
+    Hang(jax_start, has_waited(1, "JAX to start on all processes")),
+    Hang(firewall, r"processes 0, 1 wait for each other; nothing has moved for \d+ s"),
 ]
 
 
@@ -307,6 +325,8 @@ def main(port: str, count: str, number: str, name: str) -> None:
         return
     if hang.job is jax_start and number == "1":
         _jobs.initialize_distributed = forever
+    if hang.job is firewall and number == "1":
+        _jobs.initialize_distributed = start_elsewhere
     jax.config.update("jax_enable_preemption_service", False)
     distributed.initialize(f"127.0.0.1:{port}", int(count), int(number), initialization_timeout=100)
     hang.job()

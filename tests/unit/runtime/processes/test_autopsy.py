@@ -235,6 +235,16 @@ def test_a_hang_is_explained_on_demand_and_after_a_signal() -> None:
         assert re.fullmatch(rf"{stopped}\n{WAITS}  go on: kill -CONT {children[1].pid} lets it go on", found), found
 
 
+@pytest.mark.parametrize(("job", "way_out"), [(hang_jobs.barrier, "see what"), (hang_jobs.firewall, "see whether")])
+def test_a_barrier_of_jax_waits_for_all_processes(job: Callable[[], None], way_out: str) -> None:
+    """A barrier in the user's code, and the one at the start of JAX, which is in a thread of its own."""
+    hang = hang_of(job)
+    with hang_jobs.hanging(hang) as (children, _):
+        found = hang_jobs.until(hang.reason, lambda: hang_jobs.on_demand(children[0]))
+    waits = r"  process 0 has waited \d+ s for all processes to come to a barrier of JAX.*\n"
+    assert re.fullmatch(rf"{hang.reason}\n{waits}(  process 1 .*\n)?  go on: {way_out} .*", found), found
+
+
 def test_a_cycle_is_told_once_by_one_process_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "2")
     hang = hang_of(hang_jobs.cycle_of_three)
