@@ -319,12 +319,6 @@ def file_of_callbacks() -> str:
     return str(callback.__file__)
 
 
-def files_of_barriers() -> set[str]:
-    """Returns the files of the functions by which JAX and Orbax wait for all processes, for a look at stacks."""
-    names = "jax._src.distributed", "jax.experimental.multihost_utils", "orbax.checkpoint._src.multihost.multihost"
-    return {str(sys.modules[name].__file__) for name in names if name in sys.modules}
-
-
 @cache
 class _Tokens:
     """The token of the last program with callbacks on each device, which the end of Python waits for."""

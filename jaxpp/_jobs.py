@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import gc
 import inspect
+import sys
 from typing import Any
 
 from jaxpp._compat import jaxlib_extension
@@ -184,6 +185,12 @@ def coordinator_address() -> str:
     from jax._src import distributed
 
     return str(distributed.global_state.coordinator_address)
+
+
+def files_of_barriers() -> set[str]:
+    """Returns the files of the functions by which JAX and Orbax wait for all processes, for a look at stacks."""
+    names = "jax._src.distributed", "jax.experimental.multihost_utils", "orbax.checkpoint._src.multihost.multihost"
+    return {str(sys.modules[name].__file__) for name in names if name in sys.modules}
 
 
 for _name, _function in list(globals().items()):

@@ -123,7 +123,7 @@ def own_state(me: int, thread: int | None = None) -> ProcessState:
     now = time.monotonic()
     main = thread or threading.main_thread().ident or 0
     callbacks = [(thread, place(thread)) for thread in _threads_in({_compat.file_of_callbacks()})]
-    barriers = [(thread, place(thread)) for thread in _threads_in(_compat.files_of_barriers())]
+    barriers = [(thread, place(thread)) for thread in _threads_in(_jobs.files_of_barriers())]
     places = (main, place(main)), *callbacks, *barriers
     for gone in _seen.keys() - {*places}:
         _seen.pop(gone, None)

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir
 from unit import compat_jobs
 from unit.runtime.processes import together
 
-from jaxpp import _compat
+from jaxpp import _compat, _jobs
 
 SUM = """
 module @sum attributes {mhlo.num_partitions = 2 : i32} {
@@ -63,7 +63,7 @@ def test_barriers_of_jax_and_orbax_are_in_these_files() -> None:
     from orbax.checkpoint import multihost
 
     functions = distributed.State.initialize, multihost_utils.sync_global_devices, multihost.sync_global_processes
-    assert {inspect.getfile(each) for each in functions} == _compat.files_of_barriers()
+    assert {inspect.getfile(each) for each in functions} == _jobs.files_of_barriers()
 
 
 def test_settings_that_numbers_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
