@@ -58,11 +58,10 @@ def test_a_host_callback_is_called_from_the_file_of_callbacks() -> None:
 
 
 def test_barriers_of_jax_and_orbax_are_in_these_files() -> None:
-    from jax._src import distributed
     from jax.experimental import multihost_utils
     from orbax.checkpoint import multihost
 
-    functions = distributed.State.initialize, multihost_utils.sync_global_devices, multihost.sync_global_processes
+    functions = jax.distributed.initialize, multihost_utils.sync_global_devices, multihost.sync_global_processes
     assert {inspect.getfile(each) for each in functions} == _jobs.files_of_barriers()
 
 
