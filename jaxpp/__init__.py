@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxpp.names import *  # noqa: F403
 else:  # a type checker that sees `__getattr__` would accept any name
     import importlib
+    import warnings
 
     _MODULES = frozenset(
         "api checkpoint debug distributed healing hlo_passes models planning ray runtime schedules".split()
@@ -62,9 +63,12 @@ else:  # a type checker that sees `__getattr__` would accept any name
     def __getattr__(name):
         if name in _MODULES:
             return importlib.import_module(f"jaxpp.{name}")
+        if name in _MOVED:  # for one release
+            module = f"jaxpp.{_MOVED[name]}"
+            warnings.warn(f"jaxpp.{name} is deprecated: it is {module}.{name}", DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module(module), name)
         if name not in _NAMES:
-            place = f": it is jaxpp.{_MOVED[name]}.{name}" if name in _MOVED else ""
-            raise AttributeError(f"module 'jaxpp' has no attribute '{name}'{place}")
+            raise AttributeError(f"module 'jaxpp' has no attribute '{name}'")
         return globals().setdefault(name, getattr(importlib.import_module("jaxpp.names"), name))
 
     def __dir__():
