@@ -26,7 +26,7 @@ _TYPES = {
 def check_package(path: str) -> None:
     """Raises InputError if the package for a file of this name is missing, so that no run is in vain."""
     if path.endswith(_SUFFIX) and find_spec("safetensors") is None:
-        raise streams.InputError(f"{path}: error: this needs safetensors: pip install 'jaxpp[safetensors]'")
+        raise streams.refused(path, "this needs safetensors: pip install 'jaxpp[safetensors]'")
 
 
 def read_arrays(path: str) -> Arrays:
@@ -43,7 +43,7 @@ def _read_npz(path: str) -> Arrays:
     try:
         return read_npz(path)
     except ValueError as error:
-        raise streams.InputError(f"{path}: error: cannot read arrays of numpy.savez: {error}") from None
+        raise streams.refused(path, f"cannot read arrays of numpy.savez: {error}") from None
 
 
 def _read_safetensors(path: str) -> Arrays:
@@ -54,12 +54,12 @@ def _read_safetensors(path: str) -> Arrays:
         tensors = safetensors.deserialize(streams.read(path, "a file of safetensors"))
     except safetensors.SafetensorError as error:
         what = one_line(str(error))
-        raise streams.InputError(f"{path}: error: cannot read arrays of safetensors: {what}") from None
+        raise streams.refused(path, f"cannot read arrays of safetensors: {what}") from None
     arrays: Arrays = {}
     for name, tensor in tensors:
         if tensor["dtype"] not in _TYPES:
             what = f"{name} is of type {tensor['dtype']}, expected one of {', '.join(_TYPES)}"
-            raise streams.InputError(f"{path}: error: {what}")
+            raise streams.refused(path, what)
         dtype = jnp.dtype(_TYPES[tensor["dtype"]])
         arrays[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
     return arrays
@@ -73,5 +73,5 @@ def _safetensors(path: str, arrays: Arrays) -> bytes:
     for name, array in arrays.items():
         if array.dtype.name not in _TYPES.values():
             what = f"{name} is of type {array.dtype}, which safetensors does not have: save it as .npz"
-            raise streams.InputError(f"{path}: error: {what}")
+            raise streams.refused(path, what)
     return save({name: np.asarray(array, order="C") for name, array in arrays.items()})

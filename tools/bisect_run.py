@@ -82,7 +82,7 @@ def _read(path: str, context: ir.Context) -> ir.Module | Record:
     try:
         return Record.from_bytes(data)
     except ValueError as error:
-        raise streams.InputError(f"{path}: error: {error}") from None
+        raise streams.refused(path, str(error)) from None
 
 
 def _of_modules(one: ir.Module, other: ir.Module, names: list[str], options: argparse.Namespace) -> WrongResult | None:
@@ -105,7 +105,7 @@ def _of_records(
     try:
         differences = records[0].differences(records[1], tolerance)
     except ValueError as error:
-        raise streams.InputError(f"{names[1]}: error: {error}") from None
+        raise streams.refused(names[1], str(error)) from None
     if not differences:
         return None
     value = records[0].wrong_value(records[1], tolerance)

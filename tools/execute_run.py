@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
 def _check_alike(module: ir.Module, reference: ir.Module, name: str) -> None:
     """Raises PassError unless a module has the arguments and results of the reference, which has an `@main`."""
     if public_main(reference) is None:
-        raise streams.InputError(f"{name}: error: no public @main, so plain XLA can't run it as a reference")
+        raise streams.refused(name, "no public @main, so plain XLA can't run it as a reference")
     Signature.of(reference).check(Signature.of(module), f"beside {name} it")
 
 
@@ -100,14 +100,14 @@ def _inputs(signature: Signature, options: argparse.Namespace) -> dict[int, Any]
     for name, array in arrays.read_arrays(options.inputs).items():
         if name not in names:
             known = f"arg0 to arg{max(shapes, default=0)}"
-            raise streams.InputError(f"{options.inputs}: error: '{name}' is no argument, expected {known}")
+            raise streams.refused(options.inputs, f"'{name}' is no argument, expected {known}")
         number = names[name]
         shape, dtype = shapes[number]
         if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
             array = array.view(dtype)  # numpy's files do not name the types of JAX, such as bfloat16
         if array.shape != shape or array.dtype != dtype:
             expected = f"expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}"
-            raise streams.InputError(f"{options.inputs}: error: {name}: {expected}")
+            raise streams.refused(options.inputs, f"{name}: {expected}")
         made[number] = array
     return made
 
@@ -140,7 +140,7 @@ class _Step:
         try:
             write_chrome_trace(events, path)
         except OSError as error:
-            raise streams.InputError(f"{path}: error: cannot write: {error.strerror}") from None
+            raise streams.refused(path, f"cannot write: {error.strerror}") from None
 
 
 def _by_xla(module: ir.Module, inputs: Mapping[int, Any]) -> Run:
@@ -212,10 +212,10 @@ def _compare(
         if not Expected(value, 0.0).is_finite:
             print(f"warning: {signature.title(number)} has NaN or infinite numbers on these inputs", file=sys.stderr)
     validator, name = Validator(options.seed, tolerance=options.tolerance), Path(options.reference).name
-    validator.refer(reference, f"{options.reference} can't be run", Given(inputs, wanted))
+    validator.refer(reference, f"{streams.display_name(options.reference)} can't be run", Given(inputs, wanted))
     differences = validator.differing({number: np.asarray(results[number]) for number in wanted})
     for difference in differences:
-        print(f"{options.file}: error: {difference}", file=sys.stderr)
+        print(f"{streams.display_name(options.file)}: error: {difference}", file=sys.stderr)
     agree = f"{len(wanted) - len(differences)} of {len(wanted)} results agree with {name}"
     print(f"{agree}; largest difference {validator.findings().largest:.1e}")
     return 1 if differences else 0

@@ -110,11 +110,11 @@ def _reproduced(run: _Run, data: bytes) -> bytes:
     found = reproducer.read(data.decode(errors="replace"))
     if found is None:
         what = "no reproducer: expected a resource mlir_reproducer with a pipeline"
-        raise streams.InputError(f"{run.name}: error: {what}")
+        raise streams.refused(run.name, what)
     try:
         run.steps = parse_pipeline(found[1], run.known)
     except (PipelineTextError, PlugInError) as error:
-        raise streams.InputError(f"{run.name}: error: {error}") from None
+        raise streams.refused(run.name, str(error)) from None
     return found[0].encode()
 
 

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise  # stdout is closed: `cli` ends without a message
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"error: {streams.display_name(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     return OK if plan.fits else TOO_LARGE
 
@@ -254,15 +254,15 @@ def _equal(count: int, number: int) -> list[int]:
 
 def _module_in(options: argparse.Namespace) -> bytes:
     """Returns the bytes of the file. Raises PlanError where it can't be a module, with a --target or without."""
-    path = options.source
+    path, name = options.source, streams.display_name(options.source)
     _refuse(options, "a module", "shapes", "against")
     if options.mesh and len(options.mesh) > 1:
         raise PlanError(
-            f"{path} is a module, whose meshes have their shapes: give --mesh mpmd={options.mesh['mpmd']} alone"
+            f"{name} is a module, whose meshes have their shapes: give --mesh mpmd={options.mesh['mpmd']} alone"
         )
     data = streams.read(path, "a lowered module")
     if data.lstrip()[:1] == b"<":
-        raise PlanError(f"{path} is a page, expected a lowered module, or a plan that -o saved as .json")
+        raise PlanError(f"{name} is a page, expected a lowered module, or a plan that -o saved as .json")
     return data
 
 
@@ -270,7 +270,7 @@ def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
     """Raises PlanError where one of these options is given, which do not apply to such a SOURCE."""
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
     if given:
-        raise PlanError(f"{options.source} is {what}, which takes no {', '.join(given)}")
+        raise PlanError(f"{streams.display_name(options.source)} is {what}, which takes no {', '.join(given)}")
 
 
 def _refuse_schedule(lowered: ir.Module) -> None:

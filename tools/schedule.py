@@ -192,7 +192,7 @@ def _plot(options: argparse.Namespace) -> bytes:
         return picture(_report(options), options.output)
     path = options.output = options.output or f"{os.path.splitext(name)[0]}.html"
     if os.path.splitext(path)[1].lower() != ".html":
-        raise streams.InputError(f"{path}: error: a trace is drawn as a page: expected a name that ends in .html")
+        raise streams.refused(path, "a trace is drawn as a page: expected a name that ends in .html")
     return trace_page(trace, os.path.basename(name))
 
 

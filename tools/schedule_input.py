@@ -10,7 +10,6 @@ from jaxpp.schedules.engine.read_trace import ReadTrace, is_trace, read_chrome_t
 from jaxpp.schedules.given import FileError, WordsError, library_name, library_options, parse_file
 from jaxpp.schedules.library import options_of
 from jaxpp.tools import streams
-from jaxpp.tools.streams import InputError
 
 COSTS: Final = ("forward", "input_grad", "weight_grad", "hop")
 """The costs that have a flag each."""
@@ -54,12 +53,11 @@ def load_schedule(text: str, options: argparse.Namespace) -> S.Schedule:
     except WordsError as error:
         raise UsageError(str(error)) from None
     except FileError as error:
-        raise InputError(f"{streams.display_name(error.path)}: error: {error.reason}") from None
+        raise streams.refused(error.path, error.reason) from None
     for what in ("meshes", "microbatches") if name is None else ():
         given, found = getattr(options, what), getattr(schedule, what)
         if given not in (None, found):
-            path = streams.display_name(text)
-            raise InputError(f"{path}: error: the schedule has {found} {what}, not {given}")
+            raise streams.refused(text, f"the schedule has {found} {what}, not {given}")
     return schedule
 
 
@@ -77,11 +75,12 @@ def load_trace(path: str, options: argparse.Namespace) -> ReadTrace | None:
         return None
     given = [name for name in ("meshes", "microbatches", "costs", *COSTS) if getattr(options, name) is not None]
     if given:
-        raise UsageError(f"{path} is a trace, which has its own times: leave out --{given[0].replace('_', '-')}")
+        name, option = streams.display_name(path), given[0].replace("_", "-")
+        raise UsageError(f"{name} is a trace, which has its own times: leave out --{option}")
     try:
         return read_chrome_trace(data)
     except S.ScheduleError as error:
-        raise InputError(f"{streams.display_name(path)}: error: {error}") from None
+        raise streams.refused(path, str(error)) from None
 
 
 def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, object]:
@@ -107,6 +106,6 @@ def load_costs(options: argparse.Namespace) -> S.Costs:
     try:
         costs = S.Costs() if path is None else S.Costs.load(path)
     except OSError as error:
-        raise InputError(f"{path}: error: cannot read: {error.strerror}") from None
+        raise streams.refused(options.costs, f"cannot read: {error.strerror}") from None
     given = {name: getattr(options, name) for name in COSTS}
     return dataclasses.replace(costs, **{name: value for name, value in given.items() if value is not None})

@@ -98,7 +98,8 @@ def history_pen(path: str | Path) -> Callable[[Found], bytes]:
 def _suffix(path: str | Path, known: Sequence[str]) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in known:
-        raise ScheduleError(f"{path}: a picture's name must end in {', '.join(known[:-1])} or {known[-1]}")
+        ends = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise ScheduleError(f"a picture's name must end in {ends}, found {str(path)!r}")
     return suffix
 
 

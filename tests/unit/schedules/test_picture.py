@@ -184,7 +184,7 @@ def test_png(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_picture() -> None:
-    with pytest.raises(S.ScheduleError, match=r"^a\.pdf: a picture's name must end in \.svg, \.png or \.html$"):
+    with pytest.raises(S.ScheduleError, match=r"^a picture's name must end in \.svg, \.png or \.html, found 'a\.pdf'$"):
         S.draw(report(), "a.pdf")
 
 

@@ -225,7 +225,7 @@ def test_search_and_improve_draw_their_history(tmp_path: Path) -> None:
     drawn.unlink()
     assert run("improve", "-", *words, stdin=grid)[0] == 0
     assert "best value: " in drawn.read_text()
-    before = "jaxpp-schedule: error: x.html: a picture's name must end in .svg or .png\n"
+    before = "jaxpp-schedule: error: a picture's name must end in .svg or .png, found 'x.html'\n"
     assert failure("search", *SIZES, "--seconds", 10**6, "--history", "x.html") == before
     for flag in ("--history", "-o"):
         missing = tmp_path / "none" / "x.svg"
@@ -379,7 +379,9 @@ def test_bad_costs(grid: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_something_is_wrong(grid: Path, tmp_path: Path) -> None:
-    assert failure("plot", grid, "-o", "x.pdf").endswith("x.pdf: a picture's name must end in .svg, .png or .html\n")
+    assert failure("plot", grid, "-o", "x.pdf").endswith(
+        "error: a picture's name must end in .svg, .png or .html, found 'x.pdf'\n"
+    )
     target = tmp_path / "no" / "x.svg"
     assert failure("plot", grid, "-o", target) == f"{target}: error: cannot write: No such file or directory\n"
     assert failure("convert", "dualpipe", *SIZES, "--to", "csv", "-o", tmp_path / "x.csv")
