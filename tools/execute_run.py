@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
     reference = source.read(options.reference, context) if options.reference else None
     with context:
         if reference:
-            _check_alike(module, reference, options.reference)
+            _check_alike(module, reference, streams.display_name(options.reference))
         _make_devices(max(_devices(each) for each in (module, reference) if each))
         signature = Signature.of(reference or module)
         inputs = _inputs(signature, options)

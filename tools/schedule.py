@@ -150,7 +150,7 @@ def _looked_for(options: argparse.Namespace, look: Callable[..., Found], costs: 
         folder = Path(written or "-").parent
         if written and written != "-" and not os.access(folder, os.W_OK):
             reason = "Permission denied" if folder.is_dir() else "No such file or directory"
-            raise streams.InputError(f"{written}: error: cannot write: {reason}")
+            raise streams.refused(written, f"cannot write: {reason}")
     with progress_of(sys.stderr) as progress:
         found = look(progress=progress)
     print(tables.found(found, options.objective, costs.unit), file=sys.stderr)

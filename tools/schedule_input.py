@@ -53,11 +53,11 @@ def load_schedule(text: str, options: argparse.Namespace) -> S.Schedule:
     except WordsError as error:
         raise UsageError(str(error)) from None
     except FileError as error:
-        raise streams.refused(error.path, error.reason) from None
+        raise streams.refused(streams.display_name(error.path), error.reason) from None
     for what in ("meshes", "microbatches") if name is None else ():
         given, found = getattr(options, what), getattr(schedule, what)
         if given not in (None, found):
-            raise streams.refused(text, f"the schedule has {found} {what}, not {given}")
+            raise streams.refused(streams.display_name(text), f"the schedule has {found} {what}, not {given}")
     return schedule
 
 
@@ -80,7 +80,7 @@ def load_trace(path: str, options: argparse.Namespace) -> ReadTrace | None:
     try:
         return read_chrome_trace(data)
     except S.ScheduleError as error:
-        raise streams.refused(path, str(error)) from None
+        raise streams.refused(streams.display_name(path), str(error)) from None
 
 
 def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, object]:

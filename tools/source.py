@@ -71,7 +71,13 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool, steps: Se
         _check_text(data, name)
     with diagnostics.collected(context, name) as lines:
         try:
-            if whole and os.path.isfile(path) and path.isascii() and not data.startswith(BYTECODE_MAGIC):
+            if (
+                whole
+                and os.path.isfile(path)
+                and path.isascii()
+                and path.isprintable()
+                and not data.startswith(BYTECODE_MAGIC)
+            ):
                 module = ir.Module.parseFile(path, context)  # then the locations have the file's name, not `-`
             else:
                 module = _read(data, context)

@@ -14,13 +14,18 @@ class InputError(Exception):
 
 
 def display_name(path: str) -> str:
-    """Returns the name by which messages call a file or stdin, in one line."""
-    return "<stdin>" if path == "-" else "".join(each if each.isprintable() else repr(each)[1:-1] for each in path)
+    """Returns the name by which messages call the input, in one line."""
+    return "<stdin>" if path == "-" else in_a_line(path)
 
 
-def refused(path: str, reason: str) -> InputError:
+def in_a_line(name: str) -> str:
+    """Returns a name without line breaks and other characters that can't be seen."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
+
+
+def refused(name: str, reason: str) -> InputError:
     """Returns the error for a file that can't be used."""
-    return InputError(f"{display_name(path)}: error: {reason}")
+    return InputError(f"{in_a_line(name)}: error: {reason}")
 
 
 def read(path: str, expected: str, most: int | None = None) -> bytes:
@@ -38,16 +43,16 @@ def read(path: str, expected: str, most: int | None = None) -> bytes:
                 data = file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise refused(path, f"cannot read: {reason}") from None
+        raise refused(display_name(path), f"cannot read: {reason}") from None
     _check_size(path, len(data), most)
     if not data.strip():
-        raise refused(path, f"the input is empty; expected {expected}")
+        raise refused(display_name(path), f"the input is empty; expected {expected}")
     return data
 
 
 def _check_size(path: str, size: int, most: int | None) -> None:
     if most is not None and size > most:
-        raise refused(path, f"{size:,} bytes, more than the limit of --max-input, {most:,}")
+        raise refused(display_name(path), f"{size:,} bytes, more than the limit of --max-input, {most:,}")
 
 
 def write(path: str, data: bytes | str) -> None:
@@ -68,7 +73,7 @@ def write(path: str, data: bytes | str) -> None:
         raise
     except (OSError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "the stream takes no bytes"
-        raise refused(path, f"cannot write: {reason}") from None
+        raise refused("<stdout>" if path == "-" else path, f"cannot write: {reason}") from None
 
 
 def finish(main: Callable[[], int]) -> NoReturn:

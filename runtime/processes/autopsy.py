@@ -54,6 +54,7 @@ class Wait:
     seconds: the duration so far.
     at: the user's line.
     remedy: the way out if this wait is the reason of a hang.
+    is_barrier: whether all processes must come to the same wait. `peers` is None: `explain` finds who is missing.
     """
 
     what: str
@@ -61,6 +62,7 @@ class Wait:
     seconds: float = 0.0
     at: str = ""
     remedy: str = ""
+    is_barrier: bool = False
 
     @property
     def text(self) -> str:
@@ -71,7 +73,8 @@ class Wait:
     def cut(self) -> "Wait":
         """Returns the wait with the ends of long texts."""
         peers = None if self.peers is None else self.peers[:32]
-        return Wait(_end(self.what), peers, round(self.seconds, 2), _end(self.at), _end(self.remedy))
+        seconds, remedy = round(self.seconds, 2), _end(self.remedy)
+        return Wait(_end(self.what), peers, seconds, _end(self.at), remedy, self.is_barrier)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ def explain(states: Mapping[int, ProcessState], still: float = STILL) -> Autopsy
     A process can itself be the reason of its waits: it has a problem, or one of its waits needs no other process. A
     process that has moved within `still` seconds is in no cycle, and is not blamed.
     """
+    states = _with_missing(states)
     moving = {process for process, state in states.items() if state.still < still and not state.problem}
     edges = {
         process: set[int]() if process in moving else _needs(process, states[process]) for process in sorted(states)
@@ -157,6 +161,18 @@ def explain(states: Mapping[int, ProcessState], still: float = STILL) -> Autopsy
 
     end = min(waiters, key=rank)
     return _explain_end(states, end, waiters[end], end in moving)
+
+
+def _with_missing(states: Mapping[int, ProcessState]) -> Mapping[int, ProcessState]:
+    """Gives waits at barriers their peers: the missing processes. If none is, they are at different barriers."""
+    members = {process for process in states if process >= 0}
+    missing = {process for process in members if not any(wait.is_barrier for wait in states[process].waits)}
+    found: dict[int, ProcessState] = {}
+    for process, state in states.items():
+        peers = sorted(missing or members - {process})
+        waits = [dataclasses.replace(wait, peers=peers) if wait.is_barrier else wait for wait in state.waits]
+        found[process] = dataclasses.replace(state, waits=waits)
+    return found
 
 
 def _end(text: str) -> str:

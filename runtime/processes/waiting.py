@@ -20,7 +20,6 @@ from jaxpp.runtime.processes.wire import TICK
 
 Found = TypeVar("Found")
 
-BARRIER = "all processes to come to a barrier of JAX"
 CALLBACK = "the function at this line must return before the step can go on"
 
 
@@ -92,13 +91,17 @@ class WaitFor:
         del _waits[id(self)]
         note_move()
 
-    def wait(self, me: int, now: float) -> tuple[float, Wait]:
-        """Returns when the wait began, and the wait as other processes see it."""
+    def wait(self, me: int, now: float, at_barrier: int | None = None) -> tuple[float, Wait]:
+        """Returns when the wait began, and the wait as other processes see it.
+
+        at_barrier: a thread whose waits for another thread are waits at a barrier.
+        """
         what, peers = self._what, self.peers
         if isinstance(what, Waiting):
             what, peers = what.subject, what.needs(me)
         needed = None if peers is None else tuple(peers)
-        return self._begun, Wait(what, needed, now - self._begun, place(self._thread), self._remedy)
+        is_barrier = needed is None and self._thread == at_barrier
+        return self._begun, Wait(what, needed, now - self._begun, place(self._thread), self._remedy, is_barrier)
 
 
 _waits: dict[int, WaitFor] = {}
@@ -107,7 +110,10 @@ _moved = [time.monotonic()]
 """When this process last moved."""
 
 _seen: dict[tuple[int, str], float] = {}
-"""For the main thread and threads in callbacks and barriers, by line: when a report first saw the thread there."""
+"""For the main thread and for threads in host callbacks, by line: when a report first saw the thread there."""
+
+_asides: dict[int, int] = {}
+"""For each thread that waits in `aside`, the thread that runs its function."""
 
 
 def note_move() -> None:
@@ -123,16 +129,17 @@ def own_state(me: int, thread: int | None = None) -> ProcessState:
     now = time.monotonic()
     main = thread or threading.main_thread().ident or 0
     callbacks = [(thread, place(thread)) for thread in _threads_in({_compat.file_of_callbacks()})]
-    barriers = [(thread, place(thread)) for thread in _threads_in(_jobs.files_of_barriers())]
-    places = (main, place(main)), *callbacks, *barriers
+    places = (main, place(main)), *callbacks
     for gone in _seen.keys() - {*places}:
         _seen.pop(gone, None)
     since = {each: _seen.setdefault(each, now) for each in places}
-    found = [each.wait(me, now) for each in list(_waits.values())]
+    # Background threads at a barrier, as while a checkpoint is written, are no reason why the user's code waits.
+    at_barriers = _threads_in(_jobs.files_of_barriers())
+    found = [each.wait(me, now, main if _asides.get(main) in at_barriers else None) for each in list(_waits.values())]
     found += [(since[each], Wait("a host callback", (), now - since[each], each[1], CALLBACK)) for each in callbacks]
-    others = tuple({*range(_jobs.process_numbers()[1])} - {me})
-    remedy = next((each.remedy for _, each in found if each.peers is None), "")
-    found += [(since[each], Wait(BARRIER, others, now - since[each], each[1], remedy)) for each in barriers]
+    if main in at_barriers:
+        began, at = since[places[0]], places[0][1]
+        found.append((began, Wait("all processes to come to a barrier", None, now - began, at, is_barrier=True)))
     begun = [when for when, _ in found] or [since[places[0]]]
     name = process_name(me, socket.gethostname(), os.getpid())
     return ProcessState(name, places[0][1], now - max(_moved[0], *begun), [wait for _, wait in found])
@@ -184,8 +191,10 @@ def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found
     """
     found: list[Found] = []
     errors: list[BaseException] = []
+    caller = threading.get_ident()
 
     def run() -> None:
+        _asides[caller] = threading.get_ident()
         try:
             found.append(function())
         except BaseException as error:  # of any kind: it is raised again in the caller's thread
@@ -194,10 +203,13 @@ def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found
     thread = threading.Thread(target=run, name="jaxpp-aside", daemon=True)
     thread.start()
     begun = time.monotonic()
-    thread.join(TICK)
-    while thread.is_alive():
-        look(time.monotonic() - begun)
+    try:
         thread.join(TICK)
+        while thread.is_alive():
+            look(time.monotonic() - begun)
+            thread.join(TICK)
+    finally:
+        _asides.pop(caller, None)
     if errors:
         raise errors[0]
     return found[0]

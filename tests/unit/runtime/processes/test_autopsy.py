@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.runtime.processes import hang_jobs
 
+from jaxpp import _jobs
 from jaxpp.runtime.processes.autopsy import STILL, ProcessState, Wait, explain, in_slot, process_name
-from jaxpp.runtime.processes.waiting import WaitFor, Waiting, own_state
+from jaxpp.runtime.processes.waiting import WaitFor, Waiting, aside, own_state
 
 
 def state(process: int, *waits: Wait, **fields: Any) -> ProcessState:
@@ -86,6 +87,35 @@ def test_a_lock_is_the_reason_only_if_its_holder_waits_for_nothing() -> None:
 def test_what_a_process_does_that_others_wait_for(other: dict[str, Any] | None, reason: str) -> None:
     states = {0: state(0, receive(1))} | ({} if other is None else {1: state(1, **other)})
     assert re.fullmatch(reason, explain(states).reason)
+
+
+def test_only_who_has_not_come_to_a_barrier_is_awaited() -> None:
+    barrier = Wait("all processes to come to a barrier", None, 61.0, "train.py:41, in main", is_barrier=True)
+    late = explain({0: state(0, barrier), 1: state(1, barrier), 2: state(2), in_slot(3): state(in_slot(3))})
+    assert (late.cycle, late.blamed) == ((), 2)
+    assert late.lines[1] == "process 0 has waited 61 s for all processes to come to a barrier, at train.py:41, in main"
+    two = explain({0: state(0, barrier), 1: state(1, barrier), 2: state(2, barrier)})
+    assert len(two.cycle) == 2
+    alone = explain({0: state(0, barrier)})
+    assert (alone.cycle, alone.blamed) == ((), None)
+    assert "no process waits for another one" in alone.reason
+
+
+def test_a_thread_at_a_barrier_counts_if_the_main_thread_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread in the background, as while a checkpoint is written, does not."""
+
+    def at_barriers() -> list[tuple[str, bool]]:
+        return [(wait.what, wait.is_barrier) for wait in own_state(0).waits if wait.peers is None]
+
+    monkeypatch.setattr(_jobs, "files_of_barriers", lambda: {threading.__file__})
+    done = threading.Event()
+    background = threading.Thread(target=done.wait)
+    background.start()
+    with WaitFor("a lock", None):
+        assert at_barriers() == [("a lock", False)]
+        assert aside(at_barriers, lambda _: None)[0] == ("a lock", True)
+    done.set()
+    background.join()
 
 
 def test_processes_that_have_ended_are_named_last() -> None:
@@ -241,7 +271,7 @@ def test_a_barrier_of_jax_waits_for_all_processes(job: Callable[[], None], way_o
     hang = hang_of(job)
     with hang_jobs.hanging(hang) as (children, _):
         found = hang_jobs.until(hang.reason, lambda: hang_jobs.on_demand(children[0]))
-    waits = r"  process 0 has waited \d+ s for all processes to come to a barrier of JAX.*\n"
+    waits = r"  process 0 has waited \d+ s for (JAX|all processes) .*\n"
     assert re.fullmatch(rf"{hang.reason}\n{waits}(  process 1 .*\n)?  go on: {way_out} .*", found), found
 
 
