@@ -180,7 +180,7 @@ def test_output_that_can_not_be_written(file: Path, tmp_path: Path) -> None:
     assert failure(file, "-o", tmp_path) == f"{tmp_path}: error: cannot write: Is a directory\n"
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as err:
         assert opt.main([str(file), "--emit-bytecode"]) == 1
-    assert err.getvalue() == "-: error: cannot write: the stream takes no bytes\n"
+    assert err.getvalue() == "<stdout>: error: cannot write: the stream takes no bytes\n"
 
 
 def test_bytecode_in_and_out(file: Path, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_bad_input(file: Path, tmp_path: Path) -> None:
     assert failure(tmp_path) == f"{tmp_path}: error: cannot read: Is a directory\n"
     missing = tmp_path / "missing"
     assert failure(missing) == f"{missing}: error: cannot read: No such file or directory\n"
-    assert failure("a\0b") == "a\0b: error: cannot read: embedded null byte\n"
+    assert failure("a\0b") == "a\\x00b: error: cannot read: embedded null byte\n"
     assert failure(written(b"module {\n  \xff\xfe")).startswith(
         f"{file}:2:3: error: neither text in UTF-8, nor MLIR bytecode, nor a file of jax.export\n"
     )
