@@ -2,10 +2,11 @@
 
     python benchmarks/truth.py [--repeat 15] [--shrink 1] [--rows 0 5]
 
-Predicted: one process with a device for each process of the job traces the step, task by task, so that each task is
-measured alone. Processes that only send measure messages. For FSDP and tensor parallelism each collective of the step
-runs by itself, in processes and in one; the difference is added. From these `jaxpp.planning` predicts the step, once
-for each traced one; meshes whose processes share a core share its time.
+Predicted: the processes of a pipeline trace the step, which waits for each task. The processor time of tasks counts, so
+they compete for memory as in a step, but not for a core. Processes that only send measure messages. For FSDP and tensor
+parallelism one process with all devices traces the step. Each of its collectives runs by itself, in processes and in
+one; the difference is added. From these `jaxpp.planning` predicts the step, once for each traced one; meshes whose
+processes share a core share its time.
 
 Measured: a process for each device, with one thread for XLA, on a core of its own, or, with fewer cores, shared with as
 few others as possible. A step counts from when the first process begins it until the last one has its results.
@@ -131,16 +132,16 @@ def tried(
     extra: what collectives take, by the number of processes and the kind; those of this case are added.
     """
     case = CASES[row]
-    threads = case.processes if case.stages == 1 else 1
+    processes, devices = (1, case.processes) if case.stages == 1 else (case.processes, 1)
     with (
-        running(1, case.processes, ("predict", row, *links), given, threads) as some,
+        running(processes, devices, ("predict", row, *links), given, threads=devices) as some,
         running(case.processes, 1, ("steps", row), given) as all_,
     ):
         (expected, sent), seconds = [(ask(some), ask(all_)) for _ in range(turns)][-1]
     missing = [each for each in sent if (case.processes, each) not in extra]
     if missing:
         apart = once(case.processes, 1, ("sums", *missing), given)
-        within = once(1, case.processes, ("sums", *missing), given, threads)
+        within = once(1, case.processes, ("sums", *missing), given, case.processes)
         more = map(operator.sub, apart, within)
         extra.update(((case.processes, each), value) for each, value in zip(missing, more, strict=True))
     return expected + sum(count * extra[case.processes, each] for each, count in sent.items()), seconds
@@ -218,7 +219,7 @@ def be_process(job: Sequence[str], place: str, processes: int, number: int, opti
     cores = sorted(os.sched_getaffinity(0))
     if os.environ["PJRT_NPROC"] == "1":
         os.sched_setaffinity(0, {cores[number % len(cores)]})
-    if processes > 1 and job[0] != "predict":
+    if processes > 1:
         distributed.initialize(place, processes, number)
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)  # Gloo prints
@@ -310,8 +311,11 @@ def predicted(case: Case, options: argparse.Namespace, link: Link, ends: Link, c
     (state, _), _ = compiled.trace(state, batch)
     while True:
         (state, _), events = compiled.trace(state, batch)
-        tasks = [each.seconds for each in events if each.target is None]
-        steps.append(shared_step(program, tasks, network, ends, processors))
+        seconds: list[list[float]] = [[] for _ in range(program.meshes)]
+        for each in events:
+            if each.target is None:
+                seconds[each.mesh].append(each.seconds if case.stages == 1 else each.processor_seconds)
+        steps.append(shared_step(program, seconds, network, ends, processors))
         yield statistics.median(steps), sent
 
 

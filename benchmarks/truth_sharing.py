@@ -112,13 +112,13 @@ def times(activities: Sequence[Activity]) -> list[tuple[float, float]]:
 
 
 def shared_step(
-    program: Program, seconds: Sequence[float], network: Network, ends: Link, processors: Sequence[int]
+    program: Program, seconds: Sequence[Sequence[float]], network: Network, ends: Link, processors: Sequence[int]
 ) -> float:
     """Returns the seconds of a step.
 
     Args:
         program: the program of the step.
-        seconds: the seconds of each call in the merged order, if nothing else runs on its processor.
+        seconds: the seconds of the calls of each mesh, in its order, if nothing else runs on its processor.
         network: the links of the messages.
         ends: how long a message keeps the processor busy at each end, at most half of its time.
         processors: the index of the processor that runs each mesh.
@@ -127,7 +127,7 @@ def shared_step(
     lines: dict[object, int] = {}
     makers: dict[Place, int] = {}
     sent: dict[int, int] = {}
-    of_calls = iter(seconds)
+    of_calls = [iter(each) for each in seconds]
 
     def add(seconds: float, processor: int | None, after: Iterable[int], line: object) -> int:
         number = len(activities)
@@ -148,7 +148,7 @@ def shared_step(
             sent[each.channel] = add(end, processors[each.destination], (number,), ("end", each.destination))
         else:
             made = [makers[mesh, register] for register in each.operands if (mesh, register) in makers]
-            taken, line = call_seconds(program, mesh, each, {each.function: next(of_calls)}, network)
+            taken, line = call_seconds(program, mesh, each, {each.function: next(of_calls[mesh])}, network)
             number = add(taken, processors[mesh] if line == mesh else None, made, line)
             makers.update(((mesh, register), number) for register in each.results)
     return max(end for _, end in times(activities))
