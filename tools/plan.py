@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise  # stdout is closed: `cli` ends without a message
     except OSError as error:
-        print(f"error: {streams.in_a_line(str(error.filename))}: {error.strerror}", file=sys.stderr)
+        print(f"error: {streams.printable(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     return OK if plan.fits else TOO_LARGE
 

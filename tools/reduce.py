@@ -58,7 +58,7 @@ def _mistake(options: argparse.Namespace) -> str:
     if options.in_place and (options.file == "-" or options.output != "-"):
         return "--in-place needs a FILE, and no -o"
     if options.output != "-" and os.path.realpath(options.output) == os.path.realpath(options.file):
-        return f"-o {streams.in_a_line(options.output)} is the input; --in-place overwrites it"
+        return f"-o {streams.printable(options.output)} is the input; --in-place overwrites it"
     return ""
 
 

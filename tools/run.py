@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Sequence
 
 from jaxpp.tools.arguments import address, at_least
-from jaxpp.tools.streams import in_a_line
+from jaxpp.tools.streams import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,7 +142,7 @@ def _wrong(options: argparse.Namespace) -> str:
     if not options.command:
         return "no script is given"
     if not options.command[0].startswith("-") and not os.path.exists(options.command[0]):
-        return f"there is no script {in_a_line(options.command[0])}"
+        return f"there is no script {printable(options.command[0])}"
     if not options.wait >= 0:
         return f"--wait {options.wait:g} is less than 0 seconds"
     if options.join:

@@ -73,9 +73,9 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool, steps: Se
         try:
             if (
                 whole
-                and os.path.isfile(path)
+                and name == path
                 and path.isascii()
-                and path.isprintable()
+                and os.path.isfile(path)
                 and not data.startswith(BYTECODE_MAGIC)
             ):
                 module = ir.Module.parseFile(path, context)  # then the locations have the file's name, not `-`

@@ -15,17 +15,17 @@ class InputError(Exception):
 
 def display_name(path: str) -> str:
     """Returns the name by which messages call the input, in one line."""
-    return "<stdin>" if path == "-" else in_a_line(path)
+    return "<stdin>" if path == "-" else printable(path)
 
 
-def in_a_line(name: str) -> str:
+def printable(name: str) -> str:
     """Returns a name without line breaks and other characters that can't be seen."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in name)
 
 
 def refused(name: str, reason: str) -> InputError:
     """Returns the error for a file that can't be used."""
-    return InputError(f"{in_a_line(name)}: error: {reason}")
+    return InputError(f"{printable(name)}: error: {reason}")
 
 
 def read(path: str, expected: str, most: int | None = None) -> bytes:

@@ -73,8 +73,8 @@ class Wait:
     def cut(self) -> "Wait":
         """Returns the wait with the ends of long texts."""
         peers = None if self.peers is None else self.peers[:32]
-        seconds, remedy = round(self.seconds, 2), _end(self.remedy)
-        return Wait(_end(self.what), peers, seconds, _end(self.at), remedy, self.is_barrier)
+        texts = {"what": _end(self.what), "at": _end(self.at), "remedy": _end(self.remedy)}
+        return dataclasses.replace(self, peers=peers, seconds=round(self.seconds, 2), **texts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
