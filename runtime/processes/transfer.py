@@ -26,7 +26,7 @@ from jaxpp import _compat
 from jaxpp.runtime.processes.meetings import MESSAGE, Meetings
 from jaxpp.runtime.processes.payload import Payload
 from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer, Transport
-from jaxpp.runtime.processes.waiting import TransferError, WaitFor, Waiting, failure
+from jaxpp.runtime.processes.waiting import TransferError, WaitFor, Waiting, aside, failure
 from jaxpp.runtime.processes.wire import SMALL, TICK, Wire, WireError
 
 
@@ -175,11 +175,13 @@ class PullTransport(Transport):
         """
         if isinstance(array, _WireArray):
             return self._receive(array, waiting)
-        try:
-            self._poll(array, waiting)
-        except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for a different array
-            self.disconnect(waiting.peer)
-            raise
+        if not array.is_ready():
+            try:
+                with WaitFor(waiting):
+                    aside(partial(failure, array), partial(self.look, waiting))
+            except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for a different array
+                self.disconnect(waiting.peer)
+                raise
         self._check(array, waiting)
         return array
 
@@ -211,16 +213,12 @@ class PullTransport(Transport):
         return transfer.arrays[array.index]
 
     def wait_computed(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
-        """Waits as `wait` for a computed array.
+        """Waits as `wait` for a computed array, by polling: a thread inside a collective cannot be interrupted.
 
         number: the number of a transfer that the peer may `refuse`.
         """
-        self._poll(array, waiting, number)
-        self._check(array, waiting)
-
-    def _poll(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
-        """Waits until an array is ready, by polling, because nothing can interrupt a wait inside of JAX."""
         if array.is_ready():
+            self._check(array, waiting)
             return
         start = looked = time.monotonic()
         with WaitFor(waiting):
@@ -230,6 +228,7 @@ class PullTransport(Transport):
                     self.look(waiting, now - start, number)
                     looked = now
                 time.sleep(min((now - start) / 16, 1e-3))
+        self._check(array, waiting)
 
     def _check(self, array: Any, waiting: Waiting) -> None:
         """Raises the error of an array that is ready, as `give_up`."""
