@@ -4,9 +4,9 @@
 
 Predicted: the processes of a pipeline trace the step, which waits for each task. The processor time of tasks counts, so
 they compete for memory as in a step, but not for a core. Processes that only send measure messages. For FSDP and tensor
-parallelism one process with all devices traces the step. Each of its collectives runs by itself, in processes and in
-one; the difference is added. From these `jaxpp.planning` predicts the step, once for each traced one; meshes whose
-processes share a core share its time.
+parallelism one process with all devices traces the step. Each of its collectives is measured between products that take
+as long as what is between two of the step's, in processes and in one; the difference is added. From these
+`jaxpp.planning` predicts the step, once for each traced one; meshes whose processes share a core share its time.
 
 Measured: a process for each device, with one thread for XLA, on a core of its own, or, with fewer cores, shared with as
 few others as possible. A step counts from when the first process begins it until the last one has its results.
@@ -23,12 +23,14 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -87,7 +89,7 @@ CASES = [
     Case("mlp", "tensor", 2, 4),
     Case("wide", "tensor", 4, 2),
 ]
-SENDS, HOPS = (1, 1 << 18), 32
+SENDS, HOPS = (1, 1 << 18), 16
 """The numbers in the messages by which links are measured, and how many messages go to and fro."""
 
 
@@ -113,10 +115,9 @@ def rows(options: argparse.Namespace, errors: list[float]) -> Iterator[Sequence[
     """Yields the rows, and appends their errors."""
     given = "--repeat", options.repeat, "--shrink", options.shrink
     links = messages(given) if any(CASES[row].stages > 1 for row in options.rows) else [1.0] * 4
-    extra = dict[tuple[int, str], float]()
     for row in options.rows:
         case = CASES[row]
-        expected, seconds = tried(row, options.repeat, links, extra, given)
+        expected, seconds = tried(row, options.repeat, links, given)
         low, middle, high = np.percentile(seconds, (25, 50, 75))
         errors.append(abs(middle / expected - 1))
         spread = f"{1e3 * low:.0f}, {1e3 * high:.0f}"
@@ -124,13 +125,8 @@ def rows(options: argparse.Namespace, errors: list[float]) -> Iterator[Sequence[
         yield case.model, case.way, case.processes, *numbers
 
 
-def tried(
-    row: int, turns: int, links: Sequence[float], extra: dict[tuple[int, str], float], given: Sequence[object]
-) -> tuple[float, list[float]]:
-    """Returns the predicted seconds of the step of a row, and the measured ones.
-
-    extra: what collectives take, by the number of processes and the kind; those of this case are added.
-    """
+def tried(row: int, turns: int, links: Sequence[float], given: Sequence[object]) -> tuple[float, list[float]]:
+    """Returns the predicted seconds of the step of a row, and the measured ones."""
     case = CASES[row]
     processes, devices = (1, case.processes) if case.stages == 1 else (case.processes, 1)
     with (
@@ -138,13 +134,12 @@ def tried(
         running(case.processes, 1, ("steps", row), given) as all_,
     ):
         (expected, sent), seconds = [(ask(some), ask(all_)) for _ in range(turns)][-1]
-    missing = [each for each in sent if (case.processes, each) not in extra]
-    if missing:
-        apart = once(case.processes, 1, ("sums", *missing), given)
-        within = once(1, case.processes, ("sums", *missing), given, case.processes)
-        more = map(operator.sub, apart, within)
-        extra.update(((case.processes, each), value) for each, value in zip(missing, more, strict=True))
-    return expected + sum(count * extra[case.processes, each] for each, count in sent.items()), seconds
+    if sent:
+        job = "sums", expected / sum(sent.values()), *sent
+        apart = once(case.processes, 1, job, given)
+        within = once(1, case.processes, job, given, case.processes)
+        expected += sum(map(operator.mul, sent.values(), map(operator.sub, apart, within)))
+    return expected, seconds
 
 
 def messages(given: Sequence[object]) -> list[float]:
@@ -226,7 +221,22 @@ def be_process(job: Sequence[str], place: str, processes: int, number: int, opti
         for answer in answers_of(job, options, len(cores)):
             if not sys.stdin.readline():
                 return
+            lower_gloo()
             print(json.dumps(answer()), file=replies, flush=True)
+
+
+def lower_gloo() -> None:
+    """Gives Gloo's thread a low priority.
+
+    It asks again and again for a lock that XLA's thread holds. On the core of that thread it would keep it from going
+    on until a time slice of Linux ends.
+    """
+    jax.devices()  # starts it
+    own = {each.native_id for each in threading.enumerate()}
+    for thread in Path("/proc/self/task").iterdir():
+        is_other = int(thread.name) not in own and (thread / "comm").read_text() != "event_engine\n"
+        if is_other and "epoll" in (thread / "wchan").read_text():
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
 
 
 def answers_of(job: Sequence[str], options: argparse.Namespace, cores: int) -> Iterator[Callable[[], Any]]:
@@ -236,8 +246,8 @@ def answers_of(job: Sequence[str], options: argparse.Namespace, cores: int) -> I
             yield partial(trace_chain, int(numbers), options.repeat)
         case ["hop", numbers]:
             yield partial(hop, int(numbers), options.repeat)
-        case ["sums", *kinds]:
-            yield partial(exchanged, kinds, options.repeat)
+        case ["sums", seconds, *kinds]:
+            yield partial(exchanged, kinds, float(seconds), options.repeat)
         case ["steps", row]:
             yield from repeat(partial(next, measure(CASES[int(row)], options)))
         case _:
@@ -374,28 +384,38 @@ def trace_chain(numbers: int, traces: int) -> float:
 def hop(numbers: int, repeat: int) -> tuple[float, float]:
     """Returns how long a task and a message take in two processes, and the processor time of both together."""
     compiled, x = chain(numbers)
-    return medians(partial(compiled, x), repeat)
+    return medians([partial(compiled, x)], repeat)[0]
 
 
-def exchanged(collectives: Sequence[str], repeat: int) -> list[float]:
-    """Returns how long each of these collectives over all devices takes: a kind, and the bytes of a device's result."""
+def exchanged(collectives: Sequence[str], seconds: float, repeat: int) -> list[float]:
+    """Returns how long each of these collectives over all devices takes: a kind, and the bytes of a device's result.
+
+    seconds: about how long the products between two of them take.
+    """
     mesh, found = Mesh(np.array(jax.devices()), ("all",)), list[float]()
+
+    def chain(kind: str, own: int, products: int) -> Callable[[], jax.Array]:
+        x, square = (np.full(size, 1e-3, np.float32) for size in (own * mesh.size, (512, 512)))
+        function = partial(exchange, kind, mesh.size, products)
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=(P("all"), P()), out_specs=P("all"), check_vma=False)
+        place = partial(NamedSharding, mesh)
+        return partial(jax.jit(mapped), globally(x, place(P("all"))), globally(square, place(P())))
+
+    ((product, _),) = medians([chain("", 1, 1)], repeat)
+    products = max(round(seconds / product), 1)
     for kind, size in map(str.split, collectives):
         own = max(int(size) // 4 // (mesh.size if kind == "all-gather" else 1), 1)
-        x = globally(np.zeros(own * mesh.size, np.float32), NamedSharding(mesh, P("all")))
-        runs = jax.jit(
-            jax.shard_map(
-                partial(exchange, kind, mesh.size), mesh=mesh, in_specs=P("all"), out_specs=P("all"), check_vma=False
-            )
-        )
-        found.append(medians(partial(runs, x), repeat)[0])
+        with_it, without = medians([chain(each, own, products) for each in (kind, "")], repeat)
+        found.append(with_it[0] - without[0])
     return found
 
 
-def exchange(kind: str, devices: int, x: jax.Array) -> jax.Array:
-    """Returns what is left of a device's numbers after so many collectives, one after the other."""
+def exchange(kind: str, devices: int, products: int, x: jax.Array, square: jax.Array) -> jax.Array:
+    """Returns what is left of a device's numbers after so many collectives, with products between them."""
     for _ in range(HOPS):
         match kind:
+            case "":
+                y = x
             case "all-reduce":
                 y = jax.lax.psum(x, "all")
             case "all-gather":
@@ -407,21 +427,28 @@ def exchange(kind: str, devices: int, x: jax.Array) -> jax.Array:
                 y = jax.lax.all_to_all(x, "all", 0, 0, tiled=True)
             case _:
                 y = jax.lax.ppermute(x, "all", [(each, (each + 1) % devices) for each in range(devices)])
-        x = jnp.tanh(y)
+        square += y[0]
+        for _ in range(products):
+            square = jnp.dot(square, square)
+        x = jnp.tanh(y + square[0, 0])
     return x
 
 
-def medians(run: Callable[[], Any], repeat: int) -> tuple[float, float]:
-    """Returns the median seconds of one of the `HOPS` of a run: by the clock, and of all processors together."""
-    found: list[tuple[float, float]] = []
+def medians(runs: Sequence[Callable[[], Any]], repeat: int) -> list[tuple[float, float]]:
+    """Returns the median seconds of one of the `HOPS` of each run: by the clock, and of all processors together."""
+    found: list[list[tuple[float, float]]] = [[] for _ in runs]
     for _ in range(repeat + 1):
-        told("")
-        begin, busy = time.perf_counter(), time.process_time()
-        jax.block_until_ready(run())
-        took = told(json.dumps((time.perf_counter() - begin, time.process_time() - busy)))
-        wall, work = zip(*map(json.loads, took), strict=True)
-        found.append((max(wall) / HOPS, sum(work) / HOPS))
-    return statistics.median(each[0] for each in found[1:]), statistics.median(each[1] for each in found[1:])
+        for run, times in zip(runs, found, strict=True):
+            told("")
+            begin, busy = time.perf_counter(), time.process_time()
+            jax.block_until_ready(run())
+            took = told(json.dumps((time.perf_counter() - begin, time.process_time() - busy)))
+            wall, work = zip(*map(json.loads, took), strict=True)
+            times.append((max(wall) / HOPS, sum(work) / HOPS))
+    return [
+        (statistics.median(wall), statistics.median(work))
+        for wall, work in (zip(*each[1:], strict=True) for each in found)
+    ]
 
 
 def told(text: str) -> list[str]:
