@@ -38,6 +38,9 @@ SILENT = "look at it on its host: it is stopped, or a function in C holds Python
 STOPPED = ("T", "t")
 """The states of a process that is stopped, as by SIGSTOP or a debugger."""
 
+QUIET = 0.1
+"""Seconds without a word from the handler after which it has ended: it writes piece by piece, for one report."""
+
 SIGNAL = getattr(signal, "SIGUSR1", None)
 
 
@@ -53,7 +56,8 @@ class Reporter:
         self.pause = 5.0
         self.stand_alone()
         self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
+        for end in (self._read, self._write):
+            os.set_blocking(end, False)
         self._listener = unix.listen(f"{ADDRESS}{os.getpid()}")
         self._before = self._catch()
         os.register_at_fork(after_in_child=self._drop)
@@ -110,7 +114,9 @@ class Reporter:
 
     def _serve(self, ready: list[Any]) -> None:
         if self._read in ready:
-            os.read(self._read, 1 << 16)
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._read, 1 << 16):
+                    time.sleep(QUIET)
             _report(self.gather())
         if self._listener in ready and self._listener is not None:
             accepted, _ = self._listener.accept()

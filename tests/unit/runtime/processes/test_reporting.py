@@ -35,7 +35,7 @@ def process(number: int = 0, before: str = "", job: str = "host0:1") -> Abstract
 
 
 def test_a_signal_beside_the_users_handler() -> None:
-    """Both run."""
+    """Both run, once."""
     handler = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'mine\\n'))"
     with process(before=handler) as child:
         assert child.lines(1) == ["ready"]
