@@ -152,7 +152,6 @@ class _Unrolling:
         self, loop: ir.Operation, microbatches: ir.Operation, numbers: Sequence[ir.Value], made: set[ir.Value]
     ) -> None:
         self._loop, self._outer, self._numbers = loop, microbatches, numbers
-        self._made = made
         self.new: set[ir.Value] = set()
         self.last: list[tuple[ir.Value, ir.Value]] = []
         self.first: list[ir.Operation] = []
@@ -165,7 +164,8 @@ class _Unrolling:
             self._arguments[position]: (start, step) for position, start, step in counters(loop)
         }
         self._counted = self._find_counted()
-        self._stacks = {self._stacked(position) for position in range(len(self._arguments))} - {None}
+        self._indexed = {self._stacked(position) for position in range(len(self._arguments))} - {None}
+        self._indexed |= {op.results[0] for op in self._ops if self._reads_stack(op, made)}
         self._sums = self._find_sums()
 
     def run(self) -> None:
@@ -200,7 +200,7 @@ class _Unrolling:
             copy = clone(op, values, ip)
             for each in (copy, *nested(copy)):
                 each.attributes[at.SLICE] = at.i64(number)
-            if not self._stacks.isdisjoint(op.results) or self._reads_stack(op):
+            if not self._indexed.isdisjoint(op.results):
                 for position, value in enumerate(op.operands):
                     index = numbers.scalar(value) if is_integer_scalar(value) else None
                     if index is not None:
@@ -259,8 +259,8 @@ class _Unrolling:
         left, right = self._sums[position].operands
         return right if left == self._arguments[position] else left
 
-    def _reads_stack(self, op: ir.Operation) -> bool:
-        """Whether `op` takes a row of a stack that an earlier loop over slices made."""
+    def _reads_stack(self, op: ir.Operation, made: set[ir.Value]) -> bool:
+        """Whether `op` takes a row of a stack that an earlier loop over slices made, of the values `made`."""
         if op.name != "stablehlo.dynamic_slice":
             return False
 
@@ -268,7 +268,7 @@ class _Unrolling:
             source = defining_op(value)
             return source.operands if source is not None and source.block == self._loop.block else ()
 
-        return not self._made.isdisjoint(closure([op.operands[0]], operands))
+        return not made.isdisjoint(closure([op.operands[0]], operands))
 
     def _is_handed_on(self, position: int) -> bool:
         """Whether a slice uses the carried value of the slice before it: it is no count, no stack, and no sum."""
