@@ -4,9 +4,9 @@
 
 Predicted: the processes of a pipeline trace the step, which waits for each task. The processor time of tasks counts, so
 they compete for memory as in a step, but not for a core. Processes that only send measure messages. For FSDP and tensor
-parallelism one process with all devices traces the step. Each of its collectives is measured between products that take
-as long as what is between two of the step's, in processes and in one; the difference is added. From these
-`jaxpp.planning` predicts the step, once for each traced one; meshes whose processes share a core share its time.
+parallelism one process with all devices traces the step. Each of its collectives is measured between products, which
+fill the mean time between two collectives of the step, once in processes and once in one; the difference is added. From
+these `jaxpp.planning` predicts the step, once for each traced one; meshes whose processes share a core share its time.
 
 Measured: a process for each device, with one thread for XLA, on a core of its own, or, with fewer cores, shared with as
 few others as possible. A step counts from when the first process begins it until the last one has its results.
@@ -226,17 +226,21 @@ def be_process(job: Sequence[str], place: str, processes: int, number: int, opti
 
 
 def lower_gloo() -> None:
-    """Gives Gloo's thread a low priority.
+    """Gives Gloo's thread a low priority. If there is none, the benchmark ends with a message.
 
-    It asks again and again for a lock that XLA's thread holds. On the core of that thread it would keep it from going
-    on until a time slice of Linux ends.
+    On the core of XLA's thread it may spin for a whole time slice of Linux on a lock which that thread holds, and so
+    keep that thread from releasing it.
     """
     jax.devices()  # starts it
-    own = {each.native_id for each in threading.enumerate()}
+    own, found = {each.native_id for each in threading.enumerate()}, 0
     for thread in Path("/proc/self/task").iterdir():
-        is_other = int(thread.name) not in own and (thread / "comm").read_text() != "event_engine\n"
-        if is_other and "epoll" in (thread / "wchan").read_text():
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
+        with contextlib.suppress(OSError):  # a thread that has ended
+            is_grpcs = (thread / "comm").read_text() == "event_engine\n"
+            if int(thread.name) not in own and not is_grpcs and "poll" in (thread / "wchan").read_text():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
+                found += 1
+    if jax.process_count() > 1 and not found:
+        sys.exit("truth.py: found no thread of Gloo in /proc/self/task")
 
 
 def answers_of(job: Sequence[str], options: argparse.Namespace, cores: int) -> Iterator[Callable[[], Any]]:

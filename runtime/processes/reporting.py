@@ -115,7 +115,8 @@ class Reporter:
     def _serve(self, ready: list[Any]) -> None:
         if self._read in ready:
             with contextlib.suppress(BlockingIOError):
-                while os.read(self._read, 1 << 16):
+                for _ in range(20):
+                    os.read(self._read, 1 << 16)
                     time.sleep(QUIET)
             _report(self.gather())
         if self._listener in ready and self._listener is not None:

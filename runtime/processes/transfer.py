@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -93,6 +94,8 @@ class PullTransport(Transport):
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
         self._wires: dict[int, Wire] = {}
+        self._threads: set[threading.Thread] = set()
+        """The threads that wait in JAX for arrays that this process pulls."""
         self._message = Payload([jax.ShapeDtypeStruct((MESSAGE,), np.uint32, sharding=SingleDeviceSharding(device))])
         self._posted: collections.Counter[int] = collections.Counter()
         self._fetched: collections.Counter[int] = collections.Counter()
@@ -170,20 +173,27 @@ class PullTransport(Transport):
     def wait(self, array: Any, waiting: Waiting) -> Any:
         """Waits until an array that was pulled has arrived, and returns the array.
 
-        Ctrl-C and the errors of `watch` end the wait, and close the connection to the peer. Raises TransferError, which
-        names the wait, if the array will not come.
+        Ctrl-C and the errors of `watch` end the wait, and close the connection to the peer, which also ends the wait in
+        JAX. Raises TransferError, which names the wait, if the array will not come.
         """
         if isinstance(array, _WireArray):
             return self._receive(array, waiting)
         if not array.is_ready():
             try:
                 with WaitFor(waiting):
-                    aside(partial(failure, array), partial(self.look, waiting))
+                    aside(partial(self._await, array), partial(self.look, waiting))
             except BaseException:  # also Ctrl-C: if the array arrived later, it could be taken for a different array
                 self.disconnect(waiting.peer)
                 raise
         self._check(array, waiting)
         return array
+
+    def _await(self, array: Any) -> None:
+        """Waits for an array in a thread of its own."""
+        thread = threading.current_thread()
+        self._threads.add(thread)
+        failure(array)
+        self._threads.discard(thread)
 
     def look(self, waiting: Waiting, seconds: float, number: int | None = None) -> None:
         """Checks a wait, every TICK, with the seconds so far. Raises the error that ends the wait, as `wait`."""
@@ -213,21 +223,19 @@ class PullTransport(Transport):
         return transfer.arrays[array.index]
 
     def wait_computed(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
-        """Waits as `wait` for a computed array, by polling: a thread inside a collective cannot be interrupted.
+        """Waits as `wait` for a computed array. It polls, as nothing could end a thread that waits for a collective.
 
         number: the number of a transfer that the peer may `refuse`.
         """
-        if array.is_ready():
-            self._check(array, waiting)
-            return
-        start = looked = time.monotonic()
-        with WaitFor(waiting):
-            while not array.is_ready():
-                now = time.monotonic()
-                if now - looked > TICK:
-                    self.look(waiting, now - start, number)
-                    looked = now
-                time.sleep(min((now - start) / 16, 1e-3))
+        if not array.is_ready():
+            start = looked = time.monotonic()
+            with WaitFor(waiting):
+                while not array.is_ready():
+                    now = time.monotonic()
+                    if now - looked > TICK:
+                        self.look(waiting, now - start, number)
+                        looked = now
+                    time.sleep(min((now - start) / 16, 1e-3))
         self._check(array, waiting)
 
     def _check(self, array: Any, waiting: Waiting) -> None:
@@ -273,7 +281,15 @@ class PullTransport(Transport):
             )
 
     def finish(self, seconds: float) -> None:
-        """Waits for pending sends before Python exits, at most so many seconds for each wire and transport."""
+        """Waits for pending sends before Python exits, at most so many seconds for each wire and transport.
+
+        Waits of the user's other threads end: a thread that still waits in JAX while Python ends aborts the process.
+        """
+        if self._threads:
+            for peer in [*self._connections]:
+                self.disconnect(peer)
+            for thread in [*self._threads]:
+                thread.join(seconds)
         for wire in self._wires.values():
             wire.finish(seconds)
         for each in self.others:

@@ -194,16 +194,16 @@ def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found
     caller = threading.get_ident()
 
     def run() -> None:
-        _asides[caller] = threading.get_ident()
         try:
             found.append(function())
         except BaseException as error:  # of any kind: it is raised again in the caller's thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="jaxpp-aside", daemon=True)
-    thread.start()
     begun = time.monotonic()
     try:
+        thread.start()
+        _asides[caller] = thread.ident or 0
         thread.join(TICK)
         while thread.is_alive():
             look(time.monotonic() - begun)
