@@ -194,6 +194,7 @@ def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found
     caller = threading.get_ident()
 
     def run() -> None:
+        _asides[caller] = threading.get_ident()
         try:
             found.append(function())
         except BaseException as error:  # of any kind: it is raised again in the caller's thread
@@ -203,7 +204,6 @@ def aside(function: Callable[[], Found], look: Callable[[float], None]) -> Found
     begun = time.monotonic()
     try:
         thread.start()
-        _asides[caller] = thread.ident or 0
         thread.join(TICK)
         while thread.is_alive():
             look(time.monotonic() - begun)

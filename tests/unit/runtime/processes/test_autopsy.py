@@ -109,7 +109,7 @@ def test_a_thread_at_a_barrier_counts_if_the_main_thread_waits_for_it(monkeypatc
 
     monkeypatch.setattr(_jobs, "files_of_barriers", lambda: {threading.__file__})
     done = threading.Event()
-    background = threading.Thread(target=done.wait)
+    background = threading.Thread(target=done.wait, daemon=True)
     background.start()
     with WaitFor("a lock", None):
         assert at_barriers() == [("a lock", False)]
