@@ -216,12 +216,12 @@ def be_process(job: Sequence[str], place: str, processes: int, number: int, opti
         os.sched_setaffinity(0, {cores[number % len(cores)]})
     if processes > 1:
         distributed.initialize(place, processes, number)
+        lower_gloo()
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)  # Gloo prints
         for answer in answers_of(job, options, len(cores)):
             if not sys.stdin.readline():
                 return
-            lower_gloo()
             print(json.dumps(answer()), file=replies, flush=True)
 
 
@@ -231,7 +231,7 @@ def lower_gloo() -> None:
     On the core of XLA's thread it may spin for a whole time slice of Linux on a lock which that thread holds, and so
     keep that thread from releasing it.
     """
-    jax.devices()  # starts it
+    jax.devices()  # starts it, and none of those that transfer values
     own, found = {each.native_id for each in threading.enumerate()}, 0
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has ended
@@ -239,7 +239,7 @@ def lower_gloo() -> None:
             if int(thread.name) not in own and not is_grpcs and "poll" in (thread / "wchan").read_text():
                 os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
                 found += 1
-    if jax.process_count() > 1 and not found:
+    if not found:
         sys.exit("truth.py: found no thread of Gloo in /proc/self/task")
 
 
@@ -398,18 +398,18 @@ def exchanged(collectives: Sequence[str], seconds: float, repeat: int) -> list[f
     """
     mesh, found = Mesh(np.array(jax.devices()), ("all",)), list[float]()
 
-    def chain(kind: str, own: int, products: int) -> Callable[[], jax.Array]:
+    def compiled(kind: str, own: int, products: int) -> Callable[[], jax.Array]:
         x, square = (np.full(size, 1e-3, np.float32) for size in (own * mesh.size, (512, 512)))
         function = partial(exchange, kind, mesh.size, products)
         mapped = jax.shard_map(function, mesh=mesh, in_specs=(P("all"), P()), out_specs=P("all"), check_vma=False)
         place = partial(NamedSharding, mesh)
         return partial(jax.jit(mapped), globally(x, place(P("all"))), globally(square, place(P())))
 
-    ((product, _),) = medians([chain("", 1, 1)], repeat)
+    ((product, _),) = medians([compiled("", 1, 1)], repeat)
     products = max(round(seconds / product), 1)
     for kind, size in map(str.split, collectives):
         own = max(int(size) // 4 // (mesh.size if kind == "all-gather" else 1), 1)
-        with_it, without = medians([chain(each, own, products) for each in (kind, "")], repeat)
+        with_it, without = medians([compiled(each, own, products) for each in (kind, "")], repeat)
         found.append(with_it[0] - without[0])
     return found
 
